@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .evaluation.scoring import evaluate as evaluate
     from .inference.encode import encode as encode
     from .inference.fitting import fit_postprocessing as fit_postprocessing
+    from .inference.serving import check_server as check_server
     from .inference.simcse import SimCSE as SimCSE
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
@@ -57,6 +58,7 @@ _MODULE_OF = {
     "build_nli": "data.nli_pairs",
     "build_nli_triplets": "data.nli_pairs",
     "card": "publishing.card",
+    "check_server": "inference.serving",
     "compare": "evaluation.compare",
     "demo": "search.demo",
     "duplicates": "search.commands",

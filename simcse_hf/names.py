@@ -32,21 +32,24 @@ NLILabel = Literal["entailment", "neutral", "contradiction"]
 SamplingStrategy = Literal["top", "random"]
 OutputFormat = Literal["n-tuple", "triplet"]
 
+#: The name of keyword search in place of a model. A folder of this name is `./bm25`.
+KEYWORDS = "bm25"
+
 Export = Literal["sentence-transformers", "onnx", "openvino", "int8", "onnx-int8", "openvino-int8"]
 Instructions = Literal["avx2", "vnni", "amx", "arm"]
 
-POOLER_TYPES: tuple[PoolerType, ...] = get_args(PoolerType)
-LONG_TEXTS: tuple[LongTexts, ...] = get_args(LongTexts)
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-FORMATS: tuple[ShardFormat, ...] = get_args(ShardFormat)
-MODES: tuple[Mode, ...] = get_args(Mode)
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+POOLER_TYPES = get_args(PoolerType)
+LONG_TEXTS = get_args(LongTexts)
+BACKENDS = get_args(Backend)
+PRECISIONS = get_args(Precision)
+FORMATS = get_args(ShardFormat)
+MODES = get_args(Mode)
+AGGREGATIONS = get_args(Aggregation)
 #: In the order of the numbers 0, 1, 2 in SNLI and MultiNLI.
-NLI_LABELS: tuple[NLILabel, ...] = get_args(NLILabel)
-SAMPLING_STRATEGIES: tuple[SamplingStrategy, ...] = get_args(SamplingStrategy)
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-INSTRUCTIONS: tuple[Instructions, ...] = get_args(Instructions)
+NLI_LABELS = get_args(NLILabel)
+SAMPLING_STRATEGIES = get_args(SamplingStrategy)
+OUTPUT_FORMATS = get_args(OutputFormat)
+INSTRUCTIONS = get_args(Instructions)
 
 
 class WeightOptions(TypedDict, total=False):
@@ -55,8 +58,8 @@ class WeightOptions(TypedDict, total=False):
     Args:
         pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         max_length (`int`, *optional*): Number of tokens to which a text is cut. The default is the model's.
-        dtype (`str`, *optional*): Type of the model's weights. The default is fp32.
-        device (`str`, *optional*): Such as cpu or cuda:0. The default is a GPU if there is one.
+        dtype (`str`, *optional*): Number format of the weights. The default is fp32.
+        device (`str`, *optional*): Where to compute, such as cpu or cuda:0. The default is a GPU if there is one.
     """
 
     pooler_type: PoolerType | None

@@ -13,29 +13,44 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 
-TEMPLATES = ["the {text} , [MASK] .", "on {text} . [MASK] ,"]  # of equal lengths and different tokens
-TEXTS = ["cat sat", "a big dog ran on the mat", "bird", "old man slept", "red house", "woman sang in the tree"]
+TEMPLATES = [
+    "the {text} , [MASK] .",
+    "on {text} . [MASK] ,",
+]  # of equal lengths and different tokens
+TEXTS = [
+    "cat sat",
+    "a big dog ran on the mat",
+    "bird",
+    "old man slept",
+    "red house",
+    "woman sang in the tree",
+]
+
+
+def gradients_of(loss, leaves):
+    """The gradient for each leaf, which is None for one that the loss does not depend on."""
+    return torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
 
 
 def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
     """That a loss and its gradients are those of a slow reference, and not all 0."""
     assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
     leaves = [leaves] if isinstance(leaves, torch.Tensor) else list(leaves)
-    ours, exact = (
-        torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True) for loss in (found, expected)
-    )
-    for one, other in zip(ours, exact, strict=True):
-        one, other = (torch.zeros(()) if x is None else x for x in (one, other))
-        torch.testing.assert_close(one.expand(other.shape), other, rtol=rtol, atol=atol, check_dtype=False)
-    assert any(x is not None and x.abs().max() > 0 for x in exact)
+    exact = gradients_of(expected, leaves)
+    assert any(gradient is not None and gradient.any() for gradient in exact)
+    for leaf, one, other in zip(leaves, gradients_of(found, leaves), exact, strict=True):
+        one = torch.zeros_like(leaf) if one is None else one
+        other = torch.zeros_like(leaf) if other is None else other
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, check_dtype=False)
 
 
 def assert_same_outputs(found, expected, leaves):
     """That two tensors are the same, and the gradients of a weighted sum of them."""
     torch.testing.assert_close(found, expected)
     weight = torch.randn_like(found)
-    gradients = [torch.autograd.grad((x * weight).sum(), leaves) for x in (found, expected)]
-    torch.testing.assert_close(*gradients)
+    gradients = torch.autograd.grad((found * weight).sum(), leaves)
+    expected_gradients = torch.autograd.grad((expected * weight).sum(), leaves)
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
 def cosine(x, y):
@@ -44,51 +59,92 @@ def cosine(x, y):
 
 def same_meaning(ids, own, pairs):
     """The texts of a row's first two columns, and those that stand in a pair with either of them."""
-    texts = set(ids[own, :2].tolist())
-    linked = [set(ids[row, :2].tolist()) for row in pairs]
-    return texts.union(*(pair for pair in linked if pair & texts))
+    own_texts = set(ids[own, :2].tolist())
+    found = set(own_texts)
+    for row in pairs:
+        pair = set(ids[row, :2].tolist())
+        if pair & own_texts:
+            found |= pair
+    return found
+
+
+def is_compared(column, is_own_row, symmetric, negatives):
+    """Whether the query of a row is compared with a text of a column, here or in another row."""
+    if symmetric:
+        return True
+    if column == 0:
+        return negatives in ("batch+queries", "all")
+    return is_own_row or negatives != "own"
 
 
 def slow_info_nce(
-    embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, pairs=None,
-    margin=math.inf
-):  # fmt: skip
+    embeddings,
+    tau=0.05,
+    weight=0.0,
+    kind="cosine",
+    *,
+    rows=None,
+    symmetric=False,
+    extra=(),
+    ids=None,
+    pairs=None,
+    margin=math.inf,
+    negatives="batch",
+):
     """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative.
 
-    With `ids`, a text is no negative of those that `pairs`, by default all rows, say to mean the same.
+    `negatives` are those of the option of `simcse`. With `ids`, a text is no negative of those that `pairs`, by
+    default all rows, say to mean the same.
     """
-    compare, losses = cosine if kind == "cosine" else torch.dot, []
-    for own in range(len(embeddings)) if rows is None else rows:
-        for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
+    compare = cosine if kind == "cosine" else torch.dot
+    every_row = range(len(embeddings))
+    with_documents = negatives in ("batch+documents", "all")
+    losses = []
+    for own in every_row if rows is None else rows:
+        means_the_same = set()
+        if ids is not None:
+            means_the_same = same_meaning(ids, own, every_row if pairs is None else pairs)
+        for query, target in [(0, 1), (1, 0)] if symmetric else [(0, 1)]:
             anchor = embeddings[own][query]
+            document = embeddings[own][1]
             positive = compare(anchor, embeddings[own][target])
-            pairs = range(len(embeddings)) if pairs is None else pairs
-            own_texts = set() if ids is None else same_meaning(ids, own, pairs)
             logits = [positive / tau]
             for j, others in enumerate(embeddings):
+                is_own_row = j == own
                 for column, other in enumerate(others):
-                    is_pair, is_candidate = j == own and column < 2, column > 0 or symmetric
-                    if is_pair or not is_candidate or (ids is not None and ids[j, column].item() in own_texts):
+                    if is_own_row and column < 2:
                         continue
-                    score = compare(anchor, other)
-                    if score <= positive + margin:
-                        logits.append(score / tau + (weight if j == own else 0))
-            scores = [compare(anchor, other) for other in extra]
-            logits += [score / tau for score in scores if score <= positive + margin]
+                    if ids is not None and ids[j, column].item() in means_the_same:
+                        continue
+                    scores = []
+                    if is_compared(column, is_own_row, symmetric, negatives):
+                        scores.append(compare(anchor, other))
+                    if with_documents and column > 0 and not is_own_row:
+                        scores.append(compare(document, other))
+                    added = weight if is_own_row else 0
+                    logits += [score / tau + added for score in scores if score <= positive + margin]
+            for other in extra:
+                scores = [compare(anchor, other)]
+                if with_documents:
+                    scores.append(compare(document, other))
+                logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)
 
 
 def embeddings_of_card(card):
     """What the program for `transformers` alone on a model card embeds its texts to, and these texts."""
+    of_transformers = card.split("With `transformers` alone:")[1]
+    program = of_transformers.split("```python")[1].split("```")[0]
     names = {}
-    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
+    exec(program, names)
     return names["embeddings"], ["A cat sits on the mat.", "A feline rests on a rug."]
 
 
 def assert_opens_in_transformers(folder):
     _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
 
 
 def model_of(objective, options=None, model_type="bert", dropout=0.0, **settings):
@@ -123,18 +179,26 @@ def diffcse(generator, model_type="bert", projector=False, **settings):
 
 
 def masking_every_word(model):
-    masker = model.objective._masker
-    masker.torch_mask_tokens = lambda ids, special_tokens_mask: (torch.where(ids > MASK, MASK, ids), ids)
+    """The model, whose objective masks every word in place of some at random."""
+
+    def mask_words(ids, special_tokens_mask):
+        return torch.where(ids > MASK, MASK, ids), ids
+
+    model.objective._masker.torch_mask_tokens = mask_words
     return model
 
 
 def promptbert(tokenizer, templates=TEMPLATES, options=None, **settings):
     """A model with templates; without further options, its objective has no head."""
-    settings |= {"pooler_type": "mask", "templates": templates, **template_settings(templates, tokenizer)}
-    return model_of("promptbert", {"head": False} if options is None else options, **settings)
+    settings |= {"pooler_type": "mask", "templates": templates}
+    settings |= template_settings(templates, tokenizer)
+    if options is None:
+        options = {"head": False}
+    return model_of("promptbert", options, **settings)
 
 
 def batch_of_templates(tokenizer, texts=TEXTS, templates=TEMPLATES):
+    """A batch of texts, or of columns of texts, in their templates."""
     columns = texts if isinstance(texts, dict) else {"sent0": texts}
     rows = tokenize_dataset(Dataset.from_dict(columns), tokenizer, 20, templates=templates)
     return ContrastiveCollator(tokenizer)(list(rows))
@@ -146,14 +210,16 @@ def id_of(words):
 
 def slow_vector(model, ids, positions):
     """The hidden state at the mask token of one row with these tokens and positions."""
-    hidden = model.base_model(input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions])).last_hidden_state
-    return hidden[0, ids.index(MASK)]
+    inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
+    return model.base_model(**inputs).last_hidden_state[0, ids.index(MASK)]
 
 
 def full_and_alone(model, template, text, edges):
     """The vectors of a text in a template, and of the template with the places of the text left empty."""
     ids = [CLS, *id_of(template.format(text)), SEP]
-    alone = [(token, t) for t, token in enumerate(ids) if not edges[0] <= t < len(ids) - edges[1]]
-    return slow_vector(model, ids, list(range(len(ids)))), slow_vector(
-        model, [token for token, _ in alone], [t for _, t in alone]
-    )
+    places = list(range(len(ids)))
+    before, after = edges
+    end = len(ids) - after
+    full = slow_vector(model, ids, places)
+    alone = slow_vector(model, ids[:before] + ids[end:], places[:before] + places[end:])
+    return full, alone

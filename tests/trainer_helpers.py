@@ -16,6 +16,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, Si
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
+from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.ops.files import LOCK
 from simcse_hf.training.decide import main_class
 from simcse_hf.training.recipe import Recipe
@@ -23,8 +24,8 @@ from simcse_hf.training.recipe import Recipe
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
-#: Model settings for each objective. `rows_for` makes the training rows.
-SETTINGS = {
+#: Model settings for each objective, none for one that is not named here. `rows_for` makes the training rows.
+SETTINGS = dict.fromkeys(OBJECTIVES, {}) | {
     "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
     "softmax": {"pooler_type": "avg_no_cls"},
     "supcon": {"pooler_type": "avg_no_cls"},
@@ -36,7 +37,6 @@ SETTINGS = {
     "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
     "esimcse": {"objective_options": {"queue_size": 8}},
     "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
-    "diffcse": {},
     "tsdae": {"pooler_type": "cls_before_pooler"},
     "cosent": {"pooler_type": "cls_before_pooler"},
     "class_labels": {"pooler_type": "avg"},
@@ -114,7 +114,7 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
 SAVES = {"save_strategy": "steps", "save_steps": 2}
 _OF_THE_TRAINER = {
-    *("dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
+    *("dev_set", "dev_tasks", "general", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
     *("compute_loss_func", "optimizer_cls_and_kwargs", "compute_metrics", "preprocess_logits_for_metrics"),
 }
 

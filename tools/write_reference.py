@@ -40,6 +40,8 @@ def table(header: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def link(paper: str) -> str:
+    if paper not in PAPERS:
+        raise SystemExit(f"simcse_hf/publishing/papers.bib has no entry {paper!r}: add it below a line % {paper}")
     return f"[{PAPERS[paper].key}]({PAPERS[paper].url})"
 
 

@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command | str] = {
         together=True,
         then="publishing.card:refresh_card",
     ),
-    "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
+    "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
     "encode": Command("inference.encode:encode", together=True),
     "index": Command("search.commands:index"),
@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command | str] = {
     "build-nli": Command("data.nli_pairs:build_nli"),
     "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
+    "check-server": Command("inference.serving:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
 }
 

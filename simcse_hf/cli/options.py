@@ -95,13 +95,16 @@ class CommandParser(ArgumentParser):
         super().error(message + did_you_mean(wrong, known))
 
 
-def run_command(name: str, command: Command, words: Sequence[str]) -> None:
+def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     """Parse the words of a command line, call the function, and print its result.
 
     Args:
         name (`str`): The command, such as `"build-nli"`.
         command (`Command`): Its function.
         words (`Sequence[str]`): The words after the command.
+
+    Returns:
+        `int`: The exit status, which the result knows.
     """
     if not command.together:
         check_together(1, alone=name)
@@ -119,7 +122,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         from accelerate import PartialState
 
         if not PartialState().is_main_process:
-            return
+            return 0
+    status = 0
     for each in result if isinstance(result, Iterator) else [result]:
         text = each.details() if verbose else str(each)
         if as_json:
@@ -129,6 +133,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         if command.then is not None:
             _import(command.then)(each)
         each.wait()
+        status = max(status, each.exit_status)
+    return status
 
 
 def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
@@ -165,7 +171,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     description, parameters = read_function(command.function)
     parser = CommandParser(prog=f"simcse-hf {name}", description=description, argument_default=SUPPRESS)
     if command.action is not None:
-        parser.add_argument("action", choices=(command.action,))
+        parser.add_argument("action", choices=(command.action,), help="the only action")
     groups: dict[str, Any] = {"options": parser}
     for parameter in parameters:
         if parameter.name == "show_progress_bar":
@@ -182,7 +188,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     general.add_argument(
         "--json", default=False, action="store_true", help="print the result as JSON on standard output"
     )
-    words = "show no progress bars, only warnings and errors, and no result that --output writes as JSON"
+    words = "show warnings and errors only, and the result, unless --output writes it as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
     if command.verbose is not None:
         general.add_argument("--verbose", default=False, action="store_true", help=command.verbose)
@@ -231,7 +237,7 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".")
+    words = parameter.words.partition("; in Python")[0].removesuffix(".")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter

@@ -70,7 +70,7 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     options = node.args.kwarg and node.args.kwarg.annotation
     if isinstance(options, ast.Subscript):  # Unpack[...]
         parameters += _read_typed_dict(ast.unparse(options.slice))
-    description = re.split(r"\n\n(?=Args:|Returns:)", ast.get_docstring(node) or "")[0]
+    description = re.split(r"\n\n(?=[A-Z]\w+:\n)", ast.get_docstring(node) or "")[0]
     return description, parameters
 
 

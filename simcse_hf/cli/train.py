@@ -48,7 +48,7 @@ def train_main(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv[1:]):
         from .train_help import print_help
 
-        print_help(method, _METHODS[method], argv[1])
+        print_help(method, _METHODS[method], argv[1:])
         return 0
     from ..training.pretraining import pretrain
     from ..training.progress import RunLog

@@ -4,13 +4,16 @@ The fields are read from their source. The parser with all options takes seconds
 """
 
 import ast
+import re
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import yaml
 
+from ..names import POOLER_TYPES
 from .options import CommandParser, help_of
 from .signature import PACKAGE, Parameter, find_definition
 
@@ -25,29 +28,43 @@ _CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("pretraining:Pre
 #: The options that are shown, if the method has them.
 _SHOWN = (
     "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
-    "objective_options pooler_type temp max_seq_length learning_rate per_device_train_batch_size "
+    "objective_options view pooler_type temp max_seq_length learning_rate per_device_train_batch_size "
     "gradcache_chunk_size num_train_epochs max_steps eval_steps bf16 seed train_tokenizer extend_tokenizer seeds"
 ).split()
 
 
-def print_help(method: str, purpose: str, recipe: str) -> None:
-    """Print the options of a method with its defaults, and what a recipe sets.
+def print_help(method: str, purpose: str, words: Sequence[str]) -> None:
+    """Print the options of a method with its defaults, what a recipe sets, and the options of an objective.
 
     Args:
         method (`str`): `"unsup"`, `"sup"` or `"mlm"`.
         purpose (`str`): What it does, in words.
-        recipe (`str`): A YAML file or, if there is none, the name of a recipe of the package; or an option.
+        words (`Sequence[str]`): The words after the method: a YAML file or the name of a recipe of the package, if
+            there is one, and options.
     """
+    options = options_of(method)
     recipes = []
     for path in sorted(_RECIPES.glob("*.yaml")):
         if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
             recipes.append(path.stem)
-    listing = f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(recipes)}. "
-    listing += "--json, --quiet and --overwrite are those of every command."
-    epilog = fill(listing, 80, break_on_hyphens=False)
-    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
+    listings = [
+        f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(recipes)}.",
+        "--json prints the results as JSON. --quiet shows warnings and errors only.",
+    ]
+    objectives = names_in("objectives")
+    if "objective" in options:
+        listings += [
+            f"Objectives: {', '.join(objectives)}. --objective NAME --help lists the options of one.",
+            f"Views of a sentence: {', '.join(names_in('data/views'))}.",
+            f"Poolers: {', '.join(POOLER_TYPES)}, mask, ngrams. docs/api.md describes all of them.",
+        ]
+    epilog = "\n\n".join(fill(listing, 80, break_on_hyphens=False) for listing in listings)
+    said = " ".join(words)
+    for path in (Path(words[0]), _RECIPES / f"{words[0].removesuffix('.yaml')}.yaml"):
         if path.is_file():
-            epilog += f"\n\n{recipe} sets:\n{path.read_text(encoding='utf-8')}"
+            text = path.read_text(encoding="utf-8")
+            epilog += f"\n\n{words[0]} sets:\n{text}"
+            said += " ".join(re.findall("^objective:(.+)", text, re.MULTILINE))
             break
     sample = "Without a model and texts, it trains offline on the sample of the package, with the sample's settings."
     parser = CommandParser(
@@ -59,11 +76,23 @@ def print_help(method: str, purpose: str, recipe: str) -> None:
         argument_default=SUPPRESS,
     )
     parser.add_argument("--help_all", action="help", help="list all options, those of transformers too")
-    options = options_of(method)
     for name in _SHOWN:
         if name in options:
             parser.add_argument(f"--{name}", metavar="", help=help_of(options[name]))
+    for objective in objectives:
+        if objective in re.split(r"[\s+:=]", said):
+            from ..training.parser import add_objective
+
+            add_objective(parser, objective)
     parser.print_help()
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of the classes in a folder of the package, such as its objectives, from their source."""
+    names = []
+    for path in PACKAGE.joinpath(folder).rglob("*.py"):
+        names += re.findall('^    name = "(.+)"$', path.read_text(encoding="utf-8"), re.MULTILINE)
+    return sorted(names)
 
 
 def options_of(method: str) -> dict[str, Parameter]:

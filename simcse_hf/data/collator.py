@@ -51,6 +51,18 @@ class ContrastiveCollator:
             under their names in the plural: `score` as `scores`.
         vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
             `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
+
+    Examples:
+        >>> from transformers import AutoTokenizer
+        >>> from simcse_hf import ContrastiveCollator
+        >>> collator = ContrastiveCollator(AutoTokenizer.from_pretrained("outputs/my-model"))
+        >>> triplet = {"input_ids": [[2, 10, 11, 3], [2, 12, 11, 3], [2, 13, 3]]}
+        >>> collator([triplet, triplet])["input_ids"].shape  # (batch, num_sentences, length)
+        torch.Size([2, 3, 4])
+        >>> pair = {"input_ids": [[2, 14, 3], [2, 15, 16, 3]]}
+        >>> collator([pair])["attention_mask"]
+        tensor([[[1, 1, 1, 0],
+                 [1, 1, 1, 1]]])
     """
 
     tokenizer: PreTrainedTokenizerBase

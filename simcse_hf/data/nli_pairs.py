@@ -64,7 +64,7 @@ def build_nli(
     Args:
         input (`Sequence[str | os.PathLike]`): Files of labelled pairs: csv, tsv, json, jsonl or parquet, optionally
             gzipped.
-        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         seed (`int`, *optional*, defaults to `42`): Seed of the draw of hard negatives.
         hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives of an entailment pair; 0 writes
             pairs without negatives.
@@ -75,6 +75,11 @@ def build_nli(
 
     Returns:
         `Triplets`: What was written.
+
+    Examples:
+        >>> from simcse_hf import build_nli
+        >>> print(build_nli(["nli.csv"], "my-triplets.csv"))
+        my-triplets.csv: 64 rows of sent0, sent1, hard_neg
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
     rows = build_nli_triplets(
@@ -135,6 +140,16 @@ def build_nli_triplets(
         DataFileNotFoundError: If a file does not exist (also a ValueError).
         ValueError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
             message names the file and the line or row.
+
+    Examples:
+        >>> from simcse_hf import build_nli_triplets
+        >>> pairs = [
+        ...     {"premise": "A man eats.", "hypothesis": "A person eats.", "label": "entailment"},
+        ...     {"premise": "A man eats.", "hypothesis": "A man sleeps.", "label": "contradiction"},
+        ...     {"premise": "A man eats.", "hypothesis": "A man is in a cafe.", "label": "neutral"},
+        ... ]
+        >>> build_nli_triplets(pairs)[0]
+        {'sent0': 'A man eats.', 'sent1': 'A person eats.', 'hard_neg': 'A man sleeps.'}
     """
     for name, labels in (("negatives", negatives), ("positives", positives)):
         if isinstance(labels, str) or not labels or len(set(labels) & set(NLI_LABELS)) < len(labels):

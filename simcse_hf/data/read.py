@@ -116,6 +116,15 @@ def load_text_dataset(
     Raises:
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
         ValueError: If the input is malformed. The message names the file and the line or row.
+
+    Examples:
+        >>> from simcse_hf import load_text_dataset
+        >>> load_text_dataset("sentences.txt")[0]
+        {'sent0': 'In fall the old mariner found the steed at the port.'}
+        >>> load_text_dataset([("A man eats.", "A person eats.")])[0]
+        {'sent0': 'A man eats.', 'sent1': 'A person eats.'}
+        >>> load_text_dataset("triplets.csv").column_names
+        ['sent0', 'sent1', 'sent2']
     """
     check_values("an integer above 0", max_rows=max_rows)
     tables = open_source(source, split, name, cache_dir)

@@ -1,15 +1,17 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from math import comb
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy import ndarray
 
 from ..data.scored_pairs import read_scored_pairs
-from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..ops.distributed import world
 from ..ops.files import StrPath, read_json_object
 from ..ops.identity import Identity, mark
@@ -27,7 +29,7 @@ from .report import (
     is_user_task,
     write_results,
 )
-from .scoring import load_encoder, name_of, read_tasks, score_model
+from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_once
 from .user_tasks import UserTask
 
 
@@ -63,6 +65,9 @@ class Comparison(Result):
             models have a score.
         differences (`dict[str, dict]`): Of each model but the first, the [`Difference`] in each task and average.
         identities (`dict[str, Identity]`): What each model was.
+        costs (`dict[str, dict]`): The speed and the size of each model, see [`Evaluation`].
+        choice (`str`, *optional*): The fastest model that was not shown to be worse than the best, which is the
+            baseline then; see [`compare_evaluations`].
     """
 
     baseline: str
@@ -77,6 +82,8 @@ class Comparison(Result):
     averages: dict[str, dict]
     differences: dict[str, dict[str, Difference]]
     identities: Mapping[str, Identity]
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    choice: str | None = None
 
     @classmethod
     def read(cls, path: StrPath) -> "Comparison":
@@ -98,15 +105,22 @@ class Comparison(Result):
         return cls(**known | {"identities": identities})
 
     def __str__(self) -> str:
-        labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **self.labels}
+        labels = {"average": "Avg.", "average_transfer": "Avg. transfer", "mean": "Mean", **self.labels}
+        columns = [*self.tasks, *self.averages]
+        if self.choice is not None:
+            columns += ["texts/s", "MB"]
         rows = []
         for name, scores in self.scores.items():
-            means = [average[name] for average in self.averages.values()]
-            rows.append([name, *(scores[task] for task in self.tasks), *means])
-        table = format_rows(rows, "", *(labels.get(key, key) for key in (*self.tasks, *self.averages)))
+            row = [name, *(scores[task] for task in self.tasks)]
+            row += [average[name] for average in self.averages.values()]
+            if self.choice is not None:
+                row += [f"{value:,.1f}" for value in self.costs[name].values()]
+            rows.append(row)
+        table = format_rows(rows, "", *(labels.get(key, key) for key in columns))
         for key, average in self.averages.items():
             table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
-        protocol = f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, " if self.averages else ""
+        is_sts = {*self.tasks} - {*self.labels}
+        protocol = f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, " if is_sts else ""
         blocks = [f"{protocol}x 100", table]
         for name, differences in self.differences.items():
             rows = []
@@ -116,12 +130,18 @@ class Comparison(Result):
                     interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
                 rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
             blocks.append(format_rows(rows, f"{name} - {self.baseline}", "", f"{100 * self.confidence:g}% interval"))
+        if self.choice is not None:
+            blocks.append(
+                f"Take {self.choice}, the fastest of those that were not shown to be worse than the best "
+                f"({self.baseline}). The intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
+            )
         return "\n\n".join(blocks)
 
 
 def compare(
-    models: Sequence[str | Encoder],
+    results: Sequence[str | Encoder] = (),
     *,
+    models: Sequence[str | Encoder] = (),
     task_set: TaskSet | None = None,
     tasks: str | Sequence[str] | None = None,
     data_dir: StrPath | None = None,
@@ -138,11 +158,17 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first one, with a confidence interval for each difference.
+    """Compare models or result files with the first one, with confidence intervals, or find the one to take.
+
+    With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
+    call reads those whose model and task have not changed.
 
     Args:
-        models (`Sequence[str | Encoder]`): At least two: result files (.json) of "evaluate", folders or hub names of
-            models; in Python also loaded models.
+        results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
+            `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
+            models.
+        models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
+            comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -150,9 +176,11 @@ def compare(
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
-        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+            classification, nearest, clustering, pairs, reranking, retrieval.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
+            (dev); fasttest is test with SentEval's faster settings of the classifiers.
+        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
+            (all), or the mean of their subsets, plain or weighted by size (wmean).
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
@@ -168,13 +196,26 @@ def compare(
     Raises:
         ValueError: If options do not fit together, files were made in another mode, or as [`compare_evaluations`].
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import compare, evaluate
+        >>> first = evaluate("outputs/my-model", pairs=["sts-dev.csv"], output="avg.json")
+        >>> other = evaluate("outputs/my-model", pairs=["sts-dev.csv"], pooler_type="max", output="max.json")
+        >>> comparison = compare(["avg.json", "max.json"])
+        >>> comparison.baseline, comparison.tasks
+        ('avg.json', ['sts-dev'])
+        >>> list(comparison.differences["max.json"]["sts-dev"])  # the interval is from low to high
+        ['difference', 'low', 'high']
     """
     # 1. Refuse options that do not fit together
-    named = {name_of(model): model for model in models}
+    if results and models:
+        raise ValueError("give results, to compare them with the first, or models, to find the one to take: not both")
+    given = [*results, *models]
+    named = {name_of(model): model for model in given}
     evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
     to_score = [name for name in named if name not in evaluations]
     names_data = data_dir is not None or pairs or task
-    if len(named) < 2:
+    if len(named) < max(2, len(given)):
         raise ValueError("give at least two different models or result files")
     if to_score and not names_data:
         raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
@@ -189,15 +230,18 @@ def compare(
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
+    if KEYWORDS in given:
+        check_keywords(data)
+    folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None
     for name in to_score:
         encoder = load_encoder(named[name], loading)
-        evaluations[name] = score_model(encoder, data, loading.get("device"), show_progress_bar)
+        evaluations[name] = score_once(encoder, data, loading.get("device"), show_progress_bar, folder)
     if world()[0] > 0:
         return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
 
     # 3. Compare them
     in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, protocol, resamples, confidence)
+    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose=bool(models))
     if output is not None:
         write_results(output, comparison.to_dict(), {})
     return comparison
@@ -208,6 +252,7 @@ def compare_evaluations(
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
+    choose: bool = False,
 ) -> Comparison:
     """Compare evaluations with the first of them, for each task and on average.
 
@@ -221,13 +266,17 @@ def compare_evaluations(
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
+        choose (`bool`, *optional*, defaults to `False`): Compare with the best system in place of the first, by its
+            mean over the tasks, and name the one to take: the fastest whose interval does not lie below 0. As the
+            best one is looked up in the same scores, the intervals hold together for all pairs of systems: the level
+            of each is raised for their number (Bonferroni), with as many more resamples.
 
     Returns:
         [`Comparison`]: The comparison.
 
     Raises:
         ValueError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
-            same examples.
+            same examples, or, to choose, do not tell the speed or the scores of single examples.
     """
     # 1. The scores, and the tasks for which all systems have one
     results = {name: each.results for name, each in named.items()}
@@ -238,22 +287,25 @@ def compare_evaluations(
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+    pairs = 1
+    if choose:
+        best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
+        named = {best: named[best], **named}
+        pairs = comb(len(named), 2)
+    level = 1 - (1 - confidence) / pairs
     baseline, *others = named
 
     # 2. The averages
-    labels = {}
-    for task in common:
-        result = results[baseline][task]
-        if is_user_task(result):
-            labels[task] = f"{task} {result['metrics'][0]}"
-    averaged = average_members([task for task in common if task not in labels])
+    of_user = {task: each for task, each in results[baseline].items() if task in common and is_user_task(each)}
+    labels = {task: f"{task} {each['metrics'][0]}" for task, each in of_user.items()}
+    averaged = {"mean": common} if choose else average_members([task for task in common if task not in labels])
     averages: dict[str, dict] = {}
     for key, members in averaged.items():
         averages[key] = {name: float(np.mean([each[task] for task in members])) for name, each in scores.items()}
         averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples
-    samples = {task: _samples(named, task, protocol, resamples) for task in common}
+    samples = {task: _samples(named, task, protocol, pairs * resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, members in ({task: [task] for task in common} | averaged).items():
         drawn = [sample for task in members if (sample := samples[task]) is not None]
@@ -263,8 +315,9 @@ def compare_evaluations(
             if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
                 fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
-                low, high = interval(means[row] - means[0], confidence, fewest)
+                low, high = interval(means[row] - means[0], level, fewest)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
+    costs = {name: each.cost for name, each in named.items()}
     return Comparison(
         baseline=baseline,
         mode=protocol.mode,
@@ -278,7 +331,21 @@ def compare_evaluations(
         averages=averages,
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
+        costs=costs,
+        choice=_fastest(costs, differences) if choose else None,
     )
+
+
+def _fastest(costs: Mapping[str, Mapping[str, float]], differences: Mapping[str, Mapping[str, Difference]]) -> str:
+    """Return the fastest of the best system, which has no difference, and those not shown to be worse."""
+    speeds = {}
+    for name, cost in costs.items():
+        high = differences[name]["mean"]["high"] if name in differences else 0.0
+        if high is None or not cost:
+            raise ValueError(f"{name} has no speed, or a model has no scores of single examples: evaluate again")
+        if high >= 0:
+            speeds[name] = cost["texts_per_second"]
+    return max(speeds, key=speeds.__getitem__)
 
 
 def describe_difference(

@@ -1,7 +1,8 @@
 """Encode each distinct text once; all tasks look their embeddings up here."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Protocol, Self
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from numpy import ndarray
 
 from ..indexes.description import Role, role_encoder
+from ..indexes.exact import ExactIndex, comparable
 from ..ops.errors import check_finite
 from ..ops.similarity import similarity_of
+from .metrics import cosine_similarity_pairs
 
 
 class Encoder(Protocol):
@@ -91,6 +94,49 @@ class SentenceEmbeddings:
     def __call__(self, texts: Iterable[str], role: Role = None) -> ndarray:
         """Return the embeddings of the texts of a role as `(n, dim)`, float32 (float64 if the model returns that)."""
         return self._embeddings[[self._rows[role, text] for text in texts]]
+
+    def over(self, roles: Mapping[Role, Sequence[str]]) -> "SentenceEmbeddings":
+        """Return what compares the texts of one task: these embeddings, which depend on no other text."""
+        return self
+
+    def pairs(self, first: Sequence[str], second: Sequence[str]) -> ndarray:
+        """Return the similarity of each text of `first` with that of `second`, of shape `(n,)`."""
+        return cosine_similarity_pairs(self(first), self(second), self.similarity)
+
+    def rank(
+        self,
+        queries: Sequence[str],
+        documents: Mapping[str, str],
+        depth: int,
+        roles: tuple[Role, Role] = ("query", "document"),
+    ) -> Iterator[list[str]]:
+        """Rank documents for queries as trec_eval does: by similarity, and equal ones by their ids, the highest first.
+
+        Args:
+            queries (`Sequence[str]`): The queries.
+            documents (`Mapping[str, str]`): The documents by id. Ids are compared as texts: "9" is higher than "10".
+            depth (`int`): The most documents to find for a query.
+            roles (`tuple[Role, Role]`, *optional*): What queries and documents are to a model.
+
+        Yields:
+            `list[str]`: The ids of the documents of a query, the best one first.
+        """
+        ids = sorted(documents, reverse=True)
+        texts = (queries, [documents[id] for id in ids])
+        x, y = (
+            comparable(self(each, role).astype(np.float32), self.similarity)
+            for each, role in zip(texts, roles, strict=True)
+        )
+        # Equal embeddings are compared once, because the rounding of their products depends on the place in a matrix.
+        copies: dict[bytes, list[int]] = {}
+        for row, vector in enumerate(y):
+            copies.setdefault(blake2b(vector.tobytes()).digest(), []).append(row)
+        groups = list(copies.values())
+        index = ExactIndex(y.shape[1], self.similarity)
+        index.add(y[[group[0] for group in groups]])
+        for found in zip(*index.search(x, min(depth, len(groups))), strict=True):
+            ranked = [(score, ids[row]) for score, group in zip(*found, strict=True) for row in groups[group][:depth]]
+            yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
 
 
 def _encode(model: Encoder, role: Role, texts: list[str], show_progress_bar: bool) -> ndarray:

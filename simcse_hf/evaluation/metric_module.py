@@ -14,11 +14,12 @@ class SimilarityCorrelation(evaluate.Metric):
     The metric is part of this package, so nothing is downloaded. It takes `predictions` and `references` (floats),
     returns `{"spearman": ..., "pearson": ...}` in [-1, 1], and can be used with `evaluate.combine`.
 
-    Example:
-    ```python
-    >>> SimilarityCorrelation().compute(predictions=[0.1, 0.5, 0.9], references=[1.0, 3.0, 4.0])["spearman"]
-    1.0
-    ```
+    Examples:
+        >>> import evaluate
+        >>> from simcse_hf.evaluation import METRIC_MODULE
+        >>> metric = evaluate.load(METRIC_MODULE)
+        >>> metric.compute(predictions=[0.1, 0.5, 0.9], references=[1.0, 3.0, 4.0])["spearman"]
+        1.0
     """
 
     def _info(self) -> evaluate.MetricInfo:

@@ -64,6 +64,11 @@ def spearman(a: ArrayLike | Tensor, b: ArrayLike | Tensor) -> float:
 
     Raises:
         ValueError: If the lengths differ, or if a sequence is constant or holds NaN or infinity.
+
+    Examples:
+        >>> from simcse_hf.evaluation import spearman
+        >>> spearman([0.1, 0.4, 0.9], [0, 3, 5])  # only the order counts
+        1.0
     """
     return float(scipy.stats.spearmanr(*_checked(a, b)).statistic)
 
@@ -140,6 +145,14 @@ def alignment(x: Vectors, y: Vectors) -> float:
 
     Raises:
         ValueError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.evaluation import alignment
+        >>> first = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> second = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+        >>> alignment(first, second)  # the squared distances are 2 and 0
+        1.0
     """
     x = _normalized(x)
     y = _normalized(y)
@@ -165,6 +178,12 @@ def uniformity(x: Vectors, t: float = 2) -> float:
 
     Raises:
         ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.evaluation import uniformity
+        >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 4)  # log exp(-2 * 2^2)
+        -8.0
     """
     x = _normalized(x)
     n = len(x)

@@ -1,44 +1,56 @@
 """Evaluation with the package `mteb`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from ..inference.simcse import SimCSE, model_meta
+from ..ops.distributed import world
 from ..ops.errors import require_extra
+from ..ops.identity import Identity
 from .embeddings import Encoder, SentenceEmbeddings
 
-#: The 56 English data sets of Muennighoff et al. (2023), on which "Non-contrastive sentence representations via
-#: self-supervision" measures (appendix C).
-BENCHMARK = "MTEB(eng, v1)"
+#: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).
+BENCHMARK = "MTEB(eng, v2)"
 
 
-def english_tasks() -> dict:
-    """Return the tasks of the English benchmark by category (`STS`, `Clustering`, ...) and name."""
+def named_benchmark(tasks: Iterable[str]) -> str:
+    """Return the first name of a benchmark of mteb among those of tasks, otherwise that of the English one."""
+    mteb = require_extra("mteb", "mteb", "an MTEB data set")
+    for task in tasks:
+        with suppress(KeyError):
+            mteb.get_benchmark(task)
+            return task
+    return BENCHMARK
+
+
+def benchmark_tasks(benchmark: str = BENCHMARK) -> dict:
+    """Return the tasks of a benchmark by category (`STS`, `Clustering`, ...) and name."""
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
     categories: dict = {}
-    for task in mteb.get_benchmark(BENCHMARK).tasks:
-        category = categories.setdefault(task.metadata.type, {})
-        category[task.metadata.name] = task
+    for task in mteb.get_benchmark(benchmark).tasks:
+        categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
     return dict(sorted(categories.items()))
 
 
-def mteb_averages(scores: Mapping) -> dict:
-    """Average scores over each category of the English benchmark, and over all of its data sets.
+def mteb_averages(scores: Mapping, benchmark: str = BENCHMARK) -> dict:
+    """Average scores over each category of a benchmark, and over all of its data sets.
 
-    This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
-    the average counts each data set once, not each category.
+    This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4,
+    with the benchmark `MTEB(eng, v1)`: the average counts each data set once, not each category.
 
     Args:
         scores (`Mapping[str, float]`): The score of each data set. Other data sets do not count.
+        benchmark (`str`, *optional*, defaults to `"MTEB(eng, v2)"`): The benchmark.
 
     Returns:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
-        number of data sets in it (`tasks`), and how many there are (`of`).
+        number of data sets in it (`tasks`), how many there are (`of`), and the `benchmark`.
     """
-    groups = {name: list(members) for name, members in english_tasks().items()}
+    groups = {name: list(members) for name, members in benchmark_tasks(benchmark).items()}
     groups["average"] = list(chain(*groups.values()))
     averages = {}
     for name, members in groups.items():
@@ -48,23 +60,29 @@ def mteb_averages(scores: Mapping) -> dict:
                 "value": sum(values) / len(values),
                 "tasks": len(values),
                 "of": len(members),
+                "benchmark": benchmark,
             }
     return averages
 
 
-def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model") -> dict:
+def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
-    A [`SimCSE`] puts its prompts before the texts. Of another model, the distinct texts of each call are encoded once.
-    The data sets of the English benchmark are used with its splits and languages. For STS12 to STS16 and the test
-    split of STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation `all`), which compares
-    with [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's SICKRelatedness has the 4,927 of
-    the test split. The result cache of mteb is not used, because it knows a local checkpoint only by its name.
+    A [`SimCSE`] puts its prompts before the texts. Another model encodes queries and documents as in a search, and the
+    distinct texts of each call once. The data sets of a benchmark are used with its splits and languages. For STS12 to
+    STS16 and the test split of STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation
+    `all`), which compares with [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's
+    SICKRelatedness has the 4,927 of the test split.
+
+    The results are also in mteb's own cache, from where `mteb.ResultCache().submit_results(name)` takes them. A model
+    in a folder has a digest of its weights and settings as its revision there, so what was measured before is read
+    again. One from the hub has its commit, which does not say how it was loaded, and is measured again. Several
+    processes neither read nor write the cache.
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        tasks (`Sequence[str]`): Names of data sets or of categories, or `all` for the 56 English ones.
-        name (`str`, *optional*, defaults to `"model"`): Name of the model.
+        tasks (`Sequence[str]`): Names of data sets, of a benchmark such as `MTEB(eng, v1)`, or of categories of that
+            benchmark; `all` is `MTEB(eng, v2)`.
 
     Returns:
         `dict[str, float]`: The main score of each data set, times 100.
@@ -77,35 +95,43 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model") -> 
     from mteb.models.abs_encoder import AbsEncoder
 
     # 1. The data sets
-    categories = english_tasks()
-    english = dict(chain(*(members.items() for members in categories.values())))
-    groups = categories | {"all": english}
+    benchmark = named_benchmark(tasks)
+    categories = benchmark_tasks(benchmark)
+    members = dict(chain(*(each.items() for each in categories.values())))
+    groups = categories | {"all": members, benchmark: members}
     chosen: dict = {}
     for task in tasks:
         try:
-            chosen |= groups.get(task) or {task: english.get(task) or mteb.get_task(task)}
+            chosen |= groups.get(task) or {task: members.get(task) or mteb.get_task(task)}
         except KeyError as error:
             raise ValueError(
-                f"mteb does not know the data set {task!r}. Name one of its data sets, a category "
-                f"({', '.join(categories)}), or `all`."
+                f"mteb does not know the data set {task!r}. Name its data sets, one of its benchmarks, categories of "
+                f"that ({', '.join(categories)}), or `all`."
             ) from error
 
     # 2. The encoder
     encoder: Any = model
+    identity = Identity.of(model)
     if not isinstance(model, SimCSE):
 
         class MTEBEncoder(AbsEncoder):
-            mteb_model_meta = model_meta(name, None)
+            mteb_model_meta = model_meta(identity)
 
-            def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
+            def encode(self, inputs: Iterable, *, prompt_type: object = None, **kwargs: object) -> Any:
+                role = getattr(prompt_type, "value", None)
                 texts = [text for batch in inputs for text in batch["text"]]
-                return SentenceEmbeddings(model, texts)(texts)
+                return SentenceEmbeddings(model, {role: texts})(texts, role)
 
         encoder = MTEBEncoder()
 
-    # 3. The scores
+    # 3. The scores. Several processes, which encode together, neither read nor write the cache.
+    options: dict = {"co2_tracker": False, "show_progress_bar": False, "cache": None}
+    if world()[1] == 1:
+        options["cache"] = mteb.ResultCache()
+    if identity.revision or not identity.weights:  # the name in the cache does not say how the model was loaded
+        options["overwrite_strategy"] = "always"
     scores = {}
     for task, data in tqdm(chosen.items(), desc="MTEB"):
-        result = mteb.evaluate(encoder, data, cache=None, co2_tracker=False, show_progress_bar=False)
+        result = mteb.evaluate(encoder, data, **options)
         scores[task] = 100 * float(result.task_results[0].get_score())
     return scores

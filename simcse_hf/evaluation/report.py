@@ -72,6 +72,16 @@ def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> Non
         }
 
 
+def average_rows(results: dict) -> list[list]:
+    """Return the averages of a benchmark of mteb as rows of a table: what it is over, the score, the data sets."""
+    rows = []
+    for name, average in results.get("mteb_averages", {}).items():
+        over = "all data sets" if name == "average" else name
+        benchmark = average.get("benchmark", "MTEB(eng, v1)")  # until 0.4 there was no other one
+        rows.append([f"{benchmark}: {over}", average["value"], f"{average['tasks']} of {average['of']}"])
+    return rows
+
+
 def format_rows(rows: Iterable, *header: str) -> str:
     """Align rows below a header, the first column to the left and the rest to the right.
 
@@ -133,6 +143,9 @@ class Evaluation(Result):
         dataset_revisions (`dict[str, str]`, *optional*): The commit of each data set of the hub.
         versions (`dict[str, str]`, *optional*): The versions of Python and of the packages that scores depend on.
         date (`str`, *optional*): When the scores were computed.
+        cost (`dict[str, float]`, *optional*): What the model costs: `texts_per_second`, the distinct texts that it
+            encoded (keyword search: counted and ranked) in a second; and `megabytes`, the size of its weights in
+            memory or of its exported graph, 0 without any. Early files have none.
     """
 
     results: dict
@@ -143,6 +156,7 @@ class Evaluation(Result):
     dataset_revisions: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     date: str | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
     threshold_file: str | None = None
 
     @classmethod
@@ -169,6 +183,7 @@ class Evaluation(Result):
             document.get("dataset_revisions", {}),
             document.get("versions", {}),
             document.get("date"),
+            document.get("cost", {}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,6 +195,7 @@ class Evaluation(Result):
             "protocol": describe_protocol(self.protocol),
             "versions": self.versions,
             "date": self.date,
+            "cost": self.cost,
             "dataset_revisions": self.dataset_revisions,
             "results": self.results,
         }
@@ -204,10 +220,6 @@ class Evaluation(Result):
                 for part, numbers in (parts | result.get("aggregate", {})).items():
                     pairs = numbers.get("pairs", result.get("pairs"))
                     correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
-        mteb_averages = []
-        for name, average in results.get("mteb_averages", {}).items():
-            title = "Avg. over all data sets" if name == "average" else name
-            mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
         averages = []
         for key in ("average", "average_transfer"):
             if key not in results:
@@ -224,7 +236,7 @@ class Evaluation(Result):
             transfer=TRANSFER_EXAMPLES,
             verbose=verbose,
             correlations=correlations,
-            mteb_averages=mteb_averages,
+            mteb_averages=average_rows(results),
             threshold=self.threshold and describe_threshold(self.threshold),
             threshold_file=self.threshold_file,
         )

@@ -1,6 +1,7 @@
 """Run an evaluation: read the tasks, encode their texts once, and score them."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -8,17 +9,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+import torch
+from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..indexes.description import Role
 from ..inference.load import load_model
 from ..inference.simcse import SimCSE
-from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
-from ..ops.distributed import world
+from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..ops.distributed import wait_for_all, world
 from ..ops.files import StrPath
-from ..ops.identity import Identity
+from ..ops.identity import Identity, digest_value
+from ..ops.launch import join_processes
 from ..ops.outputs import check_output_file
+from .bm25 import BM25
+from .bm25 import KINDS as KEYWORD_KINDS
 from .bootstrap import Scores
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
@@ -76,6 +83,14 @@ class TaskData:
         """Yield the texts of all tasks; they may repeat."""
         return chain.from_iterable(self.roles.values())
 
+    def only(self, name: str) -> "TaskData":
+        """Return the data of one task."""
+        part = {}
+        for kind, tasks in vars(self).items():
+            if isinstance(tasks, dict) and name in tasks:
+                part[kind] = {name: tasks[name]}
+        return TaskData(tuple(task for task in self.tasks if task == name), self.protocol, **part)
+
     @property
     def roles(self) -> Mapping[Role, list[str]]:
         """The texts of all tasks, by what they are to a model."""
@@ -88,13 +103,27 @@ class TaskData:
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
-    """Load a model by its name or folder. Any other object is an encoder, and taken as it is."""
+    """Load a model by its name or folder, or keyword search. Any other object is an encoder, and taken as it is."""
+    if model == KEYWORDS:
+        join_processes()
+        return BM25()
     if isinstance(model, (str, os.PathLike)):
         return load_model(model, **loading)
     not_used = loading.keys() - {"device"}  # on which classifiers are trained
     if not_used:
         raise ValueError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
     return model
+
+
+def check_keywords(data: TaskData, **options: object) -> None:
+    """Raise a `ValueError` that names what keyword search cannot do: tasks, and options for models with vectors."""
+    cannot = [*data.tasks, *data.pairs, *(name for name, value in options.items() if value)]
+    cannot += [name for name, task in data.user_tasks.items() if task.kind not in KEYWORD_KINDS]
+    if cannot:
+        raise ValueError(
+            f"{KEYWORDS} compares words and has no vectors, so it cannot do {', '.join(cannot)}. It can do the tasks "
+            f"{', '.join(KEYWORD_KINDS)}; nearest=FILE reads the files of classification."
+        )
 
 
 def name_of(model: StrPath | Encoder) -> str:
@@ -125,10 +154,11 @@ def evaluate(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Score a model on STS, transfer tasks and tasks from your own files.
+    """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; in Python also an object with
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+            bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
             `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
@@ -137,18 +167,23 @@ def evaluate(
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
-        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+            classification, nearest, clustering, pairs, reranking, retrieval.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
+            (dev); fasttest is test with SentEval's faster settings of the classifiers.
+        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
+            (all), or the mean of their subsets, plain or weighted by size (wmean).
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         threshold (`str`, *optional*): Choose, with the task pairs=FILE, the cosine from which two texts are similar:
             f1 for the highest F1, or e.g. precision=0.95 for the highest recall at this precision.
-        save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
-            model; the command writes it into the card, too.
-        geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
-        mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
-        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
+        save_threshold (`bool`, *optional*, defaults to `False`): Save the threshold with the model, in its
+            config.json; the command also renews its card.
+        geometry (`bool`, *optional*, defaults to `False`): Also measure alignment, uniformity and the singular values
+            of the embeddings of STS-B.
+        mteb (`Sequence[str]`, *optional*): Data sets of MTEB, one of its benchmarks, or categories of that; "all" is
+            the benchmark "MTEB(eng, v2)".
+        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which `simcse-hf compare` and `simcse-hf
+            card` read.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
         **loading (`ModelOptions`): How the model is loaded.
@@ -160,6 +195,14 @@ def evaluate(
     Raises:
         ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import evaluate
+        >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
+        >>> evaluation.results["sts-dev"]["spearman"] > 50
+        True
+        >>> evaluation.results["classification"]["accuracy"] > 80
+        True
     """
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
@@ -173,16 +216,18 @@ def evaluate(
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
+    if model == KEYWORDS:
+        check_keywords(data, geometry=geometry, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
         raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if mteb:
-        from .mteb import evaluate_mteb, mteb_averages
+        from .mteb import evaluate_mteb, mteb_averages, named_benchmark
 
-        scores = evaluate_mteb(encoder, mteb, name_of(model))
-        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores))
+        scores = evaluate_mteb(encoder, mteb)
+        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, named_benchmark(mteb)))
     if world()[0] > 0:
         return evaluation
     if data_dir == HUB:
@@ -221,15 +266,68 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     Raises:
         ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
     """
-    embeddings = SentenceEmbeddings(model, data.roles, show_progress_bar)
+    start = time.perf_counter()
+    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, data.roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
+    encoded = time.perf_counter()
+    evaluation = score_tasks(data, embeddings, device)
+    if isinstance(model, BM25):  # it works while it is scored
+        encoded = time.perf_counter()
+    texts = len(set(data.texts()))
+    module = getattr(model, "model", model)
+    size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
+    if isinstance(module, nn.Module):
+        size += sum(weight.nbytes for weight in module.parameters())
     return replace(
-        score_tasks(data, embeddings, device),
+        evaluation,
         identity=Identity.of(model),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        cost={"texts_per_second": texts / (encoded - start), "megabytes": size / 1e6},
     )
+
+
+def score_once(
+    model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool, folder: Path | None
+) -> Evaluation:
+    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
+
+    A task is scored again if its data, the protocol, the model (its [`Identity`]), the packages, the device or the
+    number of threads have changed; and with an encoder whose identity says nothing of its tokenizer.
+
+    Args:
+        model (`Encoder`): See [`score_model`].
+        data (`TaskData`): See [`score_model`].
+        device (`str`, *optional*): See [`score_model`].
+        show_progress_bar (`bool`): See [`score_model`].
+        folder (`Path`, *optional*): The folder; without one, all tasks are scored together, and nothing is kept.
+
+    Returns:
+        [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
+    """
+    identity = Identity.of(model)
+    made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
+    whole = Evaluation({}, {}, data.protocol, identity)
+    costs = []
+    parts = [data]
+    if folder is not None:
+        parts = [data.only(name) for name in (*data.tasks, *data.pairs, *data.user_tasks)]
+    for part in parts:
+        path = folder and folder / f"{digest_value([part, *made_by])}.json"
+        if path and path.exists() and identity.tokenizer:
+            evaluation = Evaluation.read(path)
+        else:
+            evaluation = score_model(model, part, device, show_progress_bar)
+            if path and evaluation.results:
+                write_results(path, evaluation.to_dict(), evaluation.scores)
+        wait_for_all()  # or one process would see a file that another one has not seen
+        whole.results.update(evaluation.results)
+        whole.scores.update(evaluation.scores)
+        if evaluation.scores:
+            costs.append(evaluation.cost)
+    cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
+    return replace(whole, cost=cost)
 
 
 def read_tasks(
@@ -347,7 +445,7 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
         results[name] = correlations(part["predicted"], part["gold"], name)
         scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
-        result = user_task.score(embeddings)
+        result = user_task.score(embeddings.over(user_task.roles))
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:

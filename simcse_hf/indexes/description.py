@@ -59,6 +59,11 @@ class Description:
     data: str = ""
     digests: dict[str, str] = field(default_factory=dict)
 
+    def is_of_teacher(self, model: SentenceEncoder) -> bool:
+        """Return whether a model is a student that was trained to give queries the vectors of exactly this model."""
+        teacher = getattr(model, "taught_by", lambda: None)()
+        return teacher is not None and self.model.similarity == "cosine" and not self.model.changes(teacher)
+
     def check_model(self, model: SentenceEncoder, index: str) -> None:
         """Raise a `ValueError` if a model gives other embeddings than those of the index, which `index` names."""
         before = self.model
@@ -74,7 +79,7 @@ class Description:
             cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
             if not cosine >= SAME:  # it may be NaN
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
-        if problems:
+        if problems and not self.is_of_teacher(model):
             raise ValueError(
                 f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}; this is another "
                 f"model: {'; '.join(problems)}. Load the model of the index, or build the index again."
@@ -91,10 +96,13 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
     Returns:
         `Identity`: With an absolute path, and no other prompt than that of documents.
     """
-    found = Identity.of(model, default)
-    prompt = found.prompts.get("document") or ""
-    name = full_name(found.name_or_path)
-    return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
+    return of_documents(Identity.of(model, default))
+
+
+def of_documents(model: Identity) -> Identity:
+    """Return what decides the embeddings of documents: with an absolute path, and no other prompt than theirs."""
+    prompts = {"document": model.prompts.get("document") or ""}
+    return replace(model, name_or_path=full_name(model.name_or_path), prompts=prompts, default_prompt_name=None)
 
 
 def role_encoder(model: Any, role: Role) -> Callable[..., Any]:

@@ -94,6 +94,18 @@ class SentenceIndex:
         similarity (`str`): What ranks the sentences: the model's own similarity.
         kept (`list[str]`): The names of the kept columns.
         truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf.search import SentenceIndex
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> index = SentenceIndex.build(model, ["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> index.add(["The weary drummer lost the lute."])
+        >>> index.search("The tired percussionist lost the lute.", top_k=1)[0].row
+        2
+        >>> index.save("my-index")
+        >>> len(SentenceIndex.load("my-index", model))
+        3
     """
 
     def __init__(
@@ -196,6 +208,7 @@ class SentenceIndex:
             ValueError: If the column was not kept, or sentences come from no file although the index keeps columns.
         """
         self._check_model()
+        self._check_documents()
         before = self._column(replace).to_pylist() if replace else []
         rows: Iterator[list[str]]
         total = None
@@ -288,6 +301,12 @@ class SentenceIndex:
             self.description.check_model(self.model, "the index")
             self._checked = now
 
+    def _check_documents(self) -> None:
+        """Refuse to encode documents with a student, which has learned to encode queries."""
+        if self.description.is_of_teacher(self.model):
+            teacher = self.description.model.name_or_path
+            raise ValueError(f"a student only searches the index of its teacher: encode documents with {teacher}")
+
     def neighbors(
         self,
         row: int,
@@ -308,6 +327,7 @@ class SentenceIndex:
             `list[Match]`: The sentences with their similarities, in descending order.
         """
         check_values("an integer above 0", top_k=top_k)
+        self._check_documents()
         embedding = encode_texts(self.model, "document", [self[row]], self.truncate_dim)[0]
         found = self.search(embedding, top_k=top_k + 1, threshold=threshold, filters=filters)
         return [match for match in found if match.row != row][:top_k]

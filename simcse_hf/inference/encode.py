@@ -112,7 +112,7 @@ def encode(
             prompt for this use, if it has one.
         columns (`Sequence[str]`, *optional*): Encode the texts of these columns row by row, for use as teacher or
             guide in training: the first as queries and the others as documents, if the model has prompts for them.
-        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
+        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
         ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of lowest and highest values, of shape (2,
@@ -134,6 +134,14 @@ def encode(
 
     Raises:
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> from simcse_hf import encode
+        >>> print(encode("outputs/my-model", "sentences.txt", "vectors"))
+        200 texts in 1 file(s) under vectors
+        >>> np.load("vectors/vectors.npy").shape
+        (200, 64)
     """
     # 1. Refuse what cannot be, before a model is loaded.
     check_values(PRECISIONS, precision=precision)

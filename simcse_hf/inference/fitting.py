@@ -96,6 +96,13 @@ def fit_postprocessing(
     Raises:
         ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
             beside files that name another pooler, or as [`SimCSE.fit_postprocessing`].
+
+    Examples:
+        >>> from simcse_hf import SimCSE, fit_postprocessing
+        >>> print(fit_postprocessing("outputs/my-model", "sentences.txt", "outputs/whitened", "whitening", dim=16))
+        outputs/whitened: whitening of pooler 'avg', 64 to 16 dimensions, fitted on 200 sentences
+        >>> SimCSE("outputs/whitened", device="cpu").encode("The chef cooked the soup.").shape
+        torch.Size([16])
     """
     given: dict[str, float | None] = {
         **{"dim": dim, "blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size},

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 import torch
 from huggingface_hub.errors import HFValidationError
 
-from ..names import ModelOptions
+from ..names import KEYWORDS, ModelOptions
 from ..ops.files import StrPath
 from ..ops.launch import join_processes
 from .simcse import SimCSE
@@ -34,6 +34,8 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         if settings:
             raise ValueError(f"the model is loaded already: leave out {', '.join(settings)}")
         return model
+    if model == KEYWORDS:
+        raise ValueError(f"{KEYWORDS} has no vectors: evaluate and compare take it (a folder is ./{KEYWORDS})")
     state = join_processes()
     if "device" in settings:
         device = settings["device"]

@@ -16,6 +16,28 @@ from .encoder import Encoder
 
 #: The cosines of the first one with the others are saved with a threshold.
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
+# Texts of unequal length, so that a batch has padding, with capital letters, digits and other alphabets.
+_LINES = """\
+Cats sleep.
+cats sleep
+?
+A woman is slicing an onion.
+A man plays the guitar on a stage in front of a large crowd.
+How do I reset the password of my account?
+The invoice #4711 of 3.5.2026 over $1,299.90 is unpaid!
+  Spaces   and a\ttab
+https://example.org/a/b?c=d
+{"key": ["value", null]}
+Prices rose in May, fell in June, and nobody knows why they stayed the same for the rest of the year.
+Zoë naïvely ordered a crème brûlée in Łódź.
+Die Größe der Straße überrascht.
+Погода сегодня хорошая.
+今天天气很好。
+مرحبا بالعالم
+नमस्ते दुनिया
+I ❤️ this 😀"""
+#: What a server is compared by: the last two are longer than most models read.
+SERVED = [*_LINES.split("\n"), "word " * 600, "Prices rose in May. " * 150]
 # They may differ by this share of the largest distance (1 - cosine), as in bfloat16.
 _TOLERANCE = 0.02
 #: Least cosine of two embeddings of one text by a model and its graph in float32.

@@ -60,6 +60,19 @@ def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.n
 
     Raises:
         ValueError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> from simcse_hf.inference.quantization import calibrate_ranges, quantize
+        >>> embeddings = np.array([[-1.0, 0.0], [0.2, 0.5], [1.0, 1.0]])
+        >>> quantize(embeddings, "uint8", calibrate_ranges(embeddings))
+        array([[  0,   0],
+               [153, 127],
+               [255, 255]], dtype=uint8)
+        >>> quantize(embeddings, "ubinary")  # a byte holds the signs of eight dimensions
+        array([[  0],
+               [192],
+               [192]], dtype=uint8)
     """
     check_values(PRECISIONS, precision=precision)
     codes = torch.as_tensor(embeddings, dtype=torch.float32)

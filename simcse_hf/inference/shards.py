@@ -175,6 +175,13 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
 
     Raises:
         ValueError: If a file is missing or damaged.
+
+    Examples:
+        >>> from simcse_hf import encode
+        >>> from simcse_hf.inference.shards import read_shards
+        >>> written = encode("outputs/my-model", "sentences.txt", "vectors", shard_size=150)
+        >>> [shard.shape for shard in read_shards("vectors")]
+        [(150, 64), (50, 64)]
     """
     manifest = read_manifest(folder)
     size = manifest["settings"]["shard_size"]

@@ -17,10 +17,10 @@ from transformers.utils import logging
 from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
 from ..data.token_ids import check_known
-from ..indexes.description import PROBE, Role, least_cosine
+from ..indexes.description import PROBE, Role, agreement, least_cosine
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
-from ..models.settings import THRESHOLD
+from ..models.settings import SPACE, THRESHOLD
 from ..names import PRECISIONS
 from ..ops.checks import check_values
 from ..ops.errors import check_finite
@@ -35,7 +35,7 @@ from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_settings
 from .loaded import load_encoder
-from .probes import PROBES, SAME_GRAPH, SavedThreshold, check_fit, check_graph, probe_embedding
+from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
 
 logger = logging.get_logger(__name__)
@@ -83,6 +83,14 @@ class SimCSE(Encoder):
         TypeError: If there is an unknown argument.
         ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, its tokenizer does
             not fit, or the transform beside it is damaged or was fitted on the embeddings of another pooler.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> model.build_index(["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> best = model.search("The elderly sailor discovered the horse.", top_k=1)
+        >>> best[0].sentence
+        'The old mariner found the horse.'
     """
 
     index: SentenceIndex | None = None
@@ -196,6 +204,16 @@ class SimCSE(Encoder):
             similarity=self.similarity_fn_name,
         )
 
+    def taught_by(self) -> Identity | None:
+        """Return the teacher whose vectors the model has learned, if it still gives the vectors that it gave then."""
+        saved = getattr(self.model.config, SPACE, None)
+        if saved is None or self.postprocessing is not None:
+            return None
+        probe = probe_embedding(self, None).numpy()
+        if not agreement(probe, np.array(saved["probe"], dtype=np.float32)) >= least_cosine(self.backend):
+            return None
+        return Identity.from_dict(saved["teacher"])
+
     def _digest_of_weights(self) -> str:
         """Return the digest of the weights that an embedding goes through."""
         transform = self.postprocessing.state_dict() if self.postprocessing else {}
@@ -215,7 +233,7 @@ class SimCSE(Encoder):
     @property
     def mteb_model_meta(self) -> Any:
         """Return what `mteb` asks of a model that it evaluates."""
-        return model_meta(self.name_or_path, self.revision)
+        return model_meta(self.identity())
 
     def encode(
         self,
@@ -281,6 +299,17 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
                 `precision`, `truncate_dim` or `batch_size` is invalid.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.encode(texts).shape
+            torch.Size([2, 64])
+            >>> model.encode(texts[0], truncate_dim=16).shape
+            torch.Size([16])
+            >>> model.encode(texts, precision="ubinary").shape  # 64 signs in 8 bytes
+            torch.Size([2, 8])
         """
         if task_metadata is not None:
             from mteb.models.abs_encoder import get_prompt_name
@@ -367,7 +396,7 @@ class SimCSE(Encoder):
 
     def _inspect(self, texts: Sequence[str], rows: Iterable[list[int]], full: int | None = None) -> None:
         """Warn once of words that the tokenizer does not know, and once for each length of texts that are cut."""
-        if all(text in (PROBE, *PROBES) for text in texts):
+        if all(text in (PROBE, *PROBES, *SERVED) for text in texts):
             return  # the package's own sentences say nothing about those of the user
         rows = list(rows)
         if not self._warned_of_unknown:
@@ -408,6 +437,16 @@ class SimCSE(Encoder):
 
         Raises:
             ValueError: If an item is not a text, or embeddings are codes or not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The elderly sailor discovered the horse."]
+            >>> cosines = model.similarity("The old mariner found the horse.", texts)
+            >>> cosines.shape, texts[cosines.argmax()]
+            (torch.Size([2]), 'The elderly sailor discovered the horse.')
+            >>> model.similarity(texts, texts).shape
+            torch.Size([2, 2])
         """
         x = self._embeddings(a)
         y = self._embeddings(b)
@@ -430,6 +469,13 @@ class SimCSE(Encoder):
 
         Raises:
             ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.similarity_pairwise(texts, texts).round(decimals=4)  # each text with its partner
+            tensor([1., 1.])
         """
         x = torch.atleast_2d(self._embeddings(a))
         y = torch.atleast_2d(self._embeddings(b))
@@ -674,18 +720,18 @@ class SimCSE(Encoder):
         return self.encode(items)
 
 
-def model_meta(name: str, revision: str | None) -> Any:
+def model_meta(identity: Identity) -> Any:
     """Describe a model for `mteb`, whose names have one slash.
 
     Args:
-        name (`str`): The folder of the model, or its name on the hub.
-        revision (`str`, *optional*): Its commit.
+        identity (`Identity`): The model. Without a commit, the revision is a digest of the identity.
 
     Returns:
         `mteb.models.ModelMeta`: The description.
     """
     from mteb.models import ModelMeta
 
-    if name.count("/") != 1:
+    name = str(identity.name_or_path)
+    if identity.revision is None:
         name = f"local/{name.strip('/').replace('/', '_')}"
-    return ModelMeta.create_empty({"name": name, "revision": revision or "no_revision_available"})
+    return ModelMeta.create_empty({"name": name, "revision": identity.revision or digest_value(identity)})

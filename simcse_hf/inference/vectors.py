@@ -11,10 +11,11 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
+from ..indexes.description import of_documents
 from ..indexes.exact import ExactIndex
 from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_npy
-from ..ops.identity import digest_texts, digest_value
+from ..ops.identity import Identity, digest_texts, digest_value
 from .encode import encode
 from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
@@ -57,6 +58,10 @@ class RowVectors:
         weighted = [split_weight(source) for source in sources]
         total = sum(weight for _, weight in weighted)
         contents = []
+        #: The size of the vectors of all models together.
+        self.dim = 0
+        #: The model that gives all texts these vectors; `None` for several, or for vectors from elsewhere.
+        self.model: Identity | None = None
         self._folders: list[tuple[Path, float]] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
@@ -80,7 +85,9 @@ class RowVectors:
             contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = digest_value(contents)
-        self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
+        self.dim = self(np.arange(min(1, self.num_rows))).shape[2]  # a missing shard is found before training
+        if len(sources) == 1 and "pooler" in manifest["model"] and settings.get("truncate_dim") is None:
+            self.model = of_documents(Identity.from_dict(manifest["model"]))
 
     @cached_property
     def _arrays(self) -> list[np.ndarray]:

@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
+from ..objectives import ByDataset, EncodedBatch, Objective, build_objective, described_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
@@ -70,6 +70,17 @@ class ContrastiveOutput(ModelOutput):
             sentence.
         mlm_loss (`torch.Tensor`, *optional*): The masked-LM loss before it is weighted. `None` without masked inputs.
         parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if there are several.
+
+    Examples:
+        >>> from transformers import AutoTokenizer
+        >>> from simcse_hf import AutoModelForCL, ContrastiveCollator
+        >>> model = AutoModelForCL.from_pretrained("outputs/my-model")
+        >>> collator = ContrastiveCollator(AutoTokenizer.from_pretrained("outputs/my-model"))
+        >>> output = model(**collator([{"input_ids": [[2, 10, 11, 3]]}, {"input_ids": [[2, 12, 3]]}]))
+        >>> output.sentence_embeddings.shape  # 2 rows; each single sentence is there twice, as its own positive
+        torch.Size([2, 2, 64])
+        >>> output.loss.shape, output.mlm_loss
+        (torch.Size([]), None)
     """
 
     loss: Tensor | None = None
@@ -351,7 +362,11 @@ class ContrastiveModel(ContrastiveBase):
         """
         if self.objective is not None:
             return self.objective
-        # 1. Build the objective, or that of each data set.
+        # 1. Build the objective, or that of each data set, for embeddings of the size that they shall have.
+        losses = self.settings.losses().values()
+        enters_space = any(described_objective(*loss).enters_space for loss in losses)
+        if enters_space and self.teacher_dim not in (None, self.embedding_dim):
+            self.add_projection(cast(int, self.teacher_dim))
         settings = self.settings
         tables = settings.dataset_objectives
         build = functools.partial(build_objective, dim=self.embedding_dim)
@@ -698,13 +713,31 @@ class ContrastiveModel(ContrastiveBase):
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):
-    """BERT as a contrastive model. Its head is `bert.pooler`."""
+    """BERT as a contrastive model. Its head is `bert.pooler`.
+
+    Examples:
+        >>> from transformers import AutoTokenizer
+        >>> from simcse_hf import BertForCL
+        >>> model = BertForCL.from_pretrained("outputs/my-model")
+        >>> tokenizer = AutoTokenizer.from_pretrained("outputs/my-model")
+        >>> batch = tokenizer(["The chef cooked the soup.", "The cook made soup."], padding=True, return_tensors="pt")
+        >>> model(**batch).sentence_embeddings.shape
+        torch.Size([2, 64])
+    """
 
     base_class = BertModel
 
 
 class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
-    """RoBERTa as a contrastive model. Its head is `roberta.pooler`."""
+    """RoBERTa as a contrastive model. Its head is `roberta.pooler`.
+
+    Examples:
+        >>> from transformers import RobertaConfig
+        >>> from simcse_hf import RobertaForCL
+        >>> config = RobertaConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+        >>> RobertaForCL(config, pooler_type="avg").embedding_dim  # with random weights
+        8
+    """
 
     base_class = RobertaModel
 
@@ -760,7 +793,16 @@ def _empty(config_class: Any) -> ContrastiveModel:
 
 
 class AutoModelForCL:
-    """Choose the contrastive class by the checkpoint's `model_type`, never by its name."""
+    """Choose the contrastive class by the checkpoint's `model_type`, never by its name.
+
+    Examples:
+        >>> from simcse_hf import AutoModelForCL
+        >>> model = AutoModelForCL.from_pretrained("outputs/my-model", objective="simcse+barlow_twins:0.1")
+        >>> type(model).__name__
+        'BertForCL'
+        >>> model.settings.pooler_type, model.settings.objective
+        ('avg', 'simcse+barlow_twins:0.1')
+    """
 
     @classmethod
     def from_pretrained(cls, name_or_path: StrPath, **kwargs: Any) -> ContrastiveModel:

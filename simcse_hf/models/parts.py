@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ..ops.identity import digest_weights
 from ..ops.unpadded import install_unpadded_attention, reads_left_to_right
 from . import pooling
 from .resolve import chosen, decide_settings
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates, read_section
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
 AUXILIARY_MODULES = ("objective", "second_encoder")
@@ -162,6 +163,8 @@ class ContrastiveBase(PreTrainedModel):
     second_encoder: PreTrainedModel | None
     #: The `model_max_length` of the tokenizer, if it is known.
     tokenizer_limit: int | None = None
+    #: The size of the vectors of the run's teacher.
+    teacher_dim: int | None = None
     #: The commit on the hub that it was loaded from.
     commit: str | None = None
     #: Whether `save_pretrained` saves the adapter in place of the merged model.
@@ -266,6 +269,21 @@ class ContrastiveBase(PreTrainedModel):
             if getattr(before, name) != getattr(settings, name):
                 self.objective = None
                 self.second_encoder = None
+
+    def add_projection(self, size: int) -> None:
+        """Append a linear layer that is drawn orthonormal: to a larger `size` it leaves the cosines as they are.
+
+        Args:
+            size (`int`): The new size of embeddings.
+        """
+        layer: Values = {"in_features": self.embedding_dim, "out_features": size, "bias": True}
+        layer["activation_function"] = pooling.LINEAR
+        dense = pooling.DenseLayer(**layer)
+        nn.init.orthogonal_(dense.linear.weight)
+        nn.init.zeros_(dense.linear.bias)
+        self.dense_layers.append(dense.to(self.device, self.dtype))
+        self.embedding_dim = size
+        self.use_settings(replace(self.settings, dense_layers=[*self.settings.dense_layers, layer]))
 
     @property
     def contrastive_head(self) -> nn.Module:

@@ -32,6 +32,7 @@ HEAD_FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
 OLD_WEIGHTS = "pytorch_model.bin"  # of sentence-transformers before version 2.3
 TANH = "torch.nn.modules.activation.Tanh"
+LINEAR = "torch.nn.modules.linear.Identity"
 #: Layers of our own poolers by their attribute of the model, and the folder of a checkpoint that holds their weights.
 POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 
@@ -45,6 +46,13 @@ def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
 
     Returns:
         `torch.Tensor`: Means of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.models.pooling import masked_mean
+        >>> states = torch.tensor([[[1.0, 4.0], [3.0, 2.0], [9.0, 9.0]]])
+        >>> masked_mean(states, torch.tensor([[1, 1, 0]]))  # the third token is padding
+        tensor([[2., 3.]])
     """
     precision = torch.promote_types(hidden.dtype, torch.float32)  # float16 ends at 65504
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
@@ -119,6 +127,18 @@ class Pooler:
     - `second_layer` is averaged with the last layer. Layer 0 is the embedding output.
     - `reads_first_token` says that nothing else is read. The first token of a decoder sees no other token.
     - `reduce` makes embeddings of shape `(batch, dim)` of states and their mask. Poolers with a layer have none.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.models.pooling import POOLERS
+        >>> states = torch.tensor([[[1.0, 4.0], [3.0, 2.0], [9.0, 9.0]]])  # (1, 3, 2): a text of three tokens
+        >>> mask = torch.tensor([[1, 1, 0]])  # the third is padding
+        >>> for name in ("cls_before_pooler", "avg", "max", "lasttoken"):
+        ...     print(name, POOLERS[name].pool(states, mask))
+        cls_before_pooler tensor([[1., 4.]])
+        avg tensor([[2., 3.]])
+        max tensor([[3., 4.]])
+        lasttoken tensor([[3., 2.]])
     """
 
     name = ""

@@ -188,6 +188,8 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     if any(part not in OBJECTIVES for part in parts):  # a class of the user's own, which is not imported yet
         return decide(given=given, checkpoint=dict(saved))
     given_parts = split_options(objective, given)
+    # Until 0.4 the option of `distill` with the size that is the teacher's own.
+    saved = {name: value for name, value in saved.items() if not name.endswith("teacher_dim")}
     try:
         saved_parts = split_options(objective, saved)
     except ValueError as error:

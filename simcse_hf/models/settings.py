@@ -17,6 +17,8 @@ Values = dict[str, Any]
 SECTION = "simcse"
 #: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
 THRESHOLD = "similarity_threshold"
+#: The entry with the teacher whose vectors a student learned, and the student's own embedding of a sentence.
+SPACE = "teacher_space"
 MIN_LENGTH = 3  # [CLS], a token and [SEP]
 #: Similarities that a model may be compared by, under sentence-transformers' names.
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
@@ -115,6 +117,12 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     Raises:
         ValueError: If a value has the wrong type or is outside its range. The message names the setting.
+
+    Examples:
+        >>> from simcse_hf import ContrastiveSettings
+        >>> settings = ContrastiveSettings(pooler_type="avg", objective="cosent")
+        >>> settings.to_section()["training"]["objective"]
+        'cosent'
     """
 
     def __post_init__(self) -> None:

@@ -60,6 +60,10 @@ class Encoder(Protocol):
     ) -> Tensor:
         """Encode token ids of shape `(n, length)` into embeddings `(n, dim)`."""
 
+    @property
+    def teacher_dim(self) -> int | None:
+        """The size of the vectors of the run's teacher, `None` without one."""
+
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler."""
 
@@ -104,6 +108,16 @@ class EncodedBatch:
             They are present only if the objective sets `needs_hidden_states`.
         packing (`Packing`, *optional*): Where the tokens of all texts lie in a row without padding, if the collator
             packed them.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch
+        >>> triplets = torch.zeros(16, 3, 64)
+        >>> batch = EncodedBatch(triplets, {"text_ids": torch.arange(48).view(16, 3)})
+        >>> batch.embeddings[:, 0].shape  # the anchors
+        torch.Size([16, 64])
+        >>> batch.text_ids.shape
+        torch.Size([16, 3])
     """
 
     embeddings: Tensor
@@ -236,6 +250,23 @@ class TrainingRows:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
+    def check_hard_negatives(self, reason: str) -> None:
+        """Check that every row has a hard negative.
+
+        Args:
+            reason (`str`): Why the objective needs them.
+
+        Raises:
+            ValueError: If a row has none.
+        """
+        texts = [self.num_sentences]
+        if "relations" in self.columns:
+            texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
+        for number, count in enumerate(texts, 1):
+            if count < 3:
+                advice = "add hard negatives (simcse-hf mine), or remove rows without any"
+                raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
+
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
@@ -266,12 +297,32 @@ class Objective(nn.Module):
       the loss of a row does not depend on the other rows.
     - `similarity` is what the loss compares embeddings by: `"cosine"`, `"dot"`, or `""` if neither.
     - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
+    - `enters_space` says that embeddings become the teacher's vectors, so the model gets their size.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`.
 
     An instance may change any of them.
 
     Args:
         dim (`int`): Embedding size.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, Objective
+        >>> class Near(Objective):
+        ...     name = "near"
+        ...     summary = "the squared distance of two views"
+        ...
+        ...     def __init__(self, dim, weight=1.0):
+        ...         super().__init__(dim)
+        ...         self.weight = weight
+        ...
+        ...     def forward(self, batch):
+        ...         return self.weight * (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
+        >>> row = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
+        >>> Near(2, weight=3.0)(EncodedBatch(row))
+        tensor(1.5000)
+        >>> Near.options
+        {'weight': 1.0}
     """
 
     #: The name of the objective, and its options with their defaults.
@@ -288,6 +339,7 @@ class Objective(nn.Module):
     reconstructs = False
     similarity = ""
     vectors: tuple[str, ...] = ()
+    enters_space = False
     needs_hidden_states = False
     needs_text_ids = False
 
@@ -349,7 +401,7 @@ class Objective(nn.Module):
             `torch.Tensor` or `dict[str, torch.Tensor]`: A scalar in float32 or wider, or named scalars whose sum is
                 the loss.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"objective {self.name!r} has no forward, which computes its loss")
 
 
 #: The class of each objective by its name.
@@ -364,14 +416,26 @@ def register(name: str, objective: type[Objective]) -> None:
         objective (`type[Objective]`): The class. One with a `name` of its own is registered when it is defined.
 
     Raises:
-        ValueError: If another class has the name.
+        ValueError: If another class has the name, or the constructor does not take `dim`.
+
+    Examples:
+        >>> from simcse_hf.objectives import OBJECTIVES, register
+        >>> from simcse_hf.objectives.info_nce import SimCSEObjective
+        >>> class Warm(SimCSEObjective):
+        ...     def __init__(self, dim):
+        ...         super().__init__(dim, temperature=0.2)
+        >>> register("warm", Warm)
+        >>> "warm" in OBJECTIVES
+        True
     """
+    parameters = inspect.signature(objective).parameters
+    if "dim" not in parameters:
+        raise ValueError(f"{objective.__name__}.__init__ must take dim, the embedding size, before its options")
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:
         raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
-    parameters = inspect.signature(objective).parameters.values()
     objective.name = name
-    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
+    objective.options = {option: each.default for option, each in parameters.items() if option != "dim"}
 
 
 def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
@@ -395,9 +459,12 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
 
 def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
     """Return the sum of what an objective returned, and its named parts if there are several."""
-    if isinstance(loss, dict):
-        return cast(Tensor, sum(loss.values())), loss
-    return loss, None
+    parts = loss if isinstance(loss, dict) else None
+    total: object = sum(parts.values()) if parts else loss
+    if not isinstance(total, Tensor) or total.dim():
+        got = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+        raise ValueError(f"forward of an objective must return a tensor of shape (), or several by name; got {got}")
+    return total, parts
 
 
 def named_losses(loss: Loss) -> dict[str, Tensor]:

@@ -48,6 +48,7 @@ class Combined(Objective):
     reconstructs = of_parts("reconstructs", itemgetter(0))
     similarity = of_parts("similarity", first_given)
     vectors = of_parts("vectors", distinct)
+    enters_space = of_parts("enters_space", any)
     needs_hidden_states = of_parts("needs_hidden_states", any)
     needs_text_ids = of_parts("needs_text_ids", any)
 

@@ -204,6 +204,13 @@ class VICReg(DimensionContrastive):
 
     Raises:
         ValueError: If a weight is negative or not finite, or the width is not a positive integer.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> objective = build_objective("vicreg", 64, {"projector_dim": 128})
+        >>> list(objective(EncodedBatch(torch.randn(8, 2, 64))))
+        ['invariance_loss', 'variance_loss', 'covariance_loss']
     """
 
     name = "vicreg"

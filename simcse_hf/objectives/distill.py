@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
-from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Encoder, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -22,8 +22,8 @@ class Distill(Objective):
 
     - `"similarities"`: the mean of (S_ij - T_ij)^2 over all i and j.
     - `"vectors"`: Jasper (Zhang et al. 2024, arXiv:2412.19048) without its sampled comparison of pairs of pairs:
-      10 times the mean of 1 - cos(W s_i, t_i) plus 200 times the loss `"similarities"`. W is a linear map if
-      `teacher_dim` is set, and the identity otherwise.
+      10 times the mean of 1 - cos(W s_i, t_i) plus 200 times the loss `"similarities"`. W is a linear map where the
+      sizes differ. It is kept as the last dense layer of the model, whose s_i are then W s_i in both terms.
     - `"listnet"` and `"listmle"`: RankCSE (Liu et al. 2023, arXiv:2305.16726). With the anchors z_i of column 0, the
       positives z'_j of column 1 (the same sentences under another dropout mask, if rows are single sentences) and
       S_ij = cos(z_i, z'_j), the loss is `consistency_weight` times the Jensen-Shannon divergence of
@@ -42,11 +42,19 @@ class Distill(Objective):
             the student's.
         consistency_weight (`float`, *optional*, defaults to `1.0`): Weight of the consistency. With 0, a single
             sentence is encoded once.
-        teacher_dim (`int`, *optional*): Size of the teachers' vectors together, for `loss="vectors"`, if it is not
-            that of the student.
+        keep_projection (`bool`, *optional*, defaults to `True`): With `loss="vectors"`, give the model W as its last
+            layer, so that its vectors are comparable with the teacher's. Otherwise W is dropped after training.
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> student = torch.randn(4, 1, 64)  # four texts
+        >>> batch = EncodedBatch(student, {"teacher": student / student.norm(dim=-1, keepdim=True)})
+        >>> round(build_objective("distill", 64)(batch).item(), 4)  # the student has the teacher's similarities
+        0.0
     """
 
     name = "distill"
@@ -63,7 +71,7 @@ class Distill(Objective):
         student_temperature: float = 0.05,
         teacher_temperature: float | None = None,
         consistency_weight: float = 1.0,
-        teacher_dim: int | None = None,
+        keep_projection: bool = True,
     ):
         super().__init__(dim)
         check_values(LOSSES, loss=loss)
@@ -74,9 +82,9 @@ class Distill(Objective):
             teacher_temperature=teacher_temperature,
         )
         check_values("a number of 0 or more", consistency_weight=consistency_weight)
-        check_values("an integer above 0", teacher_dim=teacher_dim)
-        if teacher_dim and loss != "vectors":
-            raise ValueError("teacher_dim is for loss='vectors': leave it out")
+        check_values((True, False), keep_projection=keep_projection)
+        if loss != "vectors" and not keep_projection:
+            raise ValueError("keep_projection is for loss='vectors': leave it out")
         self.loss = loss
         self.temperature = temperature
         self.student_temperature = student_temperature
@@ -84,7 +92,19 @@ class Distill(Objective):
         self.consistency_weight = consistency_weight
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
-        self.projection = nn.Linear(dim, teacher_dim) if teacher_dim else nn.Identity()
+        self.projection: nn.Module = nn.Identity()
+        self.teacher_dim: int | None = None
+        self.enters_space = loss == "vectors" and keep_projection
+
+    def attach(self, model: Encoder) -> None:
+        """Learn the size of the teacher's vectors, and draw the map to it that is not kept in the model.
+
+        Args:
+            model (`Encoder`): The model.
+        """
+        self.teacher_dim = model.teacher_dim
+        if self.loss == "vectors" and not self.enters_space and self.teacher_dim not in (None, self.dim):
+            self.projection = nn.Linear(self.dim, self.teacher_dim)
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with other relations than those of a positive and hard negatives, and batches of a single text.
@@ -109,13 +129,15 @@ class Distill(Objective):
             `torch.Tensor` or `dict[str, torch.Tensor]`: The loss, with names if it has several parts.
 
         Raises:
-            ValueError: If the batch has no vectors of a teacher, or they do not have `teacher_dim` numbers.
+            ValueError: If the batch has no vectors of a teacher, or they are of another size.
         """
         if "teacher" not in batch.inputs:
             advice = "name a teacher (--teacher) for training, and evaluate on a dev set"
             raise ValueError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")
         embeddings = as_full_precision(batch.embeddings)
         teacher = batch.inputs["teacher"].to(embeddings.dtype)
+        if self.enters_space and self.teacher_dim:  # fewer dimensions of a Matryoshka learn those of the teacher
+            teacher = teacher[..., : self.dim]
         with no_autocast(embeddings):
             if self.ranks:
                 return self._ranking(embeddings, teacher)
@@ -135,9 +157,7 @@ class Distill(Objective):
             projected = self.projection(embeddings.flatten(0, 1))
             if projected.shape != teacher.shape:
                 sizes = f"{teacher.shape[1]} numbers and are compared with {projected.shape[1]}"
-                raise ValueError(
-                    f"teacher's vectors have {sizes}: set objective_options teacher_dim={teacher.shape[1]}"
-                )
+                raise ValueError(f"the teacher's vectors have {sizes}: set model.teacher_dim before training")
             distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
             mean = mean_over_processes((distances * present).sum(), present.sum(), self.training)
             return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}

@@ -21,6 +21,8 @@ ROUNDING = 16
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
+#: The texts that the denominator of [`InfoNCE`] sums over.
+NEGATIVES = ("batch", "own", "batch+queries", "batch+documents", "all")
 
 #: An odd number with bits everywhere, so that [`link`] gives two pairs of texts the same number only by chance.
 _SPREAD = -0x61C8864680B583EB
@@ -77,6 +79,17 @@ class InfoNCE(nn.Module):
     arXiv:2407.15831) does so when it mines. The similarities are those of the embeddings in the loss or, as in
     GISTEmbed (Solatorio 2024, arXiv:2402.16829), those of a frozen guide. With a guide, m is 0 by default.
 
+    `negatives` chooses the sum of the denominator. `"batch"` is the one above. With `"own"` it has no texts of other
+    rows: e^{s(h_i, h+_i)} + sum_m alpha e^{s(h_i, h-_im)}, which needs rows with hard negatives. `"all"` is the
+    denominator of Qwen3-Embedding (Zhang et al. 2025, arXiv:2506.05176, Eq. 1): the one above, and with d_j for each
+    positive and hard negative of row j
+
+        sum_{j != i} e^{s(h_i, h_j)} + sum_{j != i} sum_{d_j} e^{s(h+_i, d_j)}
+
+    `"batch+queries"` adds the first of these sums, of anchors, and `"batch+documents"` the second one. Their mask
+    m_ij is `false_negative_margin=0.1` with `text_ids`, and the margin holds for the similarities of both sums.
+    (ms-swift also counts the row's own hard negatives in the second sum, to which its margin does not apply.)
+
     Each term is computed as softplus(logsumexp over the others of (s_other - s_positive)). Its gradient stays accurate
     in float32 when the loss is nearly 0 and softmax(positive) rounds to 1. Large batches are computed in blocks of
     rows, so memory grows with the number of embeddings instead of its square.
@@ -90,9 +103,19 @@ class InfoNCE(nn.Module):
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well.
         false_negative_margin (`float`, *optional*): m, in units of the similarity, not divided by the temperature. By
             default every candidate counts, or with a guide those that it finds no closer than the positive.
+        negatives (`str`, *optional*, defaults to `"batch"`): One of `NEGATIVES`.
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import InfoNCE
+        >>> texts = torch.eye(3)
+        >>> rows = torch.stack([texts, texts], dim=1)  # (3, 2, 3): each anchor equals its positive
+        >>> loss = InfoNCE(temperature=1.0)(rows)
+        >>> round(loss.item(), 4)  # -log(e / (e + 2)): the other two positives have the cosine 0
+        0.5514
     """
 
     def __init__(
@@ -102,18 +125,25 @@ class InfoNCE(nn.Module):
         hard_negative_weight: float = 0.0,
         symmetric: bool = False,
         false_negative_margin: float | None = None,
+        negatives: str = "batch",
     ):
         super().__init__()
         self.similarity, self.temperature = check_similarity(similarity, temperature)
         check_values("true or false", symmetric=symmetric)
+        check_values(NEGATIVES, negatives=negatives)
+        if symmetric and negatives != "batch":
+            raise ValueError(f"symmetric has candidates of its own: leave out symmetric or negatives={negatives}")
         check_values(
             "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
         )
         self.hard_negative_weight = hard_negative_weight
         self.symmetric = symmetric
         self.false_negative_margin = false_negative_margin
-        #: The first column of the candidates: the anchors are candidates only if positives look for them.
-        self.start = 0 if symmetric else 1
+        self.negatives = negatives
+        #: Whether the sum also compares positives with the texts of other rows.
+        self.compares_documents = negatives in ("batch+documents", "all")
+        #: The first column of the candidates.
+        self.start = 0 if symmetric or negatives in ("batch+queries", "all") else 1
 
     def forward(
         self,
@@ -134,7 +164,7 @@ class InfoNCE(nn.Module):
             gather (`bool`, *optional*, defaults to `False`): Whether the candidates are the rows of all processes. In
                 evaluation each process uses its own.
             extra_negatives (`torch.Tensor`, *optional*): Candidates of shape `(q, dim)` that are nobody's positive,
-                such as a queue.
+                such as a queue. Whatever the `negatives`, each compared text is compared with them, too.
             text_ids (`torch.Tensor`, *optional*): Integers of shape `(n, 2 + k)`, equal for equal texts. A candidate
                 with the text of the anchor or of its positive is left out, and so is one that is in a pair with either
                 of them in another row: the other positives of an equal anchor, and the anchors of an equal positive.
@@ -176,17 +206,20 @@ class InfoNCE(nn.Module):
                 candidates = torch.cat([candidates, extra])
             own = own_rows(embeddings, gather)
             block_size = -(-CHUNK_LOGITS // len(candidates))
-            losses = []
-            for column in (0, 1) if self.symmetric else (0,):
+            sums = []
+            for column in (0, 1) if self.symmetric or self.compares_documents else (0,):
                 for first in range(0, count, block_size):
                     rows = slice(first, first + block_size)
                     arguments = (texts, rows, column, own[rows], pool, candidates)
                     if block_size >= count:
-                        loss = self._terms(*arguments)
+                        of_block = self._terms(*arguments)
                     else:
-                        loss = checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False)
-                    losses.append(loss)
-        in_order = torch.cat(losses)
+                        of_block = checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False)
+                    sums.append(of_block)
+        in_order = torch.cat(sums)
+        if self.compares_documents:
+            in_order = in_order.view(2, count).logsumexp(0)
+        in_order = F.softplus(in_order)
         return in_order.mean() if reduction == "mean" else in_order
 
     def _terms(
@@ -198,7 +231,7 @@ class InfoNCE(nn.Module):
         pool: Texts,
         candidates: Tensor,
     ) -> Tensor:
-        """Return the losses of the texts in a column of some rows.
+        """Compare the texts in a column of some rows with their negatives.
 
         Args:
             texts (`Texts`): The texts of this process.
@@ -209,7 +242,8 @@ class InfoNCE(nn.Module):
             candidates (`torch.Tensor`): Their vectors, row by row, and behind them the extra negatives.
 
         Returns:
-            `torch.Tensor`: The losses, of shape `(n,)`.
+            `torch.Tensor`: log sum e^{s - s_positive} over the negatives of each text, of shape `(n,)`. Its softplus
+                is the loss.
         """
         queries = texts["vectors"][rows, column] / self.temperature
         partners = texts["vectors"][rows, 1 - column]
@@ -238,19 +272,24 @@ class InfoNCE(nn.Module):
             left_out.append(~pool["present"].flatten())
 
         # The numbers of each row's own texts among the candidates: the pair first, then the hard negatives.
-        width = pool["vectors"].shape[1]
+        total, width = pool["vectors"].shape[:2]
         first = width * own[:, None]
         numbers = first + torch.arange(width, device=own.device)
         pair, hard_negatives = numbers.tensor_split([2 - self.start], dim=1)
         if self.hard_negative_weight:
             weight = others.new_tensor(self.hard_negative_weight)
             others.scatter_add_(1, hard_negatives, weight.expand(hard_negatives.shape))
+        if self.negatives == "own" or (self.compares_documents and column == 1):
+            place = torch.arange(total * width, device=own.device)
+            is_own = place // width == own[:, None]
+            is_anchor = place % width < 1 - self.start
+            left_out.append(~is_own if self.negatives == "own" else is_own | is_anchor)
         nothing = torch.finfo(others.dtype).min  # not -inf: if all others are left out, the gradient is 0 and not NaN
         for each in left_out:  # extra negatives are behind the others and have no ids
             others[:, : each.shape[-1]].masked_fill_(each, nothing)
         # Neither the partner nor, where anchors are candidates, the query itself is a negative.
         others.scatter_(1, pair, nothing)
-        return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
+        return others.logsumexp(1) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
 
 
 class Prepared(NamedTuple):
@@ -273,7 +312,7 @@ class SimCSEObjective(Objective):
 
     SimCSE (Gao et al. 2021, arXiv:2104.08821), Eq. 1, 4, 5 and 8. A row may have any number of hard negatives of any
     label: one contradiction in the paper, or a contradiction and a neutral hypothesis (Table 7). If their number
-    differs, the rows have `relations`.
+    differs, the rows have `relations`. With `negatives="own"` a row of a stream without any has the loss 0.
 
     A subclass that adds a queue, changes the embeddings or adds a loss overrides [`prepare`]. It is called once per
     step, and InfoNCE once per width, so under [`Matryoshka`] a second encoder runs only once.
@@ -295,9 +334,21 @@ class SimCSEObjective(Objective):
             positive by more than this, by the embeddings or by the guide of the run.
         encoders (`int`, *optional*, defaults to `1`): 2 trains an independent encoder for all columns but the first
             (Table 2).
+        negatives (`str`, *optional*, defaults to `"batch"`): What the positive is told from: `batch`, all positives
+            and hard negatives of the batch; `own`, the hard negatives of the row alone; `batch+queries`, also the
+            other anchors; `batch+documents`, also the texts of other rows, compared with the positive; `all`, both, as
+            in Qwen3-Embedding (Zhang et al. 2025, arXiv:2506.05176, Eq. 1).
 
     Raises:
         ValueError: If an argument is not valid.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> objective = build_objective("simcse", dim=64, options={"temperature": 0.05, "matryoshka_dims": [16]})
+        >>> batch = EncodedBatch(torch.randn(8, 3, 64))  # eight rows of an anchor, a positive and a hard negative
+        >>> list(objective(batch))
+        ['loss_64', 'loss_16']
     """
 
     name = "simcse"
@@ -317,14 +368,23 @@ class SimCSEObjective(Objective):
         mask_duplicates: bool = False,
         false_negative_margin: float | None = None,
         encoders: int = 1,
+        negatives: str = "batch",
     ):
         super().__init__(dim)
         check_values("true or false", mask_duplicates=mask_duplicates, bidirectional=bidirectional)
         check_values((1, 2), encoders=encoders)
         if symmetric and bidirectional:
             raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
-        self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        if bidirectional and negatives != "batch":
+            raise ValueError(f"bidirectional has candidates of its own: leave out it or negatives={negatives}")
+        self.info_nce = InfoNCE(
+            temperature, similarity, hard_negative_weight, symmetric, false_negative_margin, negatives
+        )
         self.similarity = self.info_nce.similarity
+        if negatives == "own":
+            self.summary = "contrastive learning (SimCSE): InfoNCE with the row's own hard negatives alone"
+        elif negatives != "batch":
+            self.papers = ("simcse", "qwen3-embedding")
         self.bidirectional = bidirectional
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates
@@ -338,10 +398,13 @@ class SimCSEObjective(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, or if a
-                batch consists of one pair.
+            ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, if a
+                batch consists of one pair, or if a row lacks the hard negatives that it is compared with.
         """
         rows.check_relations(self.name)
+        if self.info_nce.negatives == "own":
+            rows.check_hard_negatives("negatives=own compares its positive with nothing else")
+            return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")
         if not self.needs_text_ids:

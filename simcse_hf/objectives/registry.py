@@ -173,6 +173,13 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
 
     Raises:
         ValueError: If the name or an option is unknown, or if a value is not valid.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> objective = build_objective("simcse+vicreg:0.1", 64, {"vicreg.projector_dim": 128})
+        >>> list(objective(EncodedBatch(torch.randn(8, 2, 64))))
+        ['simcse_loss', 'vicreg_invariance_loss', 'vicreg_variance_loss', 'vicreg_covariance_loss']
     """
     if options.get(WIDTHS):
         others = {name: value for name, value in options.items() if name != WIDTHS}

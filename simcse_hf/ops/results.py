@@ -15,6 +15,11 @@ class Result:
         """Return the fields as a dictionary that can be written as JSON."""
         return asdict(self)
 
+    @property
+    def exit_status(self) -> int:
+        """Return the status with which the command ends."""
+        return 0
+
     def details(self) -> str:
         """Return what `--verbose` shows in place of `str(result)`."""
         return str(self)

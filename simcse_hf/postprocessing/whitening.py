@@ -50,6 +50,15 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     Raises:
         ValueError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
             rounding of float32) than are to be kept, because there are too few sentences or too many equal ones.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.postprocessing import fit_whitening
+        >>> embeddings = torch.randn(100, 8) * torch.arange(1, 9) + 5
+        >>> white = fit_whitening([embeddings], dim=2).transform(embeddings)
+        >>> white.T.cov(correction=0).round(decimals=2).abs()
+        tensor([[1., 0.],
+                [0., 1.]])
     """
     # 1. Mean and covariance in float64. The parts are joined by the pairwise update of Chan, Golub and LeVeque (1979),
     # which loses no digits where the mean is large compared with the deviations, as it is for embeddings of encoders.

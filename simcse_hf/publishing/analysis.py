@@ -71,6 +71,15 @@ def analyze(
     Raises:
         ImportError: If matplotlib is not installed.
         ValueError: If a source is neither a run nor a result file, or the sources do not have different names.
+
+    Examples:
+        >>> from simcse_hf import analyze
+        >>> analysis = analyze(["outputs/my-model"], "outputs/pictures")
+        >>> print(analysis)
+        outputs/pictures/alignment_uniformity.png
+        outputs/pictures/training_curves.png
+        cosine_densities is not drawn: no result file has the cosines of scored pairs beside it (.scores.npz)
+        singular_values is not drawn: no model was evaluated with --geometry
     """
     paths = [Path(source) for source in sources]
     if names is None:

@@ -131,6 +131,13 @@ def card(
 
     Returns:
         `WrittenCard`: Where the card is.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from simcse_hf import card
+        >>> written = card("outputs/my-model", license="apache-2.0", language=["en"])
+        >>> Path("outputs/my-model/README.md").read_text().splitlines()[1:4]
+        ['language:', '- en', 'library_name: sentence-transformers']
     """
     path = write_card(
         directory,
@@ -207,7 +214,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}")
+        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}", model)
         scores += listed
         benchmarks += comparable
 

@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import METRICS
-from ..evaluation.report import NOT_TASKS, Evaluation, is_transfer, is_user_task, spread
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_transfer, is_user_task, spread
 from ..evaluation.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Subject
 
@@ -17,6 +17,7 @@ GEOMETRY = ("alignment", "uniformity", "isotropy")
 #: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
 _TASK_TYPES = {
     "classification": "text-classification",
+    "nearest": "text-classification",
     "clustering": "clustering",
     "pairs": "binary-classification",
     "reranking": "reranking",
@@ -119,6 +120,9 @@ def _dev_protocol(model: Subject) -> str:
         _origin_of_dev_scores(model),
         _change(model),
     ]
+    for each in model.run.get("general", ()):
+        change = describe_difference(each["difference"], each["low"], each["high"], each["confidence"])
+        sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {change}.")
     if model.transform:
         sentences.append(f"All scores are without the {model.method}, which was fitted later.")
     return " ".join(filter(None, sentences))
@@ -251,10 +255,7 @@ def _of_mteb(model: Subject, results: dict) -> Iterator[Table]:
     if results.get("mteb"):
         protocol = f"Main scores, measured with the package `mteb`. {origin}"
         yield Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()])
-    rows = []
-    for name, average in results.get("mteb_averages", {}).items():
-        title = "Avg. over all data sets" if name == "average" else name
-        rows.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
+    rows = average_rows(results)
     if rows:
         protocol = f"Means of the main scores; each data set counts once. {origin}"
         yield Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
@@ -323,12 +324,13 @@ def format_scores(values: list, name: str = "") -> str:
 # As the hub reads them: in the front matter of a card, and in `.eval_results` ---------------------------------------
 
 
-def hub_scores(evaluation: Evaluation, source: str) -> tuple[list[EvalResult], list[EvalResultEntry]]:
+def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[list[EvalResult], list[EvalResultEntry]]:
     """List the scores of an evaluation for the card's front matter, and those for `.eval_results`.
 
     Args:
         evaluation (`Evaluation`): The evaluation.
         source (`str`): URL of the result file.
+        model (`Subject`): The model, which knows its seeds.
 
     Returns:
         `tuple[list[EvalResult], list[EvalResultEntry]]`: The scores of all tasks that were measured, and those of
@@ -346,7 +348,7 @@ def hub_scores(evaluation: Evaluation, source: str) -> tuple[list[EvalResult], l
             continue
         listed.append(_of_task(evaluation, task, value))
         if _is_benchmark(evaluation, task):
-            benchmarks.append(_of_benchmark(evaluation, task, value, source))
+            benchmarks.append(_of_benchmark(evaluation, task, value, source, model))
     return listed, benchmarks
 
 
@@ -402,7 +404,7 @@ def _is_benchmark(evaluation: Evaluation, task: str) -> bool:
     return tested.get("pairs") == STS_PAIRS[task][part]
 
 
-def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str) -> EvalResultEntry:
+def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str, model: Subject) -> EvalResultEntry:
     revision = evaluation.dataset_revisions.get(task)
     local = "" if revision else " The pairs were read from local files."
     dataset = _hub_dataset(evaluation, task)
@@ -415,7 +417,7 @@ def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str) 
         date=evaluation.date,
         source_url=source,
         source_name="simcse-hf evaluate",
-        notes=protocol_of(evaluation, transfer=False) + local,
+        notes=f"{protocol_of(evaluation, transfer=False)}{local} {_origin_of_one_model(model)}",
     )
 
 

@@ -60,9 +60,9 @@ def export(
     int8 is measured against float32 before anything is written.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder or hub name.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         output (`str` or `os.PathLike`): Folder to write.
-        to (`str`): What shall read the model; int8 chooses the runtime.
+        to (`str`): Form to write, where int8 is the faster of onnx-int8 and openvino-int8.
         texts (`str` or `os.PathLike`, *optional*): For int8, a file of texts: a line each, or csv, tsv, json, jsonl
             or parquet; the first 1,000 are encoded.
         data_dir (`str` or `os.PathLike`, *optional*): For int8, SentEval's downstream folder, to compare STS scores.
@@ -72,7 +72,8 @@ def export(
             without `data_dir`, 100 * (1 - mean cosine).
         allow_slow (`bool`, *optional*, defaults to `False`): Write int8 even if it is not 1.2 times as fast as
             float32.
-        instructions (`str`, *optional*): Processor instructions to export int8 for. The default is those here.
+        instructions (`str`, *optional*): Processor instructions to export int8 for. The default is those of this
+            processor.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
         **loading (`WeightOptions`): How the model is loaded; on the CPU, unless `device` says otherwise.
@@ -83,6 +84,14 @@ def export(
     Raises:
         ImportError: If the extra of the runtime is not installed.
         ValueError: If options do not fit `to`, the form cannot express the model, or int8 loses too much or is slow.
+
+    Examples:
+        >>> from sentence_transformers import SentenceTransformer
+        >>> from simcse_hf import export
+        >>> print(export("outputs/my-model", "outputs/exported", to="sentence-transformers"))
+        outputs/exported: embeddings of pooler 'avg'
+        >>> SentenceTransformer("outputs/exported", device="cpu").encode("The chef cooked the soup.").shape
+        (64,)
     """
     # 1. Refuse options that do not fit together.
     of_int8 = {

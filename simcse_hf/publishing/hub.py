@@ -156,6 +156,12 @@ def push(
     Raises:
         ValueError: If the name has no owner, or for the reasons given in [`check_push`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
+
+    Examples:
+        >>> from simcse_hf import push
+        >>> pushed = push("outputs/my-model", "org/my-model", dry_run=True)
+        >>> "model.safetensors" in pushed.files
+        True
     """
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in repo_id:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 from numpy import ndarray
+from transformers import AutoConfig
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
@@ -15,8 +16,11 @@ from ..indexes.sentences import Match, SentenceIndex, check_target
 from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
 from ..inference.simcse import SimCSE
+from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..ops.files import StrPath, digest
+from ..ops.identity import Identity
+from ..ops.loading import load_pretrained
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
 from ..ops.similarity import check_scores
@@ -136,8 +140,8 @@ def index(
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool` or `str`, *optional*, defaults to `False`): Add the texts of `input`, or of this file, to the index
             that is in `output`.
-        replace (`str`, *optional*): Add to the index, and delete the texts that hold the value of a new one in this
-            kept column, such as an id.
+        replace (`str`, *optional*): Name of a kept column, such as an id: add the texts of `input`, and delete those
+            of the index that have the same value there.
         delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
         delete_where (`Mapping[str, str]`, *optional*): Delete the texts of the index whose kept column holds this
             value; given several times, all must hold.
@@ -157,6 +161,13 @@ def index(
     Raises:
         ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
             the vectors are not those of `input` and the model.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> print(index("sentences.txt", "my-index", model="outputs/my-model"))
+        200 sentences in the index my-index
+        >>> print(index(output="my-index", delete=[0, 1]))
+        198 sentences in the index my-index
     """
     # 1. Refuse what cannot be written, before hours of encoding.
     fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
@@ -255,8 +266,8 @@ def search(
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
-        threshold (`float` or `str`, *optional*): Lowest score to show; "saved" uses the one of
-            `evaluate --save_threshold`.
+        threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
@@ -273,6 +284,14 @@ def search(
 
     Raises:
         ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> from simcse_hf.search import search
+        >>> written = index("sentences.txt", "my-index", model="outputs/my-model")
+        >>> for found in search(["In fall the old mariner found the steed at the port."], "my-index", top_k=3):
+        ...     print(found.results[0].row, found.results[0].sentence)
+        0 In fall the old mariner found the steed at the port.
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise ValueError("neighbors are found without queries and their prompt: leave these out, or neighbors")
@@ -304,12 +323,13 @@ def duplicates(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Iterator[Duplicate]:
-    """Find the pairs of texts in a file that are nearly the same.
+    r"""Find the pairs of texts in a file that are nearly the same.
 
     Args:
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
-        threshold (`float` or `str`): Lowest score to show; "saved" uses the one of `evaluate --save_threshold`.
+        threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
         column (`str`, *optional*): Column of texts, if the file has several.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
@@ -321,6 +341,16 @@ def duplicates(
     Raises:
         ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
             of `input` and the model.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from simcse_hf import duplicates
+        >>> texts = ["The chef sold the soup in winter.", "In spring a sailor found the horse."]
+        >>> texts.append("The chef sold soup in winter!")
+        >>> characters = Path("texts.txt").write_text("\n".join(texts))
+        >>> for pair in duplicates("texts.txt", "outputs/my-model", threshold=0.95):
+        ...     print(pair.row, pair.other_row)
+        0 2
     """
     encoder = load_model(model, **loading)
     least = resolve_threshold(encoder, threshold, "")
@@ -349,6 +379,7 @@ def mine(
     sampling_strategy: SamplingStrategy = "top",
     seed: int = 0,
     output_format: OutputFormat = "n-tuple",
+    audit: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
@@ -358,7 +389,7 @@ def mine(
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
@@ -374,11 +405,13 @@ def mine(
         absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
         relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
             NV-Retriever recommends 0.05.
-        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left, or
-            draw.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left
+            (top), or draw among them (random).
         seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
         output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
             negative, pairs with too few are left out; triplet: a row for each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
+            most suspicious first, with both scores.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
         **loading (`ModelOptions`): How the model is loaded.
@@ -388,8 +421,17 @@ def mine(
 
     Raises:
         ValueError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+
+    Examples:
+        >>> from simcse_hf import mine
+        >>> mined = mine("outputs/my-model", "pairs.csv", "mined.csv", num_negatives=2)
+        >>> mined.rows, mined.columns
+        (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
+    check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
@@ -409,6 +451,7 @@ def mine(
         options=options,
         backend=backend,
         output_format=output_format,
+        audit=audit,
         show_progress_bar=show_progress_bar,
     )
     if not len(rows):
@@ -448,6 +491,10 @@ def open_index(
         "long_texts": made_with.long_texts,
     }
     revision = None
+    if model is not None:
+        taught = getattr(load_pretrained(AutoConfig.from_pretrained, model), SPACE, None)
+        if taught and not made_with.changes(Identity.from_dict(taught["teacher"])):
+            settings = {}  # a student pools and cuts in a way of its own
     if model is None:
         revision = made_with.revision
         settings["model_backend"] = made_with.backend

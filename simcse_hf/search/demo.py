@@ -75,8 +75,8 @@ def demo(
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
-        threshold (`float` or `str`, *optional*): Lowest score to show; "saved" uses the one of
-            `evaluate --save_threshold`.
+        threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
         model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
             Face hub. The default is the model that the index names.
         host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen on: 127.0.0.1 for this machine, 0.0.0.0

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,21 @@ from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.checks import check_values
+from ..ops.files import StrPath
+from ..ops.outputs import write_table
 from ..ops.results import Result
 from ..ops.similarity import check_scores, similarity_matrix, similarity_of
 
 #: Anchors that are searched together.
 _BLOCK = 8192
+#: Why a mined negative is probably a positive, the strongest reason first.
+SUSPICIONS = ("equal words", "in a pair with either text", "above the positive", "near the positive")
+#: The share of a positive's similarity in which a negative is near it: what NV-Retriever drops.
+NEAR = 0.05
 #: The number of a candidate, and its similarity to the anchor.
 Candidate = tuple[int, float]
+#: A candidate's text, and its similarity to the anchor.
+Scored = tuple[str, float]
 #: What tells a text from others (see `fold_text`), and its places in a list.
 Group = tuple[str, list[int]]
 
@@ -109,6 +118,7 @@ class Mined(Result):
         dropped (`dict[str, int]`): Candidates that were left out, by reason.
         positive_score (`float`): Mean similarity of anchors and positives.
         negative_score (`float`, *optional*): Mean similarity of anchors and mined negatives.
+        suspicious (`int`): Mined negatives that are probably positives; see [`suspect`].
         options (`MiningOptions`): Which candidates could become negatives.
     """
 
@@ -122,6 +132,7 @@ class Mined(Result):
     dropped: dict[str, int]
     positive_score: float
     negative_score: float | None
+    suspicious: int
     options: MiningOptions
 
     def __str__(self) -> str:
@@ -130,6 +141,7 @@ class Mined(Result):
             f"{self.output}: {self.rows} rows of {', '.join(self.columns)}",
             f"{self.pairs} pairs, {self.anchors} distinct anchors, {self.candidates} distinct candidates",
             f"mean similarity of positives {self.positive_score:.4f}, of negatives {similarity}",
+            f"suspicious negatives: {self.suspicious}",
             "left out:",
             *(f"  {count:>10}  {reason}" for reason, count in self.dropped.items()),
             f"  {self.pairs_without_negatives:>10}  pairs with too few negatives",
@@ -150,6 +162,7 @@ def mine_hard_negatives(
     options: MiningOptions = MiningOptions(),
     backend: str = "exact",
     output_format: str = "n-tuple",
+    audit: StrPath | None = None,
     show_progress_bar: bool = False,
 ) -> tuple[Dataset, Mined]:
     """Add hard negatives to pairs of an anchor and a positive, by the model's own similarity.
@@ -168,6 +181,7 @@ def mine_hard_negatives(
         output_format (`str`, *optional*, defaults to `"n-tuple"`): `"n-tuple"` gives a pair one row with all of its
             negatives in columns `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on; `"triplet"` gives it a row for
             each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the suspicious negatives to; see [`suspect`].
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
 
     Returns:
@@ -180,12 +194,9 @@ def mine_hard_negatives(
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
-    columns = load_text_dataset(dataset).to_dict()
-    if len(columns) < 2:
-        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+    first, second, *given = read_pairs(dataset)
 
     # 2. Encode each anchor and each candidate once.
-    first, second, *given = columns.values()
     texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
     # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
     anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
@@ -202,26 +213,27 @@ def mine_hard_negatives(
     positive_of = [number_of[fold_text(text)] for text in second]
     repeated = len(texts) - len(candidates)
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
+    ranks = slice(options.range_min, options.last_rank)
     draw = random.Random(options.seed)
-    positive_scores = []
-    negatives: list[list[Candidate]] = [[] for _ in first]
+    positive_scores = [0.0] * len(first)
+    negatives: list[list[Scored]] = [[] for _ in first]
     searched = search_candidates(index, anchors, queries, options.last_rank)
     for (key, pairs), query, found in zip(anchors, queries, searched, strict=True):
         positives = [positive_of[pair] for pair in pairs]
         # These have no rank.
         own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
         dropped.update(own[number] for number, _ in found if number in own)
-        ranked = [candidate for candidate in found if candidate[0] not in own][options.range_min : options.last_rank]
+        ranked = [(candidate_texts[number], score) for number, score in found if number not in own]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
         for pair, score in zip(pairs, scores[0].tolist(), strict=True):
-            positive_scores.append(score)
-            negatives[pair] = choose_negatives(ranked, score, options, draw, dropped)
+            positive_scores[pair] = score
+            negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
 
     # 4. Make the rows and the report.
-    negative_texts = [[candidate_texts[number] for number, _ in chosen] for chosen in negatives]
-    rows = make_rows(first, second, negative_texts, 1 if output_format == "triplet" else options.num_negatives)
+    width = 1 if output_format == "triplet" else options.num_negatives
+    rows = make_rows(first, second, [[text for text, _ in chosen] for chosen in negatives], width)
     negative_scores = [score for chosen in negatives for _, score in chosen]
-    mined = Mined(
+    return rows, Mined(
         output=None,
         columns=rows.column_names,
         pairs=len(first),
@@ -232,9 +244,17 @@ def mine_hard_negatives(
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
+        suspicious=len(suspect(first, second, positive_scores, negatives, width, audit)),
         options=options,
     )
-    return rows, mined
+
+
+def read_pairs(dataset: TextSource) -> list[list]:
+    """Read the columns of pairs and their hard negatives; refuse single texts."""
+    columns = load_text_dataset(dataset).to_dict()
+    if len(columns) < 2:
+        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+    return list(columns.values())
 
 
 def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
@@ -269,29 +289,29 @@ def search_candidates(
 
 
 def choose_negatives(
-    ranked: Sequence[Candidate],
+    ranked: Sequence[Scored],
     positive: float,
     options: MiningOptions,
     draw: random.Random,
     dropped: Counter[str],
-) -> list[Candidate]:
+) -> list[Scored]:
     """Choose the negatives of a pair, and count the other candidates by the first bound that they fail.
 
     Args:
-        ranked (`Sequence[Candidate]`): Candidates, the most similar one first.
+        ranked (`Sequence[Scored]`): Candidates, the most similar one first.
         positive (`float`): The similarity of the anchor and the positive.
         options (`MiningOptions`): The bounds, and how many negatives to take in which way.
         draw (`random.Random`): The generator of `"random"`.
         dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
 
     Returns:
-        `list[Candidate]`: At most `options.num_negatives`, the most similar one first.
+        `list[Scored]`: At most `options.num_negatives`, the most similar one first.
     """
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
     bounds = (math.nan if bound is None else bound for bound in options.bounds.values())
     max_score, min_score, margin, share = bounds
     usable = []
-    for number, score in ranked:
+    for text, score in ranked:
         if score > max_score:
             dropped["max_score"] += 1
         elif score > positive - margin:
@@ -301,11 +321,69 @@ def choose_negatives(
         elif score < min_score:
             dropped["min_score"] += 1
         else:
-            usable.append((number, score))
+            usable.append((text, score))
     if options.sampling_strategy == "random":
         count = min(options.num_negatives, len(usable))
         usable = sorted(draw.sample(usable, count), key=usable.index)
     return usable[: options.num_negatives]
+
+
+def suspect(
+    anchors: Sequence[str],
+    positives: Sequence[str],
+    positive_scores: Sequence[float],
+    negatives: Sequence[Sequence[Scored]],
+    width: int = 1,
+    output: StrPath | None = None,
+) -> Dataset:
+    """Find the negatives that are probably positives: those of equal words, known pairs, or a high similarity.
+
+    The words of a text are compared in their order, without case and punctuation. A known pair is one of the anchor or
+    the positive with the negative.
+
+    Args:
+        anchors (`Sequence[str]`): The anchor of each pair.
+        positives (`Sequence[str]`): Its positive.
+        positive_scores (`Sequence[float]`): Their similarity.
+        negatives (`Sequence[Sequence[Scored]]`): Its negatives, and their similarity to the anchor.
+        width (`int`, *optional*, defaults to `1`): Negatives of a row. A pair with fewer has no row to look at.
+        output (`str` or `os.PathLike`, *optional*): File to write them to.
+
+    Returns:
+        `datasets.Dataset`: Columns `reason`, the first of `SUSPICIONS` that holds, `positive_score`, `negative_score`,
+            `anchor`, `positive` and `negative`; by the reason, and then by how far the negative's score exceeds the
+            positive's.
+    """
+    partners = defaultdict(set)
+    for anchor, positive in zip(map(fold_text, anchors), map(fold_text, positives), strict=True):
+        partners[anchor].add(positive)
+        partners[positive].add(anchor)
+    found = []
+    for anchor, positive, limit, chosen in zip(anchors, positives, positive_scores, negatives, strict=True):
+        texts = {words_of(anchor), words_of(positive)}
+        known = partners[fold_text(anchor)] | partners[fold_text(positive)]
+        for negative, score in chosen if len(chosen) >= width else ():
+            holds = (
+                words_of(negative) in texts,
+                fold_text(negative) in known,
+                score > limit,
+                score > limit - NEAR * abs(limit),
+            )
+            if any(holds):
+                found.append((holds.index(True), limit, score, anchor, positive, negative))
+    found.sort(key=lambda row: (row[0], row[1] - row[2]))
+    names = ("reason", "positive_score", "negative_score", "anchor", "positive", "negative")
+    table: dict[str, list] = {name: [row[place] for row in found] for place, name in enumerate(names)}
+    table["reason"] = [SUSPICIONS[place] for place in table["reason"]]
+    suspects = Dataset.from_dict(table)
+    if output is not None:
+        write_table(suspects, output)
+    return suspects
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text without case and punctuation; the text itself if it has none."""
+    return tuple(re.findall(r"\w+", text.casefold())) or (text,)
 
 
 def make_rows(

@@ -2,7 +2,7 @@
 
 import os
 import re
-from argparse import SUPPRESS, Action, ArgumentTypeError
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from enum import Enum
@@ -16,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..objectives import describe_options, import_objective, objective_class, part_weights
+from ..objectives import OBJECTIVES, describe_options, import_objective, objective_class, part_weights
 from ..ops.checks import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
@@ -126,12 +126,10 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
     parser = _make_parser(classes)
     parser.set_defaults(**defaults)
     if "objective" in argument_names(classes):
+        parser.epilog = f"Objectives: {', '.join(sorted(OBJECTIVES))}. --objective NAME --help lists its options."
         for part in part_weights(given.get("objective") or "simcse"):
             import_objective(part)
-            objective = objective_class(part)
-            group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
-            for name, words in describe_options(objective).items():
-                group.add_argument(name, nargs="?", help=words.replace("%", "%%"), default=objective.options[name])
+            add_objective(parser, part)
     theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
     names = argument_names([TrainingArguments])
     for group in parser._action_groups[:-1]:
@@ -147,6 +145,17 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
                 group._group_actions.remove(action)
                 theirs._group_actions.append(action)
     parser.print_help()
+
+
+def add_objective(parser: ArgumentParser, name: str) -> None:
+    """Add the options of an objective to what a parser prints as its help."""
+    objective = objective_class(name)
+    group = parser.add_argument_group(f"objective {name}, as --objective_options NAME=VALUE")
+    for option, words in describe_options(objective).items():
+        words = re.sub('[`"]', "", words)
+        if objective.options[option] is not None:
+            words += f" (default: {objective.options[option]})"
+        group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:

@@ -67,18 +67,19 @@ class Decided:
 class Recipe:
     """What somebody wrote about a run. Nothing is decided, read or loaded yet.
 
-    Example:
-        >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
-        >>> runs = [recipe.but(seed=seed, output_dir=f"outputs/{seed}") for seed in (1, 2)]
-        >>> runs[1].given["seed"]
-        2
-
     Args:
         command (`str`): `"unsup"`, `"sup"` or `"mlm"`: whose defaults fill in what nobody wrote.
         given (`Mapping[str, Any]`): The arguments by their names, as in the argument classes of the command.
 
     Raises:
         ValueError: If the command or an argument is unknown.
+
+    Examples:
+        >>> from simcse_hf import Recipe
+        >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
+        >>> runs = [recipe.but(seed=seed, output_dir=f"outputs/{seed}") for seed in (1, 2)]
+        >>> runs[1].given["seed"]
+        2
     """
 
     command: str
@@ -211,7 +212,7 @@ class Recipe:
         args = decided.training
         given = None if args.datasets is None else args.tables
         texts = named_texts(data, given, supervised=self.command == "sup")
-        dev_sets = make_dev_sets(data.dev_file, data.dev_task)
+        dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general)
         # 2. The run is decided, once. What the tables of data sets say about files is not for the Trainer.
         tables = {}
         for name, own in args.tables.items():
@@ -285,6 +286,7 @@ class Recipe:
         seeds = seed_list(decided.data.seeds, args.seed)
         settings = vars(decided.model) | vars(decided.data)
         inputs = inputs_of(self.given)
+        make_dev_sets(decided.data.dev_file, decided.data.dev_task, decided.data.general)  # or refuse them now
         states = on_first_process(lambda: prepare_seeds(seeds, args, settings, inputs, overwrites))
         for number, seed in enumerate(seeds, start=1):
             folder = seed_folder(directory, seed)
@@ -320,13 +322,6 @@ def train(
 ) -> Results | MaskedLMResults:
     """Train a model, as `simcse-hf train` does: everything that nobody wrote is decided in the same way.
 
-    Example:
-        >>> from simcse_hf import train
-        >>> results = train("unsup", model_name_or_path="bert-base-uncased", train_file="sentences.txt",
-        ...                 dev_file="sts-dev.csv", output_dir="outputs/my-unsup")  # doctest: +SKIP
-        >>> print(results.change)  # doctest: +SKIP
-        +14.94 [+8.46, +20.07]: significant at 95%
-
     Args:
         method (`str`, *optional*, defaults to `"unsup"`): `"unsup"` (a sentence predicts itself under another dropout
             mask; SimCSE, section 3), `"sup"` (an anchor and its positive, with any number of hard negatives, or a text
@@ -341,6 +336,13 @@ def train(
 
     Raises:
         ValueError: If something cannot be trained as it is asked for, or `output_dir` holds another run.
+
+    Examples:
+        >>> from simcse_hf import train
+        >>> results = train("unsup", model_name_or_path="outputs/my-model", train_file="sentences.txt", max_steps=2,
+        ...                 output_dir="outputs/my-unsup", report_to="none")
+        >>> results.run["train_rows"], results.run["steps"]
+        (200, 2)
     """
     sources = [arguments] if recipe is None else [recipe, arguments]
     read = Recipe.read(method, *sources)
@@ -369,10 +371,11 @@ def objective_of_labels(named: Mapping[str, Any]) -> Values:
 def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Return the options that name a file or folder that a run reads, with its path."""
     inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
-    for task in given.get("dev_task") or ():
-        if isinstance(task, str):
-            kind, _, path = task.partition("=")
-            inputs.append((f"--dev_task {kind}", path))
+    for option in ("dev_task", "general"):
+        for task in given.get(option) or ():
+            if isinstance(task, str):
+                kind, _, path = task.partition("=")
+                inputs.append((f"--{option} {kind}" if path else f"--{option}", path or task))
     for name, own in (given.get("datasets") or {}).items():
         inputs.append((f"datasets, {name}:", own.get("train_file")))
     return inputs

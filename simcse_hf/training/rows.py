@@ -329,6 +329,8 @@ class Mixed(Rows):
         super().__post_init__()
         self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
+        for part in self.parts.values():
+            self.vectors |= part.vectors
         self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:

@@ -33,6 +33,10 @@ from ..data.collator import CheckedCollator
 from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
+from ..evaluation.user_tasks import UserTask
+from ..inference.encoder import Encoder
+from ..inference.probes import probe_embedding
+from ..inference.vectors import RowVectors
 from ..models.adapters import (
     TRAINED_WEIGHTS,
     add_lora,
@@ -51,7 +55,7 @@ from ..models.checkpoint import (
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
-from ..models.settings import THRESHOLD, Values, dropout_rates
+from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
@@ -140,6 +144,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
         dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, or what
             `read_task` returns. Their metrics are logged as `eval_classification_accuracy` and the like.
+        general (`Sequence`, *optional*): General tasks, on which the results say what training forgot: files of scored
+            pairs, or tasks as in `dev_tasks`.
         kwargs (`Any`): Further arguments of transformers' Trainer, such as `model_init`.
 
     Raises:
@@ -151,6 +157,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         rows (`Rows`): The training rows, `None` without any.
         resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
         results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
+
+    Examples:
+        >>> from simcse_hf import SimCSE, SimCSETrainer, SimCSETrainingArguments
+        >>> args = SimCSETrainingArguments("outputs/new", max_steps=2, learning_rate=3e-5, report_to="none",
+        ...                                per_device_train_batch_size=16, disable_tqdm=True)
+        >>> trainer = SimCSETrainer("outputs/my-model", args, train_dataset="triplets.csv")
+        >>> trainer.train().global_step
+        2
+        >>> trainer.save_model()
+        >>> SimCSE("outputs/new").encode("The chef cooked the soup.").shape
+        torch.Size([64])
     """
 
     model: ContrastiveModel
@@ -169,6 +186,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         dev_tasks: Sequence[Any] | None = None,
+        general: Sequence[str | UserTask] = (),
         **kwargs: Any,
     ):
         # 1. The arguments, which stay as the caller made them.
@@ -192,7 +210,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
-        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks)]
+        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks, general)]
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
@@ -214,17 +232,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
             losses = [f"{name}_loss" for name in eval_dataset]
         check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
 
-        # 5. The model takes the settings of the run.
-        _prepare_model(start, self.run, tokenizer)
-        self.start_digest = starting_weights(start)
-
-        # 6. Texts become rows of token ids, and rows become batches.
+        # 5. The model takes the settings of the run, and texts become rows of token ids.
+        _take_settings(start, self.run, tokenizer)
         self.reader = Reader(tokenizer, start.settings, args)
         self.rows: Rows | None = None
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
             for texts in self.rows.texts:
                 warn_of_overlap(texts, dev_sets)
+
+        # 6. The model gets what it needs to learn from the rows, and rows become batches.
+        _prepare_model(start, self.run, self.rows)
+        self.start_digest = starting_weights(start)
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -287,7 +306,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
         model = _load_model(super().call_model_init(trial))
         set_seed(self.args.seed)  # The objective is drawn as in a run with a model, and so is the noise.
-        _prepare_model(model, self.run, self.reader.tokenizer)
+        _take_settings(model, self.run, self.reader.tokenizer)
+        _prepare_model(model, self.run, self.rows)
         set_seed(self.args.seed)
         return model
 
@@ -938,9 +958,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
             place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
+            self._probe_space()
             self.model.write_files(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
             torch.save(self.args, folder / "training_args.bin")
+
+    def _probe_space(self) -> None:
+        """Record a vector of a student, by which a search knows that nobody has trained it further."""
+        space = getattr(self.model.config, SPACE, None)
+        if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
+            delattr(self.model.config, SPACE)
+        elif space:
+            encoder = Encoder(self.model, self.processing_class)
+            space["probe"] = probe_embedding(encoder, None).tolist()
 
     def add_to_checkpoint(self, folder: Path) -> None:
         """Write the place in a stream, the trained weights of an adapter, and the settings of the run.
@@ -1081,8 +1111,8 @@ def _load_model(model: Any) -> Any:
     return model
 
 
-def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the settings of a run into its model, and make its adapter and its objective.
+def _take_settings(model: ContrastiveModel, run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the settings of a run into its model.
 
     Args:
         model (`ContrastiveModel`): The model, which is changed.
@@ -1090,25 +1120,68 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the run.
 
     Raises:
-        ValueError: If the tokenizer, the templates or the adapter do not fit the model.
+        ValueError: If the tokenizer or the templates do not fit the model.
     """
-    args = run.arguments
     check_tokenizer(tokenizer, model, model.name_or_path or "the model")
     model.tokenizer_limit = tokenizer.model_max_length
     settings = dict(run.settings)
     if model.settings.templates:
         settings |= template_settings(model.settings.templates, tokenizer)
     model.use_settings(replace(model.settings, **settings))
-    vars(model.config).pop(THRESHOLD, None)
+    for name in (THRESHOLD, SPACE):
+        vars(model.config).pop(name, None)
+
+
+def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
+    """Make the adapter and the objective of a model, and the map to the size of its teacher's vectors.
+
+    Args:
+        model (`ContrastiveModel`): The model with the settings of the run, which is changed.
+        run (`Run`): The run.
+        rows (`Rows`, *optional*): The training rows.
+
+    Raises:
+        ValueError: If the adapter does not fit the model, or its inference would leave out what the teacher trains.
+    """
+    args = run.arguments
     if args.lora_settings and not model.has_adapter():
         add_lora(model, args.lora_settings)
     model.save_adapter = args.save_adapter
     if model.save_adapter or model.has_adapter():
         check_adapter(model)
-    if model.objective is None:
+    teacher = None if rows is None else rows.vectors.get("teacher")
+    size = None if teacher is None else teacher.dim
+    if model.objective is None or model.teacher_dim != size:
+        model.teacher_dim = size
+        model.objective = None
         model.prepare_objective()
+    if teacher is not None and model.objective.enters_space:
+        _record_space(model, teacher)
     if args.neftune_noise_alpha is not None and model.unpadded:
         logger.info(
             "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
         )
         model.unpadded = False
+
+
+def _record_space(model: ContrastiveModel, teacher: RowVectors) -> None:
+    """Record whose vectors a student learns, so that it may search an index of its teacher.
+
+    Args:
+        model (`ContrastiveModel`): The student. Its vectors get the length 1 of those that it learns.
+        teacher (`RowVectors`): The vectors.
+
+    Raises:
+        ValueError: If inference would leave out the head through which the student learns.
+    """
+    if model.settings.mlp_only_train:
+        advice = "unset mlp_only_train (--mlp_only_train false), or set objective_options keep_projection=false"
+        raise ValueError(f"the head learns the vectors of the teacher, and inference would leave it out: {advice}")
+    model.use_settings(replace(model.settings, normalize=True))
+    if teacher.model is None:
+        logger.warning(
+            "The vectors of the teacher are those of several models, of a part of their dimensions or of an API, so "
+            "no index will be known to be in their space: the student searches only its own indexes."
+        )
+    else:
+        setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})

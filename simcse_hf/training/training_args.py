@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
-from ..data.views import VIEWS
+from ..data.views import VIEW_CLASSES
 from ..models.settings import Values
 from ..ops.checks import check_values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
@@ -33,6 +33,12 @@ class SimCSETrainingArguments(TrainingArguments):
     Spearman correlation by default.
 
     What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all of them.
+
+    Examples:
+        >>> from simcse_hf import SimCSETrainingArguments
+        >>> args = SimCSETrainingArguments("outputs/new", learning_rate=3e-5, view="delete_one_word")
+        >>> args.view, args.max_seq_length  # what nobody has set
+        ('delete_one_word', None)
     """
 
     _argument_group_name = "training"
@@ -69,7 +75,7 @@ class SimCSETrainingArguments(TrainingArguments):
         None,
         "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
         "same mask), an augmentation, or a later sentence of the document; default: the objective's.",
-        choices=VIEWS,
+        choices=VIEW_CLASSES,
     )
     view_rate: float | None = option(None, "Share of the words that an augmentation changes; default: the view's.")
     view_both: bool = option(False, "Augment the anchor too, as non-contrastive training does.")
@@ -190,7 +196,7 @@ class SimCSETrainingArguments(TrainingArguments):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
         # 2. Single values, and values that do not go together.
-        check_values((None, *VIEWS), view=self.view)
+        check_values((None, *VIEW_CLASSES), view=self.view)
         check_values(SHARES, dataset_shares=self.dataset_shares)
         check_values(BATCH_SAMPLERS, batch_sampler=self.batch_sampler)
         check_values(

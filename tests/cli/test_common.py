@@ -52,3 +52,7 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
             choices = action.choices and tuple(action.choices)
             declared[command] = (action.help, choices)
     assert declared and len(set(declared.values())) == 1, declared
+
+
+def test_help_says_nothing_that_holds_in_python_only(actions):
+    assert [action.help for _, action in actions if "in Python" in (action.help or "")] == []

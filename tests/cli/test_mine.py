@@ -7,6 +7,7 @@ from cli_helpers import save_model, status
 from evaluation_helpers import write
 
 from simcse_hf import load_text_dataset
+from simcse_hf.data.table import open_table
 
 PAIRS = [
     "query,positive",
@@ -55,3 +56,18 @@ def test_bounds_that_leave_nothing_are_an_error_that_counts_them(base, capsys):
     assert run(base, "none.csv", "--max_score", "-1") == 2
     assert "no pair has 1 hard negative(s) left" in (message := capsys.readouterr().err)
     assert "x max_score" in message and not (base / "none.csv").exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_the_audit_is_a_file_of_the_counted_negatives(base, suffix, capsys):
+    audit = base / f"audit.{suffix}"
+    assert run(base, f"audited-{suffix}.csv", "--audit", str(audit), "--json") == 0
+    count = json.loads(capsys.readouterr().out)["suspicious"]
+    assert sum(1 for _ in open_table(audit).rows(["reason", "negative_score"])) == count > 0
+    assert run(base, f"again-{suffix}.csv", "--audit", str(audit)) == 2
+    assert f"{audit} exists" in capsys.readouterr().err and not (base / f"again-{suffix}.csv").exists()
+
+
+def test_the_audit_is_not_written_over_the_rows(base, capsys):
+    assert run(base, "both.csv", "--audit", str(base / "both.csv")) == 2
+    assert "name another one for the audit" in capsys.readouterr().err and not (base / "both.csv").exists()

@@ -16,6 +16,9 @@ from transformers import BertModel
 import simcse_hf
 from simcse_hf import SimCSE
 from simcse_hf.data.sample import sample_files
+from simcse_hf.data.views import VIEW_CLASSES
+from simcse_hf.models.pooling import POOLERS
+from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training.parser import DEFAULTS, RECIPES
 from simcse_hf.training.recipe import ARGUMENTS
 
@@ -42,6 +45,29 @@ def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
     Path("rankcse-bert-base.yaml").write_text("temp: 0.125\n")  # a file of the user goes first, as in training
     assert status("train", "sup", "rankcse-bert-base.yaml", "--help") == 0
     assert "temp: 0.125" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--help", "--help_all"])
+@pytest.mark.parametrize("table", [OBJECTIVES, VIEW_CLASSES, POOLERS], ids=["objectives", "views", "poolers"])
+def test_help_names_every_objective_view_and_pooler(table, option, capsys):
+    own = {name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")}
+    assert status("train", "unsup", option) == 0
+    assert own <= set(re.split(r"[\s,:.{}]+", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    "words, options",
+    [
+        (["vicreg"], ["projector_dim", "variance_weight"]),
+        (["--objective", "vicreg"], ["projector_dim", "variance_weight"]),
+        (["--objective=simcse+barlow_twins:0.1"], ["hard_negative_weight", "off_diagonal_weight"]),
+        (["rankcse-bert-base"], ["hard_negative_weight", "student_temperature"]),
+    ],
+)
+def test_the_short_help_lists_the_options_of_an_objective_that_is_named(words, options, capsys):
+    assert status("train", "unsup", *words, "--help") == 0
+    text = capsys.readouterr().out
+    assert [option for option in options if f"\n  {option} " in text] == options
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -19,133 +19,268 @@ def sentence(words, word=7):
     return [CLS, *[word] * words, SEP]
 
 
+# --- single sentences ---
+
+
 @pytest.mark.parametrize("repeat", [2, 3])
 def test_a_single_sentence_is_repeated(repeat, tokenizer):
-    rows = [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}]
+    rows = [{"input_ids": [sentence(3, word=8)]}, {"input_ids": [sentence(1, word=9)]}]
     ids = ContrastiveCollator(tokenizer, repeat=repeat)(rows)["input_ids"]
-    assert ids.shape == (2, repeat, 5)
-    assert (ids == ids[:, :1]).all() and ids[0, 0].tolist() == sentence(3, 8)
-    assert rows == [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}], "the dataset's rows stay"
+    first = sentence(3, word=8)
+    second = sentence(1, word=9) + [PAD, PAD]
+    assert ids.tolist() == [[first] * repeat, [second] * repeat]
 
 
-def test_rows_may_have_fewer_texts_than_others_and_those_are_all_padding(tokenizer):
-    rows = [
-        {"input_ids": [sentence(2), sentence(1), sentence(3), []], "relations": [0, 2], "row": 0},
-        {"input_ids": [sentence(1), sentence(4), [], sentence(1)], "relations": [1], "row": 1},
-        {"input_ids": [sentence(1), sentence(2)], "relations": [1], "row": 2},
-    ]
-    vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
-    options = {"add_text_ids": True, "vectors": {"teacher": lambda numbers: vectors[numbers]}}
-    batch = ContrastiveCollator(tokenizer, **options)(rows)
-    assert batch["input_ids"].shape == (3, 4, 6) and batch["teacher"].shape == (3, 4, 1)
-    assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
-    assert batch["attention_mask"].sum(-1).tolist() == [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
-    assert (batch["input_ids"][2, 2:] == PAD).all() and batch["input_ids"].dtype == torch.long
-    assert batch["input_ids"][1, :2].tolist() == [sentence(1) + [PAD] * 3, sentence(4)]
-    ids = batch["text_ids"]
-    assert ((ids == 0) == (batch["attention_mask"].sum(-1) == 0)).all()
-    assert ids[0, 1] == ids[1, 0] == ids[1, 3] == ids[2, 0] and ids[0, 0] == ids[2, 1] != ids[0, 1]
+def test_repeating_leaves_the_rows_of_the_data_set_as_they_are(tokenizer):
+    rows = [{"input_ids": [sentence(3)]}]
+    ContrastiveCollator(tokenizer, repeat=2)(rows)
+    assert rows == [{"input_ids": [sentence(3)]}]
 
 
-def shifted(rows):
-    return {"input_ids": torch.tensor([row["input_ids"][0] for row in rows])}
+# --- rows with different numbers of texts ---
 
-
-FOREIGN = [
-    (DataCollatorWithPadding, "data_collator DataCollatorWithPadding"),
-    (DataCollatorForLanguageModeling, "data_collator DataCollatorForLanguageModeling"),
-    (lambda _: shifted, r"data_collator shifted: its batch has input_ids of shape \(8, 4\)"),
-    (lambda tokenizer: ContrastiveCollator(tokenizer, repeat=1), r"ContrastiveCollator: .* shape \(8, 1, 4\)"),
-    (lambda _: lambda rows: {"ids": 3}, "its batch has no input_ids"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), FOREIGN)
-def test_a_collator_from_which_a_model_cannot_learn_is_named_with_what_is_missing(tmp_path, tokenizer, make, message):
-    args = SimCSETrainingArguments(
-        str(tmp_path), max_steps=1, per_device_train_batch_size=2, report_to=[], use_cpu=True
-    )
-    rows = Dataset.from_dict({"sent0": ["a cat", "a dog"] * 4})
-    model = BertForCL(tiny_config())
-    trainer = SimCSETrainer(model, args, train_dataset=rows, processing_class=tokenizer, data_collator=make(tokenizer))
-    with pytest.raises(ValueError, match=f"{message}.*at least 2 sentences"):
-        trainer.train()
-
-
-def test_numbers_and_scores_of_the_rows_are_in_the_batch(tokenizer):
-    rows = [
-        {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "score": 3},
-        {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "score": 0.5},
-    ]
-    batch = ContrastiveCollator(tokenizer, columns=("score", "label"))(rows)
-    assert batch.keys() == {"input_ids", "attention_mask", "view_seed", "scores"}
-    assert batch["view_seed"].tolist() == [11, 12]
-    assert batch["scores"].tolist() == [3.0, 0.5] and batch["scores"].dtype == torch.float32
-
-
-PACKINGS = [{}, {"in_order": True}, {"in_order": True, "multiple": 8, "length": 9}, {"multiple": 64, "length": 9}]
 RAGGED = [
     {"input_ids": [sentence(2), sentence(1), sentence(3), []], "relations": [0, 2]},
     {"input_ids": [sentence(1), sentence(4), [], sentence(1)], "relations": [1]},
     {"input_ids": [sentence(1), sentence(2)], "relations": [1]},
 ]
+LENGTHS = [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
 
 
-def batches(tokenizer, packing):
-    """Return the padded batch of ragged rows, and the same batch packed, on the host and as a model takes it."""
-    collator = ContrastiveCollator(tokenizer)
-    packed = PackingCollator(collator, PAD, **packing)(RAGGED)
-    return collator(RAGGED), packed, packed.to(torch.device("cpu"))
+@pytest.fixture
+def ragged_batch(tokenizer):
+    return ContrastiveCollator(tokenizer, add_text_ids=True)(RAGGED)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_a_packed_batch_holds_the_texts_of_the_padded_one(tokenizer, packing):
-    padded, _, unpacked = batches(tokenizer, packing)
+def test_a_batch_is_as_wide_as_its_widest_row_and_as_long_as_its_longest_text(ragged_batch):
+    assert ragged_batch["input_ids"].shape == (3, 4, 6)
+    assert ragged_batch["input_ids"].dtype == torch.long
+
+
+def test_the_attention_mask_covers_the_tokens_of_each_text(ragged_batch):
+    assert ragged_batch["attention_mask"].sum(-1).tolist() == LENGTHS
+
+
+def test_a_shorter_text_is_padded_on_the_right(ragged_batch):
+    shorter, longest = ragged_batch["input_ids"][1, :2].tolist()
+    assert shorter == sentence(1) + [PAD, PAD, PAD]
+    assert longest == sentence(4)
+
+
+def test_the_texts_that_a_row_lacks_are_all_padding(ragged_batch):
+    assert (ragged_batch["input_ids"][2, 2:] == PAD).all()
+
+
+def test_the_relations_that_a_row_lacks_are_left_out(ragged_batch):
+    assert ragged_batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
+
+
+def test_a_text_without_tokens_has_the_text_id_0(ragged_batch):
+    is_empty = torch.tensor(LENGTHS) == 0
+    assert torch.equal(ragged_batch["text_ids"] == 0, is_empty)
+
+
+def test_equal_texts_have_equal_text_ids_and_others_have_others(ragged_batch):
+    ids = ragged_batch["text_ids"]
+    of_one_word = {ids[0, 1].item(), ids[1, 0].item(), ids[1, 3].item(), ids[2, 0].item()}
+    of_two_words = {ids[0, 0].item(), ids[2, 1].item()}
+    assert len(of_one_word) == 1
+    assert len(of_two_words) == 1
+    assert of_one_word != of_two_words
+
+
+def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
+    vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
+    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})
+    rows = [row | {"row": number} for number, row in enumerate(RAGGED)]
+    assert collator(rows)["teacher"].shape == (3, 4, 1)
+
+
+# --- further columns ---
+
+
+@pytest.fixture
+def scored_batch(tokenizer):
+    rows = [
+        {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "score": 3},
+        {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "score": 0.5},
+    ]
+    return ContrastiveCollator(tokenizer, columns=("score", "label"))(rows)
+
+
+def test_a_batch_holds_the_columns_asked_for_that_the_rows_have(scored_batch):
+    assert scored_batch.keys() == {"input_ids", "attention_mask", "view_seed", "scores"}
+
+
+def test_the_seeds_of_views_are_in_the_batch(scored_batch):
+    assert scored_batch["view_seed"].tolist() == [11, 12]
+
+
+def test_the_scores_of_the_rows_are_in_the_batch_in_float32(scored_batch):
+    assert scored_batch["scores"].tolist() == [3.0, 0.5]
+    assert scored_batch["scores"].dtype == torch.float32
+
+
+# --- collators of others ---
+
+
+def train_with(collator, tmp_path, tokenizer):
+    args = SimCSETrainingArguments(
+        str(tmp_path),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+    )
+    trainer = SimCSETrainer(
+        BertForCL(tiny_config()),
+        args,
+        train_dataset=Dataset.from_dict({"sent0": ["a cat", "a dog"] * 4}),
+        processing_class=tokenizer,
+        data_collator=collator,
+    )
+    trainer.train()
+
+
+@pytest.mark.parametrize("collator", [DataCollatorWithPadding, DataCollatorForLanguageModeling])
+def test_a_collator_of_transformers_is_named(tmp_path, tokenizer, collator):
+    message = f"data_collator {collator.__name__}.*at least 2 sentences"
+    with pytest.raises(ValueError, match=message):
+        train_with(collator(tokenizer), tmp_path, tokenizer)
+
+
+def first_sentences(rows):
+    return {"input_ids": torch.tensor([row["input_ids"][0] for row in rows])}
+
+
+def test_a_function_whose_batch_has_no_views_is_named_with_the_shape(tmp_path, tokenizer):
+    message = (
+        r"data_collator first_sentences: its batch has input_ids of shape \(8, 4\)"
+        ".*at least 2 sentences"
+    )
+    with pytest.raises(ValueError, match=message):
+        train_with(first_sentences, tmp_path, tokenizer)
+
+
+def test_our_own_collator_that_does_not_repeat_is_named_with_the_shape(tmp_path, tokenizer):
+    message = r"ContrastiveCollator: .* shape \(8, 1, 4\).*at least 2 sentences"
+    with pytest.raises(ValueError, match=message):
+        train_with(ContrastiveCollator(tokenizer, repeat=1), tmp_path, tokenizer)
+
+
+def test_a_collator_without_token_ids_is_told_what_is_missing(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="its batch has no input_ids.*at least 2 sentences"):
+        train_with(lambda rows: {"ids": 3}, tmp_path, tokenizer)
+
+
+# --- packed batches ---
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"in_order": True},
+        {"in_order": True, "multiple": 8, "length": 9},
+        {"multiple": 64, "length": 9},
+    ],
+    ids=str,
+)
+def packed(request, tokenizer):
+    """The ragged rows, packed, as the loader hands them on."""
+    return PackingCollator(ContrastiveCollator(tokenizer), PAD, **request.param)(RAGGED)
+
+
+@pytest.fixture
+def padded(tokenizer):
+    return ContrastiveCollator(tokenizer)(RAGGED)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "attention_mask", "relations"])
+def test_a_packed_batch_holds_the_texts_of_the_padded_one(packed, padded, name):
     length = padded["input_ids"].shape[-1]
-    for name in ("input_ids", "attention_mask", "relations"):
-        assert torch.equal(unpacked[name][..., :length], padded[name])
+    assert torch.equal(packed.to(CPU)[name][..., :length], padded[name])
+
+
+def test_a_packed_batch_has_padding_beyond_the_longest_text(packed, padded):
+    length = padded["input_ids"].shape[-1]
+    unpacked = packed.to(CPU)
     assert (unpacked["input_ids"][..., length:] == PAD).all()
     assert not unpacked["attention_mask"][..., length:].any()
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_the_texts_of_a_packed_batch_are_one_tensor_until_they_are_on_the_device(tokenizer, packing):
-    _, packed, _ = batches(tokenizer, packing)
+def test_the_texts_of_a_packed_batch_are_one_tensor_until_they_are_on_the_device(packed):
     assert packed.keys() == {"numbers", "relations"}
     assert packed["numbers"].dtype == torch.int32
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_the_loader_may_copy_pickle_and_pin_a_packed_batch(tokenizer, packing):
-    _, packed, unpacked = batches(tokenizer, packing)
-    for again in (copy.copy(packed), pickle.loads(pickle.dumps(packed))):
-        assert isinstance(again, PackedBatch)
-        assert torch.equal(again.to(torch.device("cpu"))["input_ids"], unpacked["input_ids"])
+def assert_same_packed_batch(found, expected):
+    assert isinstance(found, PackedBatch)
+    assert torch.equal(found.to(CPU)["input_ids"], expected.to(CPU)["input_ids"])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda batch: batch.pop("attention_mask"),
-        lambda batch: batch.update(token_type_ids=batch["input_ids"]),
-        lambda batch: batch.update(attention_mask=batch["attention_mask"].flip(-1)),
-    ],
+def test_the_loader_may_copy_a_packed_batch(packed):
+    assert_same_packed_batch(copy.copy(packed), packed)
+
+
+def test_the_loader_may_pickle_a_packed_batch(packed):
+    assert_same_packed_batch(pickle.loads(pickle.dumps(packed)), packed)
+
+
+def test_a_batch_without_a_mask_is_not_packed(padded):
+    padded.pop("attention_mask")
+    assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
+
+
+def test_a_batch_with_token_types_is_not_packed(padded):
+    padded["token_type_ids"] = padded["input_ids"]
+    assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
+
+
+def test_a_batch_that_is_padded_on_the_left_is_not_packed(padded):
+    padded["attention_mask"] = padded["attention_mask"].flip(-1)
+    assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
+
+
+# --- fillers, which make all packed batches of one size ---
+
+MULTIPLES = pytest.mark.parametrize("multiple", [8, 64])
+TEXT_LENGTHS = pytest.mark.parametrize(
+    "lengths",
+    [[9, 1, 1], [9, 9, 9], [1, 1, 1], [4, 0, 7], [0, 0, 2]],
+    ids=str,
 )
-def test_a_batch_that_cannot_be_packed_stays_as_it_is(tokenizer, change):
-    batch = ContrastiveCollator(tokenizer)(RAGGED)
-    change(batch)
-    assert PackingCollator(lambda rows: batch, PAD)(RAGGED) is batch
 
 
-@pytest.mark.parametrize("multiple", [8, 64])
-@pytest.mark.parametrize("lengths", [[9, 1, 1], [9, 9, 9], [1, 1, 1], [4, 0, 7], [0, 0, 2]])
+def packing_of(lengths, multiple):
+    return Packing.from_lengths(np.array(lengths), 9, multiple=multiple)
+
+
+def fillers(multiple):
+    """The number of sentences that bring any batch to a multiple."""
+    return -(-(multiple - 1) // 8)
+
+
+@MULTIPLES
+@TEXT_LENGTHS
+def test_fillers_bring_the_tokens_to_a_multiple(lengths, multiple):
+    tokens = len(packing_of(lengths, multiple).token_index)
+    assert tokens % multiple == 0
+    assert tokens <= sum(lengths) + len(lengths) + fillers(multiple) + multiple
+
+
+@MULTIPLES
+@TEXT_LENGTHS
 def test_fillers_bring_any_lengths_to_the_same_number_of_sentences(lengths, multiple):
-    packing = Packing.from_lengths(np.array(lengths), 9, multiple=multiple)
-    fewest = -(-(multiple - 1) // 8)
-    assert len(packing.token_index) % multiple == 0
-    assert len(packing.rows) == len(lengths) + fewest
-    assert len(packing.token_index) <= sum(lengths) + len(packing.rows) + multiple
-    sentences = packing.bounds.diff()
-    assert sentences.sum() == len(packing.token_index)
-    assert sentences.min() >= 1
-    assert sentences.max() <= 9
+    assert len(packing_of(lengths, multiple).rows) == len(lengths) + fillers(multiple)
+
+
+@MULTIPLES
+@TEXT_LENGTHS
+def test_no_filler_is_empty_or_longer_than_a_text_may_be(lengths, multiple):
+    packing = packing_of(lengths, multiple)
+    sizes = packing.bounds.diff()
+    assert sizes.sum() == len(packing.token_index)
+    assert sizes.min() >= 1
+    assert sizes.max() <= 9

@@ -6,7 +6,12 @@ from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_
 from torch.utils.data import BatchSampler, DataLoader
 
 from simcse_hf.data import samplers as module
-from simcse_hf.data.samplers import ClassSampler, NeighborSampler, NoDuplicatesSampler, PermutedSampler
+from simcse_hf.data.samplers import (
+    ClassSampler,
+    NeighborSampler,
+    NoDuplicatesSampler,
+    PermutedSampler,
+)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 129, 70_001])
@@ -14,115 +19,263 @@ def test_each_row_is_drawn_once(num_rows):
     assert sorted(PermutedSampler(num_rows, seed=3)) == list(range(num_rows))
 
 
-def nearest(rows):
-    """The numbers of each row and of two others of its four."""
-    return np.array([[row, row // 4 * 4 + (row + 1) % 4, row // 4 * 4 + (row + 2) % 4] for row in range(rows)])
+# --- what holds for every sampler ---
 
 
-def numbers(rows, width=3):
+def nearest(num_rows):
+    """Of each row: itself, and two others of the four rows that are alike."""
+    rows = np.arange(num_rows)
+    first_of_four = rows // 4 * 4
+    return np.stack(
+        [rows, first_of_four + (rows + 1) % 4, first_of_four + (rows + 2) % 4],
+        axis=1,
+    )
+
+
+def numbers_of_texts(num_rows, columns=3):
     """Numbers of texts, a third of which stand in several rows, and 0 for hard negatives that are absent."""
     generator = np.random.default_rng(0)
-    drawn = generator.integers(1, 3 * rows, (rows, width))
-    drawn[:, 2:] *= generator.integers(0, 2, (rows, width - 2))
-    return drawn
+    numbers = generator.integers(1, 3 * num_rows, (num_rows, columns))
+    is_present = generator.integers(0, 2, (num_rows, columns - 2))
+    numbers[:, 2:] *= is_present
+    return numbers
 
 
-SAMPLERS = {
-    "permuted": PermutedSampler,
-    "classes": lambda rows, seed: ClassSampler(np.arange(rows) % 10, seed),
-    "no duplicates": lambda rows, seed: NoDuplicatesSampler(numbers(rows), 8, seed),
-    "neighbors": lambda rows, seed: NeighborSampler(nearest(rows), 2, seed),
-}
+def make_sampler(kind, num_rows, seed=1):
+    if kind == "permuted":
+        return PermutedSampler(num_rows, seed)
+    if kind == "classes":
+        return ClassSampler(np.arange(num_rows) % 10, seed)
+    if kind == "no duplicates":
+        return NoDuplicatesSampler(numbers_of_texts(num_rows), 8, seed)
+    return NeighborSampler(nearest(num_rows), 2, seed)
 
 
-@pytest.fixture(params=SAMPLERS)
-def sampler(request):
-    return lambda rows, seed=1: SAMPLERS[request.param](rows, seed)
+EVERY_KIND = pytest.mark.parametrize("kind", ["permuted", "classes", "no duplicates", "neighbors"])
 
 
-def test_the_order_depends_on_the_seed_and_the_epoch_only(monkeypatch, sampler):
-    first = sampler(1000)
-    epochs = [list(first) for _ in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2] and list(sampler(1000, seed=4)) != epochs[0]
-    again = sampler(1000)
-    again.set_epoch(2)
-    assert list(again) == epochs[2]
+def three_epochs(sampler):
+    return [list(sampler) for _ in range(3)]
+
+
+@EVERY_KIND
+def test_each_epoch_has_another_order(kind):
+    first, second, third = three_epochs(make_sampler(kind, 1000))
+    assert first != second
+    assert second != third
+
+
+@EVERY_KIND
+def test_another_seed_gives_another_order(kind):
+    assert list(make_sampler(kind, 1000, seed=4)) != list(make_sampler(kind, 1000))
+
+
+@EVERY_KIND
+def test_the_order_of_an_epoch_does_not_depend_on_the_epochs_before(kind):
+    sampler = make_sampler(kind, 1000)
+    sampler.set_epoch(2)
+    assert list(sampler) == three_epochs(make_sampler(kind, 1000))[2]
+
+
+@EVERY_KIND
+def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(kind, monkeypatch):
+    expected = list(make_sampler(kind, 1000))
     monkeypatch.setattr(module, "_BLOCK", 7)
-    assert list(sampler(1000)) == epochs[0]
+    assert list(make_sampler(kind, 1000)) == expected
 
 
+def batches_of_eight(kind, num_rows):
+    return BatchSampler(make_sampler(kind, num_rows), 8, drop_last=False)
+
+
+@EVERY_KIND
 @pytest.mark.parametrize("processes", [2, 3])
-def test_several_processes_share_the_order_of_one(processes, sampler):
+def test_several_processes_share_the_order_of_one(processes, kind):
     num_rows = 8 * processes * 5
-    whole = list(BatchSampler(sampler(num_rows), 8, drop_last=False))
+    whole = list(batches_of_eight(kind, num_rows))
     for rank in range(processes):
-        batches = BatchSampler(sampler(num_rows), 8, drop_last=False)
-        assert list(BatchSamplerShard(batches, processes, rank)) == whole[rank::processes]
+        own = BatchSamplerShard(batches_of_eight(kind, num_rows), processes, rank)
+        assert list(own) == whole[rank::processes]
 
 
-def test_a_resumed_epoch_continues_the_order_of_the_uninterrupted_one(sampler):
-    def loader():
-        return prepare_data_loader(DataLoader(range(100), batch_size=8, sampler=sampler(100)), put_on_device=False)
+def make_loader(kind):
+    loader = DataLoader(range(100), batch_size=8, sampler=make_sampler(kind, 100))
+    return prepare_data_loader(loader, put_on_device=False)
 
-    whole = loader()
-    epochs = [[batch.tolist() for batch in whole] for _ in range(3)]
-    resumed = skip_first_batches(loader(), 4)
+
+def batches_of(loader):
+    return [batch.tolist() for batch in loader]
+
+
+@EVERY_KIND
+def test_each_epoch_of_a_loader_has_another_order(kind):
+    loader = make_loader(kind)
+    first, second, third = (batches_of(loader) for _ in range(3))
+    assert first != second
+    assert second != third
+
+
+@EVERY_KIND
+def test_a_resumed_epoch_continues_the_order_of_the_uninterrupted_one(kind):
+    uninterrupted = make_loader(kind)
+    epochs = [batches_of(uninterrupted) for _ in range(3)]
+    resumed = skip_first_batches(make_loader(kind), 4)
     resumed.set_epoch(2)
-    assert [batch.tolist() for batch in resumed] == epochs[2][4:]
-    assert epochs[0] != epochs[1] != epochs[2]
+    assert batches_of(resumed) == epochs[2][4:]
 
 
-def test_a_batch_holds_two_rows_of_each_class_and_odd_classes_leave_out_another_row_each_time():
-    labels = np.array([3] * 7 + [9] * 4 + [4] + [0] * 5 + [7] * 6)[np.random.default_rng(0).permutation(23)]
-    sampler, drawn = ClassSampler(labels, seed=2), []
-    for _ in range(12):
-        order = list(sampler)
-        assert len(order) == len(sampler) == len(set(order)) == 20
+# --- classes ---
+
+SINGLE = 4  # the class of a single row
+LABELS = np.array([3] * 7 + [9] * 4 + [SINGLE] + [0] * 5 + [7] * 6)
+SHUFFLED_LABELS = LABELS[np.random.default_rng(0).permutation(23)]
+
+
+@pytest.fixture(scope="module")
+def twelve_orders():
+    """Twelve epochs of 23 rows, of which 20 are drawn: two of each class in every six."""
+    sampler = ClassSampler(SHUFFLED_LABELS, seed=2)
+    assert len(sampler) == 20
+    return [list(sampler) for _ in range(12)]
+
+
+def test_an_epoch_of_classes_draws_no_row_twice(twelve_orders):
+    for order in twelve_orders:
+        assert len(order) == len(set(order)) == 20
+
+
+def test_a_batch_holds_two_rows_of_each_of_its_classes(twelve_orders):
+    for order in twelve_orders:
         for start in range(0, len(order), 6):
-            assert np.unique(labels[order[start : start + 6]], return_counts=True)[1].min() >= 2
-        drawn.append(order)
-    assert len({tuple(order) for order in drawn}) == 12
-    assert {row for order in drawn for row in order} == set(np.flatnonzero(labels != 4))
+            batch = SHUFFLED_LABELS[order[start : start + 6]]
+            _, rows_of_class = np.unique(batch, return_counts=True)
+            assert rows_of_class.min() >= 2
 
 
-def test_neighbours_of_a_row_follow_it_and_every_row_is_drawn_once():
-    order = list(NeighborSampler(nearest(40), 1, seed=3))
-    assert sorted(order) == list(range(40))
-    assert all(a // 4 == b // 4 for a, b in zip(order[::2][:8], order[1::2][:8], strict=True))
-    assert sum(a // 4 == b // 4 for a, b in zip(order, order[1:], strict=False)) >= 10
-    assert list(NeighborSampler(nearest(40), 2, seed=3)) != order != list(NeighborSampler(nearest(40), 1, seed=4))
+def test_every_epoch_of_classes_has_another_order(twelve_orders):
+    assert len({tuple(order) for order in twelve_orders}) == 12
+
+
+def test_odd_classes_leave_out_another_row_each_time(twelve_orders):
+    drawn = set().union(*twelve_orders)
+    assert drawn == set(np.flatnonzero(SHUFFLED_LABELS != SINGLE))
+
+
+# --- neighbours ---
+
+
+def drawn_with_neighbours(neighbours=1, seed=3):
+    """The order of 40 rows, in tens of four that are alike."""
+    return list(NeighborSampler(nearest(40), neighbours, seed=seed))
+
+
+def are_alike(first, second):
+    return first // 4 == second // 4
+
+
+def test_with_neighbours_every_row_is_drawn_once():
+    assert sorted(drawn_with_neighbours()) == list(range(40))
+
+
+def test_the_first_rows_are_followed_by_a_neighbour():
+    order = drawn_with_neighbours()
+    for place in range(0, 16, 2):
+        assert are_alike(order[place], order[place + 1])
+
+
+def test_most_rows_stand_beside_a_neighbour():
+    order = drawn_with_neighbours()
+    beside = sum(are_alike(row, following) for row, following in zip(order, order[1:], strict=False))
+    assert beside >= 10
+
+
+def test_another_number_of_neighbours_gives_another_order():
+    assert drawn_with_neighbours(neighbours=2) != drawn_with_neighbours(neighbours=1)
+
+
+def test_another_seed_gives_other_neighbours():
+    assert drawn_with_neighbours(seed=4) != drawn_with_neighbours(seed=3)
 
 
 def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
-    circle = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
-    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` once filled them
+    rows = np.arange(20)
+    circle = (rows[:, None] + rows) % 20
+    # As `RowVectors.neighbors` once filled them.
+    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")
     assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
 
 
-@pytest.mark.parametrize("rows, width, block", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)])
-def test_no_text_stands_in_two_rows_of_a_batch_and_no_row_is_drawn_twice(rows, width, block):
-    texts = numbers(rows, width)
-    sampler = NoDuplicatesSampler(texts, block, seed=1)
-    order = np.array(list(sampler))
-    assert len(np.unique(order)) == len(order) == len(sampler) > rows - 3 * block
-    for batch in order.reshape(-1, block):
-        in_rows = [set(row) - {0} for row in texts[batch].tolist()]
-        assert len(set().union(*in_rows)) == sum(map(len, in_rows))
+# --- no duplicates ---
+
+SIZES = pytest.mark.parametrize("num_rows, columns, batch_size", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)])
 
 
-def test_rows_that_fit_into_no_batch_are_left_out_and_all_epochs_have_as_many_batches():
-    anchors = np.array([*[1] * 12, *range(2, 22)])  # a third of the rows have the same anchor
-    texts = np.stack([anchors, 100 + np.arange(32)], axis=1)
-    sampler = NoDuplicatesSampler(texts, 4, seed=0)
-    epochs = [np.array(list(sampler)) for _ in range(8)]
-    assert {len(epoch) for epoch in epochs} == {len(sampler)} and 20 < len(sampler) < 32
-    for epoch in epochs:
-        assert ((anchors[epoch].reshape(-1, 4) == 1).sum(1) <= 1).all()
-    assert set(np.concatenate(epochs)) == set(range(32))
+@SIZES
+def test_no_text_stands_in_two_rows_of_a_batch(num_rows, columns, batch_size):
+    texts = numbers_of_texts(num_rows, columns)
+    order = np.array(list(NoDuplicatesSampler(texts, batch_size, seed=1)))
+    for batch in order.reshape(-1, batch_size):
+        seen = set()
+        for row in texts[batch].tolist():
+            present = set(row) - {0}
+            assert not present & seen
+            seen |= present
+
+
+@SIZES
+def test_without_duplicates_no_row_is_drawn_twice(num_rows, columns, batch_size):
+    order = list(NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1))
+    assert len(set(order)) == len(order)
+
+
+@SIZES
+def test_without_duplicates_few_rows_are_left_out(num_rows, columns, batch_size):
+    sampler = NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1)
+    assert len(list(sampler)) == len(sampler) > num_rows - 3 * batch_size
+
+
+#: Of 32 rows, twelve have the same anchor.
+ANCHORS = np.array([*[1] * 12, *range(2, 22)])
+
+
+@pytest.fixture(scope="module")
+def sampler_of_a_frequent_anchor():
+    return NoDuplicatesSampler(np.stack([ANCHORS, 100 + np.arange(32)], axis=1), 4, seed=0)
+
+
+@pytest.fixture(scope="module")
+def eight_epochs(sampler_of_a_frequent_anchor):
+    return [np.array(list(sampler_of_a_frequent_anchor)) for _ in range(8)]
+
+
+def test_rows_that_fit_into_no_batch_are_left_out(eight_epochs):
+    for epoch in eight_epochs:
+        assert 20 < len(epoch) < 32
+
+
+def test_all_epochs_have_as_many_batches(sampler_of_a_frequent_anchor, eight_epochs):
+    assert {len(epoch) for epoch in eight_epochs} == {len(sampler_of_a_frequent_anchor)}
+
+
+def test_a_frequent_anchor_stands_in_a_batch_once(eight_epochs):
+    for epoch in eight_epochs:
+        is_frequent = ANCHORS[epoch].reshape(-1, 4) == 1
+        assert is_frequent.sum(1).max() <= 1
+
+
+def test_each_row_is_drawn_in_some_epoch(eight_epochs):
+    assert set(np.concatenate(eight_epochs)) == set(range(32))
+
+
+#: In 20 rows, three texts repeat.
+THREE_REPEATED = np.stack([np.arange(1, 21), np.arange(20) % 3 + 100], axis=1)
+
+
+def test_batches_as_large_as_the_number_of_different_texts_are_filled():
+    assert len(NoDuplicatesSampler(THREE_REPEATED, 3, seed=0)) == 18
 
 
 def test_rows_whose_texts_repeat_too_often_to_fill_a_batch_are_refused():
-    texts = np.stack([np.arange(1, 21), np.arange(20) % 3 + 100], axis=1)
-    assert len(NoDuplicatesSampler(texts, 3, seed=0)) == 18
-    with pytest.raises(ValueError, match="of 20 rows, 0 fit into batches of 4 .*lower per_device_train_batch_size"):
-        NoDuplicatesSampler(texts, 4, seed=0)
+    words = "of 20 rows, 0 fit into batches of 4 .*lower per_device_train_batch_size"
+    with pytest.raises(ValueError, match=words):
+        NoDuplicatesSampler(THREE_REPEATED, 4, seed=0)

@@ -12,12 +12,13 @@ from evaluation_helpers import BagOfWords, random_columns
 from inference_helpers import as_sentence_transformer
 from transformers import BertModel
 
-from simcse_hf import SimCSE
+from simcse_hf import BertForCL, SimCSE, evaluate
 from simcse_hf.evaluation import mteb as mteb_tasks
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.mteb import BENCHMARK, english_tasks, evaluate_mteb, mteb_averages
+from simcse_hf.evaluation.mteb import BENCHMARK, benchmark_tasks, evaluate_mteb, mteb_averages, named_benchmark
 from simcse_hf.evaluation.report import Evaluation, write_results
 
+FIRST = "MTEB(eng, v1)"
 PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
 #: The averages that the paper prints for its categories in this order, then the average over all data sets.
 CATEGORIES = dict(Classification=12, Clustering=11, PairClassification=3, Reranking=4, Retrieval=15, STS=10)
@@ -28,18 +29,22 @@ PAPER_AVERAGES = {"SimCSE": [64.6, 30.8, 74.5, 47.3, 23.6, 74.4, 27.7, 47.4]}
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     scores = {"STS12": 50.0, "SICK-R": 70.0, "SummEval": 30.0, "Some other set": 0.0}
     categories = {"Retrieval": ["NQ"], "STS": ["STS12", "STS13", "SICK-R"], "Summarization": ["SummEval"]}
-    monkeypatch.setattr(mteb_tasks, "english_tasks", lambda: categories)
+    monkeypatch.setattr(mteb_tasks, "benchmark_tasks", lambda benchmark: categories)
     averages = mteb_averages(scores)
     assert averages == {
-        "STS": {"value": 60.0, "tasks": 2, "of": 3},
-        "Summarization": {"value": 30.0, "tasks": 1, "of": 1},
-        "average": {"value": 50.0, "tasks": 3, "of": 5},
+        "STS": {"value": 60.0, "tasks": 2, "of": 3, "benchmark": BENCHMARK},
+        "Summarization": {"value": 30.0, "tasks": 1, "of": 1, "benchmark": BENCHMARK},
+        "average": {"value": 50.0, "tasks": 3, "of": 5, "benchmark": BENCHMARK},
     }
     assert mteb_averages({"Some other set": 1.0}) == {}
     write_results(tmp_path / "r.json", {"results": {"mteb": scores, "mteb_averages": averages}}, {})
     lines = str(Evaluation.read(tmp_path / "r.json")).splitlines()
-    assert lines[-3].split() == ["STS", "60.00", "2", "of", "3"]
-    assert lines[-1].split() == ["Avg.", "over", "all", "data", "sets", "50.00", "3", "of", "5"]
+    assert " ".join(lines[-3].split()) == "MTEB(eng, v2): STS 60.00 2 of 3"
+    assert " ".join(lines[-1].split()) == "MTEB(eng, v2): all data sets 50.00 3 of 5"
+    for average in averages.values():
+        del average["benchmark"]
+    write_results(tmp_path / "old.json", {"results": {"mteb_averages": averages}}, {})
+    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), "an earlier version had no other one"
 
 
 def test_without_mteb_the_error_names_the_extra(monkeypatch):
@@ -48,20 +53,140 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
         evaluate_mteb(BagOfWords(), ["STS12"])
 
 
-def test_the_english_benchmark_is_that_of_the_paper():
+def test_the_first_english_benchmark_is_that_of_the_paper():
     """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in english_tasks().items()} == CATEGORIES
-    with pytest.raises(ValueError, match="mteb does not know the data set 'Nonsense'"):
-        evaluate_mteb(BagOfWords(), ["Nonsense"])
+    assert {category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()} == CATEGORIES
     if not PAPER.is_file():
         pytest.skip("the text of the paper is not beside the repository")
-    names = {name for tasks in english_tasks().values() for name in tasks}
+    names = {name for tasks in benchmark_tasks(FIRST).values() for name in tasks}
     rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
     named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names})
+    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, FIRST)
     assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
     assert [average["tasks"] for average in averages.values()] == [*CATEGORIES.values(), 56]
+
+
+def offer(monkeypatch, tasks):
+    """Make tasks the only ones of every English benchmark."""
+    import mteb
+
+    find = mteb.get_benchmark
+    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The folder of mteb's results, which is empty."""
+    monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "mteb"))
+    return tmp_path / "mteb" / "results"
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """A task of mteb with data of its own, of each English benchmark the only one."""
+    pytest.importorskip("mteb", reason="needs the mteb extra")
+    import datasets
+    from mteb.mocks.mock_tasks import MockSTSTask
+
+    made = MockSTSTask()
+    table = dict(zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True))
+    made.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(table)})
+    made.data_loaded = True
+    offer(monkeypatch, [made])
+    return made
+
+
+@pytest.fixture
+def model(save_checkpoint):
+    torch.manual_seed(0)
+    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu")
+
+
+def test_all_is_the_second_edition():
+    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
+    assert len(mteb.get_benchmark(BENCHMARK).tasks) == 41
+    assert sum(map(len, benchmark_tasks().values())) == 41
+
+
+@pytest.mark.parametrize(
+    "tasks, benchmark",
+    [(["all"], BENCHMARK), (["STS12", FIRST], FIRST), (["STS"], BENCHMARK), (["MTEB(fra, v1)"], "MTEB(fra, v1)")],
+)
+def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark):
+    pytest.importorskip("mteb", reason="needs the mteb extra")
+    assert named_benchmark(tasks) == benchmark
+
+
+@pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
+def test_what_mteb_does_not_know_is_refused(tasks):
+    pytest.importorskip("mteb", reason="needs the mteb extra")
+    with pytest.raises(ValueError, match=f"mteb does not know .* '{re.escape(tasks[-1])}'. Name .* one of its benchm"):
+        evaluate_mteb(BagOfWords(), tasks)
+
+
+@pytest.mark.parametrize("tasks", [["all"], [FIRST], ["STS"], ["MockSTSTask"]])
+def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, cache):
+    import mteb
+
+    [score] = evaluate_mteb(model, tasks).values()
+    [file] = cache.glob(f"*/{model.mteb_model_meta.revision}/MockSTSTask.json")
+    assert file.parents[1].name.startswith("local__") and (file.parent / "model_meta.json").exists()
+    [read] = mteb.ResultCache().load_results(models=[model.mteb_model_meta], tasks=[task]).model_results
+    assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), "mteb rounds"
+    found = evaluate(model, mteb=tasks)
+    assert found.results["mteb"] == {"MockSTSTask": pytest.approx(score, abs=1e-3)}
+    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {named_benchmark(tasks)}
+
+
+def count_texts(monkeypatch, cls):
+    """The numbers of texts that models of a class are asked to encode, one for each call."""
+    counts = []
+    encode = cls.encode
+
+    def counted(self, *args, **options):
+        counts.append(1)
+        return encode(self, *args, **options)
+
+    monkeypatch.setattr(cls, "encode", counted)
+    return counts
+
+
+def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(task, model, cache, monkeypatch):
+    counts = count_texts(monkeypatch, SimCSE)
+    score = evaluate_mteb(model, ["all"])
+    first = len(counts)
+    again = evaluate_mteb(SimCSE(model.name_or_path, device="cpu"), ["all"])
+    assert first and again == pytest.approx(score, abs=1e-3)
+    assert len(counts) == first
+    model.max_length = 3
+    evaluate_mteb(model, ["all"])
+    assert len(counts) > first and len(list(cache.glob("*/*"))) == 2
+    with torch.no_grad():
+        for parameter in model.model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    evaluate_mteb(model, ["all"])
+    assert len(list(cache.glob("*/*"))) == 3
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(task, model, cache, monkeypatch):
+    counts = count_texts(monkeypatch, SimCSE)
+    model.name_or_path, model.revision = "org/model", "a" * 40
+    evaluate_mteb(model, ["all"])
+    first = len(counts)
+    evaluate_mteb(model, ["all"])
+    assert len(counts) == 2 * first
+    assert [str(file.relative_to(cache)) for file in cache.glob("*/*/Mock*")] == [
+        f"org__model/{'a' * 40}/MockSTSTask.json"
+    ]
+
+
+def test_an_encoder_without_weights_is_measured_again(task, cache, monkeypatch):
+    counts = count_texts(monkeypatch, BagOfWords)
+    evaluate_mteb(BagOfWords(), ["all"])
+    first = len(counts)
+    evaluate_mteb(BagOfWords(), ["all"])
+    assert len(counts) == 2 * first and len(list(cache.glob("*/*"))) == 1
 
 
 def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
@@ -73,10 +198,9 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
     table = datasets.Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
     task.dataset = {"default": datasets.DatasetDict({"test": table})}
     task.data_loaded = True
-    benchmark = mteb.get_benchmark(BENCHMARK)
-    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(benchmark)(name=name, tasks=[task]))
+    offer(monkeypatch, [task])
     model = BagOfWords()
-    result = evaluate_mteb(model, ["STSBenchmark"], name="outputs/my/model")
+    result = evaluate_mteb(model, ["STSBenchmark"])
     expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
     assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
 
@@ -92,12 +216,48 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
 )
 def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(prompts, save_checkpoint):
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
-    import datasets
     from sentence_transformers import SentenceTransformer
 
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     torch.manual_seed(0)
     folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
+    task = retrieval_task()
+
+    def score(model):
+        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+        return result.task_results[0].get_score()
+
+    model = SimCSE(folder, device="cpu")
+    expected = score(SentenceTransformer(str(folder), device="cpu"))
+    assert score(model) == expected
+    model.prompts = {"query": "", "document": ""}
+    assert score(model) != expected
+
+
+class Foreign:
+    """A model of another library: only `encode`, and prompts by role."""
+
+    def __init__(self, model, prompts):
+        self.encode = model.encode
+        self.prompts = prompts
+
+
+def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(model, monkeypatch):
+    pytest.importorskip("mteb", reason="needs the mteb extra")
+    offer(monkeypatch, [retrieval_task()])
+    prompts = {"query": "the dog sang : ", "document": "a small mat : "}
+    [plain] = evaluate_mteb(Foreign(model, {}), ["all"]).values()
+    [found] = evaluate_mteb(Foreign(model, prompts), ["all"]).values()
+    model.prompts = prompts
+    assert evaluate_mteb(model, ["all"]) == {"NFCorpus": pytest.approx(found, abs=1e-3)}
+    assert found != pytest.approx(plain, abs=1e-3)
+
+
+def retrieval_task():
+    """NFCorpus with texts of the tiny vocabulary: each query is a part of a document."""
+    import datasets
+    import mteb
+
     random = np.random.default_rng(0)
     words = [word for word in VOCABULARY if word.isalpha()]
     texts = list(dict.fromkeys(" ".join(random.choice(words, 5)) for _ in range(80)))
@@ -111,13 +271,4 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     task = mteb.get_task("NFCorpus")
     task.dataset = {"default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}}
     task.data_loaded = True
-
-    def score(model):
-        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
-        return result.task_results[0].get_score()
-
-    model = SimCSE(folder, device="cpu")
-    expected = score(SentenceTransformer(str(folder), device="cpu"))
-    assert score(model) == expected
-    model.prompts = {"query": "", "document": ""}
-    assert score(model) != expected
+    return task

@@ -5,28 +5,55 @@ import json
 import numpy as np
 import pytest
 
-from simcse_hf.evaluation.report import Evaluation, add_averages, describe_protocol, read_results, write_results
+from simcse_hf.evaluation.report import (
+    Evaluation,
+    add_averages,
+    describe_protocol,
+    read_results,
+    write_results,
+)
 from simcse_hf.evaluation.scoring import Protocol
 
 
-def results():
-    values = {"all": (70.126, 60.0), "mean": (50.0, 40.0), "wmean": (55.0, 45.0)}
-    aggregate = {name: {"spearman": first, "pearson": second} for name, (first, second) in values.items()}
-    subsets = {"MSRpar": {"pairs": 750, "spearman": 57.841, "pearson": 58.4}}
-    result = {
-        "STS12": {"pairs": 3108, "subsets": subsets, "aggregate": aggregate},
+def make_results():
+    """The results of three STS tasks and three transfer tasks, of each of which one is missing."""
+    results = {
+        "STS12": {
+            "pairs": 3108,
+            "subsets": {"MSRpar": {"pairs": 750, "spearman": 57.841, "pearson": 58.4}},
+            "aggregate": {
+                "all": {"spearman": 70.126, "pearson": 60.0},
+                "mean": {"spearman": 50.0, "pearson": 40.0},
+                "wmean": {"spearman": 55.0, "pearson": 45.0},
+            },
+        },
         "STS16": {"missing": "no folder STS16-en-test"},
-        "STSBenchmark": {"splits": {"test": {"pairs": 1379, "spearman": 80.0, "pearson": 81.0}}},
+        "STSBenchmark": {
+            "splits": {"test": {"pairs": 1379, "spearman": 80.0, "pearson": 81.0}},
+        },
         "MR": {"accuracy": 75.06, "dev_accuracy": 76.08, "examples": {"train": 10662}},
-        "MRPC": {"accuracy": 71.706, "dev_accuracy": 73.55, "f1": 80.43, "examples": {"train": 4076, "test": 1725}},
+        "MRPC": {
+            "accuracy": 71.706,
+            "dev_accuracy": 73.55,
+            "f1": 80.43,
+            "examples": {"train": 4076, "test": 1725},
+        },
         "CR": {"missing": "no folder CR"},
     }
-    add_averages(result, tuple(result), Protocol())
-    return result
+    add_averages(results, tuple(results), Protocol())
+    return results
 
 
-def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
-    lines = str(Evaluation(results(), {})).splitlines()
+# --- the table ---
+
+
+@pytest.fixture
+def lines():
+    """The lines of the printed table."""
+    return str(Evaluation(make_results(), {})).splitlines()
+
+
+def test_the_table_shows_the_sts_tasks_and_which_are_missing(lines):
     assert lines[:5] == [
         "mode test, spearman, aggregation all, x 100",
         "STS12  STS16  STSBenchmark   Avg.",
@@ -34,47 +61,136 @@ def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
         "Avg. over 2 of 3 tasks",
         "STS16 n/a: no folder STS16-en-test",
     ]
-    assert lines[6] == "mode test, accuracy, x 100" and lines[7].split() == ["MR", "MRPC", "CR", "Avg."]
-    assert lines[8].split() == ["75.06", "71.71", "n/a", "73.38"]
-    assert lines[9:] == ["Avg. over 2 of 3 tasks", "CR n/a: no folder CR"]
+
+
+def test_the_table_shows_the_transfer_tasks_and_which_are_missing(lines):
+    title, header, scores, *notes = lines[6:]
+    assert title == "mode test, accuracy, x 100"
+    assert header.split() == ["MR", "MRPC", "CR", "Avg."]
+    assert scores.split() == ["75.06", "71.71", "n/a", "73.38"]
+    assert notes == ["Avg. over 2 of 3 tasks", "CR n/a: no folder CR"]
+
+
+def test_a_missing_task_is_not_shown_as_zero(lines):
     assert "0.00" not in " ".join(lines).split()
 
 
+# --- averages ---
+
+
+def average(tasks, protocol):
+    results = make_results()
+    add_averages(results, tasks, protocol)
+    return results["average"]
+
+
 def test_the_average_uses_the_scores_of_the_protocol():
-    result = results()
-    add_averages(result, ("STS12", "STSBenchmark", "STS16"), Protocol("test", "wmean", "pearson"))
-    assert result["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
-    add_averages(result, ("STS16",), Protocol())
-    assert result["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
-    assert "n/a" in str(Evaluation({"STS16": result["STS16"], "average": result["average"]}, {}))
+    tasks = ("STS12", "STSBenchmark", "STS16")
+    assert average(tasks, Protocol("test", "wmean", "pearson")) == {
+        "value": (45.0 + 81.0) / 2,
+        "tasks": ["STS12", "STSBenchmark"],
+        "missing": ["STS16"],
+    }
 
 
-def test_results_are_written_and_read_back(tmp_path):
+def test_there_is_no_average_over_missing_tasks():
+    assert average(("STS16",), Protocol()) == {"value": None, "tasks": [], "missing": ["STS16"]}
+
+
+def test_an_average_over_missing_tasks_is_printed_as_missing():
+    results = {"STS16": {"missing": "no folder"}, "average": average(("STS16",), Protocol())}
+    assert "n/a" in str(Evaluation(results, {}))
+
+
+# --- files ---
+
+
+@pytest.fixture
+def file(tmp_path):
+    """The file of some results, in a folder that is made for it; their scores are beside it."""
     subset = {"predicted": np.array([0.1, 0.2]), "gold": np.array([1.0, 2.0])}
-    scores = {"STS12": {"MSRpar": subset}, "org/name": {"pairs": {"gold": np.array([3.0])}}}
-    document = {"model": "m", "protocol": describe_protocol(Protocol()), "results": results()}
-    write_results(tmp_path / "new" / "results.json", document, scores)
-    written = json.loads((tmp_path / "new/results.json").read_text())
+    scores = {
+        "STS12": {"MSRpar": subset},
+        "org/name": {"pairs": {"gold": np.array([3.0])}},
+    }
+    document = {
+        "model": "m",
+        "protocol": describe_protocol(Protocol()),
+        "results": make_results(),
+    }
+    path = tmp_path / "new" / "results.json"
+    write_results(path, document, scores)
+    return path
+
+
+def test_results_are_written_with_every_aggregation(file):
+    written = json.loads(file.read_text())
     assert written["results"]["STS12"]["aggregate"]["wmean"]["spearman"] == 55.0
+
+
+def test_results_are_written_with_their_protocol(file):
+    written = json.loads(file.read_text())
     assert written["protocol"]["metric"] == "spearman"
-    settings = {"optimizer": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4, "folds": 10}
-    assert written["protocol"]["classifier"].items() >= settings.items()
-    fast = {"optimizer": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2, "folds": 5}
-    assert describe_protocol(Protocol("fasttest"))["classifier"].items() >= fast.items()
-    read, read_scores = read_results(tmp_path / "new/results.json")
-    assert read["results"] == written["results"]
-    assert read_scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
-    assert read_scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
-    (tmp_path / "new/results.scores.npz").unlink()
-    assert read_results(tmp_path / "new/results.json")[1] == {}
+
+
+def test_results_are_read_back(file):
+    document, _ = read_results(file)
+    assert document == json.loads(file.read_text())
+
+
+def test_scores_are_read_back(file):
+    _, scores = read_results(file)
+    assert scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
+
+
+def test_scores_of_a_task_with_a_slash_in_its_name_are_read_back(file):
+    _, scores = read_results(file)
+    assert scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
+
+
+def test_results_are_read_without_their_scores(file):
+    file.with_name("results.scores.npz").unlink()
+    _, scores = read_results(file)
+    assert scores == {}
+
+
+@pytest.mark.parametrize(
+    "mode, settings",
+    [
+        (
+            "test",
+            {
+                "optimizer": "adam",
+                "batch_size": 64,
+                "tenacity": 5,
+                "epoch_size": 4,
+                "folds": 10,
+            },
+        ),
+        (
+            "fasttest",
+            {
+                "optimizer": "rmsprop",
+                "batch_size": 128,
+                "tenacity": 3,
+                "epoch_size": 2,
+                "folds": 5,
+            },
+        ),
+    ],
+)
+def test_a_protocol_names_the_settings_of_its_classifier(mode, settings):
+    described = describe_protocol(Protocol(mode))["classifier"]
+    assert settings.items() <= described.items()
 
 
 @pytest.mark.parametrize("flag", [0x01, 0x40], ids=["encryption", "strong encryption"])
-def test_a_file_of_scores_with_a_damaged_flag_is_named(tmp_path, flag):
-    write_results(tmp_path / "e.json", {"results": {}}, {"STS12": {"all": {"predicted": np.ones(3)}}})
-    content = bytearray((tmp_path / "e.scores.npz").read_bytes())
-    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the headers of a member, and their flags
+def test_a_file_of_scores_with_a_damaged_flag_is_named(file, flag):
+    scores = file.with_name("results.scores.npz")
+    content = bytearray(scores.read_bytes())
+    # The two headers of the first member, and the place of their flags.
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(signature) + offset] |= flag
-    (tmp_path / "e.scores.npz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"e\.scores\.npz: damaged .*evaluate the model again"):
-        read_results(tmp_path / "e.json")
+    scores.write_bytes(content)
+    with pytest.raises(ValueError, match=r"results\.scores\.npz: damaged .*evaluate the model again"):
+        read_results(file)

@@ -118,3 +118,16 @@ def test_a_decoder_without_dropout_is_refused_with_advice(save_decoder, tmp_path
     trainer = trainer_of(save_decoder(), tmp_path, rate=None)
     with pytest.raises(ValueError, match="attention_dropout = 0.0.*attention_dropout=0.3 for Llama"):
         trainer.train()
+
+
+def test_a_decoder_whose_texts_all_begin_alike_is_evaluated_before_training(save_decoder, decoder_tokenizer, tmp_path):
+    """Llama puts the same token before each text, which sees nothing of it."""
+    decoder_tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", EOS)]
+    )
+    model = AutoModelForCL.from_pretrained(save_decoder(initializer_range=0.2), pooler_type="lasttoken")
+    pairs = {"sentence1": sentences(24), "sentence2": sentences(24, seed=1), "score": list(range(24))}
+    rows = {"anchor": sentences(24), "positive": sentences(24, seed=1)}
+    trainer = make(tmp_path, None, rows, model, dev_set=pairs, eval_strategy="steps", eval_steps=4)
+    trainer.train()
+    assert trainer.results.dev.initial.step == 0

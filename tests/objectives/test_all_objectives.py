@@ -1,5 +1,6 @@
 """Every objective: two processes equal one, and half precision is compared in float32."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from relation_helpers import embedded
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf.objectives import EncodedBatch, build_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
 from simcse_hf.objectives.base import named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
@@ -39,6 +40,8 @@ CASES = [
     ("simcse", SIMCSE, 2),
     ("simcse", SIMCSE, 3),
     ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
+    ("simcse", {"negatives": "own", "mask_duplicates": True}, 3),
+    ("simcse", {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1}, 3),
     ("matryoshka", {}, 3),
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
@@ -53,19 +56,26 @@ CASES = [
     ("distill", {}, 3),
     ("distill", {"loss": "listnet"}, 2),
     ("distill", {"loss": "listmle"}, 3),
-    ("distill", {"loss": "vectors", "teacher_dim": 4}, 1),
+    ("distill", {"loss": "vectors", "keep_projection": False}, 1),
     *[(name, options, rows) for name, options in LABELLED for rows in RELATIONS.values()],
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
     *[
         ("distill", {"loss": loss} | more, RELATIONS["other numbers of hypotheses"])
-        for loss, more in {"similarities": {}, "vectors": {"teacher_dim": 4}, "listnet": {}}.items()
+        for loss, more in {"similarities": {}, "vectors": {"keep_projection": False}, "listnet": {}}.items()
     ],
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
     *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
+    *[("simcse", {"negatives": n}, RELATIONS["other numbers of hypotheses"]) for n in ("own", "batch+documents")],
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
+
+
+def test_every_objective_has_a_line_in_the_tables_above():
+    named = {part for name, *_ in CASES for part in re.findall("[a-z_]+", name)}
+    own = {name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.")}
+    assert own <= named | {*WITH_ENCODER}
 
 
 def batch_of(columns, dtype=torch.float64):
@@ -111,6 +121,8 @@ class Encoded(nn.Module):
             self.objective = build_objective("simcse", DIM, {"matryoshka_dims": [2, 5]} | options)
         else:
             self.objective = build_objective(name, DIM, options)
+        if name == "distill":
+            self.objective.attach(SimpleNamespace(teacher_dim=4))
         if name == "is_bert":
             self.objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
         self.double()

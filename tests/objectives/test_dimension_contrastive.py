@@ -8,71 +8,121 @@ from torch import nn
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.base import named_losses
 
-SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
-WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
-PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
+SIZES = pytest.mark.parametrize("rows, dim", [(2, 3), (4, 4), (7, 3), (5, 11)])
 
 
 def unprojected(name, dim, **options):
+    """The objective without its projector."""
     objective = build_objective(name, dim, {"projector_dim": 4} | options)
     objective.project = lambda batch: batch.embeddings.unbind(1)
     return objective
 
 
+def mean(values):
+    return sum(values) / len(values)
+
+
+# --- Barlow Twins ---
+
+
+def standardised(values):
+    """The values of a dimension with mean 0 and variance 1."""
+    middle = mean(values)
+    variance = mean([(value - middle) ** 2 for value in values])
+    return [(value - middle) / (variance + 1e-5) ** 0.5 for value in values]
+
+
 def slow_barlow_twins(views, weight):
-    """Slow reference: Eq. 1 and 2, one entry at a time."""
-    rows, _, dim = views.shape
-
-    def standardised(column):
-        mean = sum(column) / rows
-        variance = sum((x - mean) ** 2 for x in column) / rows
-        return [(x - mean) / (variance + 1e-5) ** 0.5 for x in column]
-
-    first, second = ([standardised(list(views[:, v, i])) for i in range(dim)] for v in (0, 1))
+    """Eq. 1 and 2, one entry of the cross-correlation at a time."""
+    _, _, dim = views.shape
     loss = 0
     for i in range(dim):
         for j in range(dim):
-            c = sum(x * y for x, y in zip(first[i], second[j], strict=True)) / rows
-            loss = loss + ((1 - c) ** 2 if i == j else weight * c**2)
+            first = standardised(list(views[:, 0, i]))
+            second = standardised(list(views[:, 1, j]))
+            correlation = mean([x * y for x, y in zip(first, second, strict=True)])
+            term = (1 - correlation) ** 2 if i == j else weight * correlation**2
+            loss = loss + term
     return loss
 
 
-def slow_vicreg(views):
-    """Slow reference: the unweighted terms, one entry at a time."""
-    rows, _, dim = views.shape
-    invariance = sum((views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)) / (rows * dim)
-    variance, covariance = 0, 0
-    for v in (0, 1):
-        means = [sum(views[n, v, i] for n in range(rows)) / rows for i in range(dim)]
-        for i in range(dim):
-            for j in range(dim):
-                products = [(views[n, v, i] - means[i]) * (views[n, v, j] - means[j]) for n in range(rows)]
-                entry = sum(products) / (rows - 1)
-                if i == j:
-                    lacking = 1 - (entry + 1e-4) ** 0.5
-                    variance = variance + (lacking if lacking > 0 else 0 * lacking) / (2 * dim)
-                else:
-                    covariance = covariance + entry**2 / dim
-    return [invariance, variance, covariance]
-
-
-@pytest.mark.parametrize("rows, dim", SIZES)
+@SIZES
 @pytest.mark.parametrize("weight", [0.0051, 1.0, 0])
 def test_barlow_twins_and_its_gradient_match_a_slow_reference(rows, dim, weight):
     views = torch.randn(rows, 2, dim, dtype=torch.float64, requires_grad=True)
-    loss = unprojected("barlow_twins", dim, off_diagonal_weight=weight)(EncodedBatch(views))
-    expected = slow_barlow_twins(views, weight)
-    assert_same(loss, expected, views, rtol=1e-8)
+    objective = unprojected("barlow_twins", dim, off_diagonal_weight=weight)
+    assert_same(objective(EncodedBatch(views)), slow_barlow_twins(views, weight), views, rtol=1e-8)
 
 
-@pytest.mark.parametrize("rows, dim", SIZES)
+# --- VICReg ---
+
+
+def slow_invariance(views):
+    """The mean squared difference of the two views."""
+    rows, _, dim = views.shape
+    squares = [(views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)]
+    return mean(squares)
+
+
+def covariance(first, second):
+    """That of two dimensions of a view, without bias."""
+    products = (first - mean(list(first))) * (second - mean(list(second)))
+    return sum(products) / (len(products) - 1)
+
+
+def slow_variance(views):
+    """By how much the deviation of each dimension is less than 1, averaged over the views."""
+    _, _, dim = views.shape
+    total = 0
+    for view in views.unbind(1):
+        for i in range(dim):
+            deviation = (covariance(view[:, i], view[:, i]) + 1e-4) ** 0.5
+            total = total + (1 - deviation).clamp(min=0)
+    return total / (2 * dim)
+
+
+def slow_covariance(views):
+    """The squared covariances of different dimensions, summed over the views."""
+    _, _, dim = views.shape
+    total = 0 * views.sum()
+    for view in views.unbind(1):
+        for i in range(dim):
+            for j in range(dim):
+                if i != j:
+                    total = total + covariance(view[:, i], view[:, j]) ** 2
+    return total / dim
+
+
+@SIZES
 @pytest.mark.parametrize("scale", [0.3, 1.0])
-def test_every_term_of_vicreg_and_its_gradient_match_a_slow_reference(rows, dim, scale):
+@pytest.mark.parametrize(
+    "name, weight, slow_term",
+    [
+        ("invariance", 2.0, slow_invariance),
+        ("variance", 3.0, slow_variance),
+        ("covariance", 0.5, slow_covariance),
+    ],
+)
+def test_each_term_of_vicreg_and_its_gradient_match_a_slow_reference(
+    rows,
+    dim,
+    scale,
+    name,
+    weight,
+    slow_term,
+):
     views = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
-    terms = unprojected("vicreg", dim, **WEIGHTS)(EncodedBatch(views))
-    assert list(terms) == PARTS
-    for loss, expected, weight in zip(terms.values(), slow_vicreg(views), WEIGHTS.values(), strict=True):
-        assert_same(loss, weight * expected, views, rtol=1e-8, atol=1e-12)
+    terms = unprojected("vicreg", dim, **{f"{name}_weight": weight})(EncodedBatch(views))
+    expected = weight * slow_term(views)
+    assert_same(terms[f"{name}_loss"], expected, views, rtol=1e-8, atol=1e-12)
+
+
+def test_vicreg_names_its_terms():
+    terms = unprojected("vicreg", 3)(EncodedBatch(torch.randn(4, 2, 3)))
+    assert list(terms) == ["invariance_loss", "variance_loss", "covariance_loss"]
+
+
+# --- both ---
 
 
 @pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
@@ -81,21 +131,36 @@ def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(ro
     views = torch.randn(rows, 2, dim)
     views[:, :, 1] = 3.0
     views.requires_grad_()
-    loss = sum(named_losses(unprojected(name, dim).eval()(EncodedBatch(views))).values())
+    terms = unprojected(name, dim).eval()(EncodedBatch(views))
+    loss = sum(named_losses(terms).values())
     loss.backward()
-    assert loss.isfinite() and views.grad.isfinite().all()
+    assert loss.isfinite()
+    assert views.grad.isfinite().all()
+
+
+def test_the_projector_has_the_papers_layers():
+    projector = build_objective("barlow_twins", 4, {"projector_dim": 6}).projector
+    shapes = [tuple(parameter.shape) for parameter in projector.parameters()]
+    assert shapes == [
+        *[(6, 4), (6,), (6,)],
+        *[(6, 6), (6,), (6,)],
+        (6, 6),
+    ]
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_layers_are_those_of_the_paper_with_the_statistics_of_the_batch(training):
+def test_the_projector_uses_the_statistics_of_the_batch_also_in_evaluation(training):
     objective = build_objective("barlow_twins", 4, {"projector_dim": 6}).double().train(training)
-    projector = objective.projector
-    shapes = [tuple(p.shape) for p in projector.parameters()]
-    assert shapes == [(6, 4), (6,), (6,), (6, 6), (6,), (6,), (6, 6)]
-    x = torch.randn(5, 2, 4)
-    first, second, third = (layer.weight for layer in projector if isinstance(layer, nn.Linear))
+    linear = [layer for layer in objective.projector if isinstance(layer, nn.Linear)]
+    first, second, third = (layer.weight.T for layer in linear)
     norm = nn.BatchNorm1d(6, affine=False).double()
-    for view, projected in enumerate(objective.project(EncodedBatch(x))):
-        expected = norm(norm(x[:, view].double() @ first.T).relu() @ second.T).relu() @ third.T
-        torch.testing.assert_close(projected, expected, rtol=1e-10, atol=1e-10)
+    batch = torch.randn(5, 2, 4)
+    projected = objective.project(EncodedBatch(batch))
+    for view, found in zip(batch.double().unbind(1), projected, strict=True):
+        expected = norm(norm(view @ first).relu() @ second).relu() @ third
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_projector_is_as_wide_as_the_papers_by_default():
+    objective = build_objective("barlow_twins", 4, {"projector_dim": 6})
     assert objective.options["projector_dim"] == 8192

@@ -53,6 +53,56 @@ def test_all_variants_equal_their_terms(
     assert_same(fast, slow, [everything] if extra is None else [everything, extra], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("margin", [None, 0.1])
+@pytest.mark.parametrize("duplicates", [False, True])
+@pytest.mark.parametrize("columns, queue", [(4, 0), (5, 3)])
+@pytest.mark.parametrize("negatives", ["own", "batch+queries", "batch+documents", "all"])
+def test_each_choice_of_negatives_equals_its_terms(negatives, columns, queue, duplicates, margin, form):
+    embeddings, extra = draw(6, columns, seed=1), draw(1, queue, seed=3)[0] if queue else None
+    ids = torch.randint(0, 12, (6, columns), generator=torch.Generator().manual_seed(4)) if duplicates else None
+    loss = InfoNCE(0.2, hard_negative_weight=0.7, false_negative_margin=margin, negatives=negatives)(
+        embeddings, extra_negatives=extra, text_ids=ids
+    )
+    more = {"ids": ids, "margin": math.inf if margin is None else margin, "extra": [] if extra is None else extra}
+    slow = slow_info_nce(embeddings, 0.2, 0.7, negatives=negatives, **more)
+    assert_same(loss, slow, [embeddings] if extra is None else [embeddings, extra], rtol=1e-6, atol=1e-9)
+
+
+def test_all_negatives_without_hard_ones_are_the_denominator_of_qwen3_embedding():
+    """Equation 1, for pairs: with m_ij = 1, three sums over the other rows."""
+    embeddings = draw(5)
+    queries, documents = torch.nn.functional.normalize(embeddings, dim=-1).unbind(1)
+    losses = []
+    for i in range(5):
+        positive = (queries[i] @ documents[i] / 0.1).exp()
+        total = positive
+        for j in set(range(5)) - {i}:
+            for one, other in ((queries[i], queries[j]), (documents[i], documents[j]), (queries[i], documents[j])):
+                total = total + (one @ other / 0.1).exp()
+        losses.append(-(positive / total).log())
+    assert_same(InfoNCE(0.1, negatives="all")(embeddings), sum(losses) / 5, embeddings, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("negatives", ["own", "batch+queries", "batch+documents", "all"])
+def test_each_choice_of_negatives_reads_rows_of_unequal_length(negatives, guided, form):
+    embeddings = draw(4, 4)
+    present = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    rows = [row[there] for row, there in zip(embeddings, present, strict=True)]
+    guide = torch.nn.functional.normalize(embeddings.detach(), dim=-1) if guided else None  # as the loss sees them
+    loss = InfoNCE(negatives=negatives)(embeddings, present=present, guide=guide)
+    slow = slow_info_nce(rows, negatives=negatives, margin=0.0 if guided else math.inf)
+    assert_same(loss, slow, embeddings, rtol=1e-6, atol=1e-9)
+
+
+def test_own_negatives_are_told_from_the_positive_without_other_rows():
+    embeddings = draw(4, 3)
+    losses = InfoNCE(negatives="own")(embeddings, reduction="none")
+    for number in range(4):
+        alone = InfoNCE(negatives="own")(embeddings[number : number + 1])
+        assert losses[number].item() == pytest.approx(alone.item(), rel=1e-9)
+
+
 def test_gradient_stays_accurate_where_the_loss_is_nearly_zero(form):
     """softmax(positive) rounds to 1 in float32 there, and 1 - softmax to 0."""
     generator = torch.Generator().manual_seed(0)
@@ -160,6 +210,22 @@ def test_settings_and_options_reach_the_loss():
     assert objective.needs_text_ids and not build_objective("simcse", DIM, settings).needs_text_ids
     expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
     assert objective(EncodedBatch(embeddings, {"text_ids": ids})).item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("negatives", ["own", "all"])
+def test_the_choice_of_negatives_holds_at_every_width_and_without_training(negatives):
+    embeddings = draw(6, 4)
+    objective = build_objective("simcse", DIM, {"negatives": negatives, "matryoshka_dims": [3]}).eval()
+    losses = objective(EncodedBatch(embeddings))
+    for width in (DIM, 3):
+        slow = slow_info_nce(embeddings[..., :width], negatives=negatives)
+        assert losses[f"loss_{width}"].item() == pytest.approx(slow.item(), rel=1e-9)
+
+
+def test_the_card_names_the_negatives_and_their_paper():
+    own, qwen = (build_objective("simcse", DIM, {"negatives": negatives}) for negatives in ("own", "all"))
+    assert own.summary.endswith("the row's own hard negatives alone")
+    assert "qwen3-embedding" in qwen.papers
 
 
 @pytest.mark.parametrize("options", [{}, {"mask_duplicates": True}, {"false_negative_margin": 0.1}])

@@ -6,31 +6,38 @@ from objective_helpers import assert_same
 
 from simcse_hf.objectives import EncodedBatch, build_objective
 
-CASES = [(2, 3, 1), (8, 5, 7), (9, 5, 7), (5, 4, 2), (12, 16, 11)]  # rows, dimensions, negatives a positive
 
-
-def objective_of(dim, negatives=7):
+def contrastive_tension(dim, negatives=7):
     return build_objective("contrastive_tension", dim, {"negatives_per_positive": negatives})
 
 
-def reference(vectors, negatives):
-    """Slow reference: the mean binary cross-entropy, pair by pair."""
-    rows, losses = len(vectors), []
+def slow_loss(vectors, negatives):
+    """The mean binary cross-entropy, pair by pair: each row with itself, and with the rows after it."""
+    rows = len(vectors)
+    losses = []
     for i in range(rows):
-        for k in range(negatives + 1):
-            probability = (vectors[i, 0] * vectors[(i + k) % rows, 1]).sum().sigmoid()
-            losses.append(-(1 - probability if k else probability).log())
+        for step in range(negatives + 1):
+            first = vectors[i, 0]
+            second = vectors[(i + step) % rows, 1]
+            probability = (first * second).sum().sigmoid()
+            is_positive = step == 0
+            losses.append(-(probability if is_positive else 1 - probability).log())
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("rows, dim, negatives", CASES)
+@pytest.mark.parametrize(
+    "rows, dim, negatives",
+    [(2, 3, 1), (8, 5, 7), (9, 5, 7), (5, 4, 2), (12, 16, 11)],
+)
 @pytest.mark.parametrize("scale", [0.2, 1.5])
 def test_loss_and_gradient_match_a_slow_reference(rows, dim, negatives, scale):
     vectors = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
-    assert_same(objective_of(dim, negatives)(EncodedBatch(vectors)), reference(vectors, negatives), vectors)
+    loss = contrastive_tension(dim, negatives)(EncodedBatch(vectors))
+    assert_same(loss, slow_loss(vectors, negatives), vectors)
 
 
 @pytest.mark.parametrize("rows, negatives", [(1, 0), (3, 2)])
 def test_a_small_evaluation_batch_uses_all_its_other_rows(rows, negatives):
     vectors = torch.randn(rows, 2, 4, dtype=torch.float64)
-    assert objective_of(4).eval()(EncodedBatch(vectors)).item() == pytest.approx(reference(vectors, negatives).item())
+    loss = contrastive_tension(4).eval()(EncodedBatch(vectors))
+    assert loss.item() == pytest.approx(slow_loss(vectors, negatives).item())

@@ -1,4 +1,4 @@
-"""DeCLUTR: the paper's NT-Xent, with one process and with several."""
+"""DeCLUTR: the paper's NT-Xent, and the masked-LM loss of the anchors."""
 
 import pytest
 import torch
@@ -9,68 +9,140 @@ from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
 from simcse_hf.objectives.masked_lm import mask_batch
 
-CASES = [(1, 1, 2), (1, 2, 3), (2, 2, 6), (3, 1, 6)]  # anchors, positives, columns
+# --- the contrastive loss ---
 
 
-def vectors_of(rows, columns, dim=5, seed=0):
-    return torch.randn(rows, columns, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def random_vectors(rows, columns, dim=5):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64)
 
 
-def reference(vectors, anchors, temperature):
+def slow_nt_xent(vectors, anchors, temperature):
     """NT-Xent of each anchor and the mean of its positives."""
     groups = vectors.reshape(len(vectors) * anchors, -1, vectors.shape[-1])
-    views = [(group[0], sum(group[1:]) / (len(group) - 1)) for group in groups]
+    views = []
+    for anchor, *positives in groups:
+        mean_of_positives = sum(positives) / len(positives)
+        views.append((anchor, mean_of_positives))
     return slow_info_nce(views, temperature, symmetric=True)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7])
-@pytest.mark.parametrize("anchors, positives, columns", CASES)
+@pytest.mark.parametrize("anchors, columns", [(1, 2), (1, 3), (2, 6), (3, 6)])
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 2.0])
-def test_loss_and_gradient_match_a_slow_reference(rows, anchors, positives, columns, temperature):
-    vectors = vectors_of(rows, columns).requires_grad_()
+def test_loss_and_gradient_match_a_slow_reference(rows, anchors, columns, temperature):
+    vectors = random_vectors(rows, columns).requires_grad_()
     loss = DeCLUTR(5, temperature, anchors)(EncodedBatch(vectors))
-    assert_same(loss, reference(vectors, anchors, temperature), vectors)
+    assert_same(loss, slow_nt_xent(vectors, anchors, temperature), vectors)
 
 
 def test_rows_of_an_anchor_and_a_list_of_positives_may_have_relations():
-    vectors = vectors_of(3, 3)
-    relations = torch.zeros(3, 2, dtype=torch.long)
+    vectors = random_vectors(3, 3)
+    all_positive = torch.zeros(3, 2, dtype=torch.long)
     objective = DeCLUTR(5)
-    assert objective(EncodedBatch(vectors, {"relations": relations})) == objective(EncodedBatch(vectors))
+    with_relations = objective(EncodedBatch(vectors, {"relations": all_positive}))
+    assert with_relations == objective(EncodedBatch(vectors))
 
 
 # --- the masked-LM loss of the anchors ---
 
 
-def masking_every_third_token(ids):
-    chosen = (torch.arange(ids.shape[-1]) % 3 == 1) & (ids > MASK)
+def mask_every_third_word(ids):
+    place = torch.arange(ids.shape[-1])
+    chosen = (place % 3 == 1) & (ids > MASK)
     return torch.where(chosen, MASK, ids), torch.where(chosen, ids, -100)
 
 
-@pytest.mark.parametrize("matryoshka_dims", [[], [16]])
-@pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
-def test_anchors_are_masked_and_give_both_losses_from_one_pass(anchors, columns, matryoshka_dims):
-    settings = {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0, "matryoshka_dims": matryoshka_dims}
-    model, batch = model_of("declutr", {"anchors": anchors}, **settings), random_batch(4, columns)
-    masked = mask_batch(batch, masking_every_third_token, model.objective.mlm_columns(columns))
-    for column in range(columns):
-        is_anchor = column % (columns // anchors) == 0
-        assert bool((masked["input_ids"][:, column] == MASK).any()) == is_anchor
-        assert bool((masked["mlm_targets"][:, column] != -100).any()) == is_anchor
+ANCHORS_AND_COLUMNS = pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
+WIDTHS = pytest.mark.parametrize("widths", [[32], [32, 16]])
+
+
+@pytest.fixture
+def widths():
+    """By default, whole embeddings only."""
+    return [32]
+
+
+@pytest.fixture
+def model(anchors, widths):
+    return model_of(
+        "declutr",
+        {"anchors": anchors},
+        pooler_type="avg",
+        do_mlm=True,
+        mlm_weight=1.0,
+        matryoshka_dims=widths[1:],
+    )
+
+
+@pytest.fixture
+def batch(model, columns):
+    """Rows of anchors and their positives, in which words of the anchors are masked."""
+    masked_columns = model.objective.mlm_columns(columns)
+    return mask_batch(random_batch(4, columns), mask_every_third_word, masked_columns)
+
+
+def stock_states(model, batch):
+    """The hidden states of the stock encoder, of shape `(4, columns, 9, 32)`."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return model.bert(**flat(inputs)).last_hidden_state.view(*batch["input_ids"].shape, 32)
+
+
+def slow_contrastive_loss(model, batch, anchors, widths):
+    """The sum over the widths of NT-Xent of the mean-pooled states."""
+    mask = batch["attention_mask"][..., None]
+    vectors = (stock_states(model, batch) * mask).sum(2) / mask.sum(2)
+    return sum(slow_nt_xent(vectors[..., :width], anchors, 0.05) for width in widths)
+
+
+def slow_masked_lm_loss(model, batch):
+    targets = batch["mlm_targets"]
+    is_target = targets != -100
+    logits = model._stock_mlm_head.logits(stock_states(model, batch)[is_target])
+    return torch.nn.functional.cross_entropy(logits, targets[is_target])
+
+
+@ANCHORS_AND_COLUMNS
+def test_anchors_are_masked_and_positives_are_not(batch, anchors, columns):
+    has_mask = (batch["input_ids"] == MASK).any(2).any(0)
+    is_anchor = torch.arange(columns) % (columns // anchors) == 0
+    assert torch.equal(has_mask, is_anchor)
+
+
+@ANCHORS_AND_COLUMNS
+def test_words_of_anchors_are_predicted_and_those_of_positives_are_not(batch, anchors, columns):
+    has_target = (batch["mlm_targets"] != -100).any(2).any(0)
+    is_anchor = torch.arange(columns) % (columns // anchors) == 0
+    assert torch.equal(has_target, is_anchor)
+
+
+@WIDTHS
+@ANCHORS_AND_COLUMNS
+def test_both_losses_come_from_one_pass(model, batch):
     passes = []
     model.bert.encoder.register_forward_hook(lambda *_: passes.append(1))
-    output = model(**masked)
+    model(**batch)
     assert len(passes) == 1
-    # The reference encodes the masked anchors and the positives with the stock encoder.
-    inputs = {"input_ids": masked["input_ids"], "attention_mask": batch["attention_mask"]}
-    hidden = model.bert(**flat(inputs)).last_hidden_state.view(4, columns, 9, 32)
-    mask = batch["attention_mask"][..., None]
-    vectors = (hidden * mask).sum(2) / mask.sum(2)
-    widths = [32, *matryoshka_dims]
-    expected = sum(reference(vectors[..., :width], anchors, 0.05) for width in widths)
-    torch.testing.assert_close(output.contrastive_loss, expected)
-    targets = masked["mlm_targets"]
-    logits = model._stock_mlm_head.logits(hidden[targets != -100])
-    masked_lm = torch.nn.functional.cross_entropy(logits, targets[targets != -100])
-    assert output.mlm_loss.item() == pytest.approx(masked_lm.item(), rel=1e-5)  # its logits are in float32
-    assert output.loss.item() == pytest.approx((expected + masked_lm).item(), rel=1e-5)
+
+
+@WIDTHS
+@ANCHORS_AND_COLUMNS
+def test_the_contrastive_loss_is_that_of_masked_anchors_and_positives(model, batch, anchors, widths):
+    expected = slow_contrastive_loss(model, batch, anchors, widths)
+    torch.testing.assert_close(model(**batch).contrastive_loss, expected)
+
+
+@WIDTHS
+@ANCHORS_AND_COLUMNS
+def test_the_masked_lm_loss_is_that_of_the_stock_encoder_and_its_head(model, batch):
+    expected = slow_masked_lm_loss(model, batch)
+    # Its logits are in float32.
+    assert model(**batch).mlm_loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@WIDTHS
+@ANCHORS_AND_COLUMNS
+def test_the_loss_is_the_sum_of_both(model, batch, anchors, widths):
+    contrastive = slow_contrastive_loss(model, batch, anchors, widths)
+    expected = contrastive + slow_masked_lm_loss(model, batch)
+    assert model(**batch).loss.item() == pytest.approx(expected.item(), rel=1e-5)

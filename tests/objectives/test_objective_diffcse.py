@@ -3,8 +3,8 @@
 import pytest
 import torch
 from conftest import CLS, MASK, PAD, SEP, random_batch, tiny_config
-from objective_helpers import assert_same, masked_lm_folder
-from objective_helpers import diffcse as model_of
+from objective_helpers import assert_same, diffcse, masked_lm_folder
+from torch.nn.functional import batch_norm
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
@@ -15,8 +15,24 @@ SPECIAL = {0, PAD, CLS, SEP, MASK}
 
 
 @pytest.fixture
-def generator(tmp_path, tokenizer):
+def make_generator(tmp_path, tokenizer):
+    """`make_generator(**changes)` writes a masked-LM with these changes to its config, and returns its folder."""
     return lambda **changes: masked_lm_folder(tmp_path / "generator", tokenizer, **changes)
+
+
+@pytest.fixture
+def generator(make_generator):
+    return make_generator()
+
+
+def leave_empty(batch, rows, column):
+    """Make a sentence of some rows all padding."""
+    batch["input_ids"][rows, column] = PAD
+    batch["attention_mask"][rows, column] = 0
+    return batch
+
+
+# --- the loss ---
 
 
 def masks_of_the_objective(model, ids, seed):
@@ -25,113 +41,219 @@ def masks_of_the_objective(model, ids, seed):
     return mask_tokens(ids, model.objective._masker)[0]
 
 
-def with_first_position(encoder, ids, vector):
+def states_with_first_position(encoder, ids, vector):
     """Hidden states of one sentence whose first position is `vector` in the output of the embedding layer."""
-    hook = encoder.embeddings.register_forward_hook(lambda _, __, out: torch.cat([vector[None, None], out[:, 1:]], 1))
-    hidden = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
+
+    def replace_first(_, __, embedded):
+        return torch.cat([vector[None, None], embedded[:, 1:]], dim=1)
+
+    hook = encoder.embeddings.register_forward_hook(replace_first)
+    states = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
     hook.remove()
-    return hidden
+    return states
 
 
-def slow_parts(model, batch, masked):
-    """Compute the mean cross-entropy, one sentence and one token at a time, and count the replaced tokens."""
+def edited_by_generator(generator, text, masked):
+    """The tokens of a sentence, in which each word is the one that the generator finds most likely."""
+    best = generator(masked[None]).logits[0].argmax(-1).tolist()
+    return [token if token in SPECIAL else new for token, new in zip(text, best, strict=True)]
+
+
+def token_losses(model, text, masked):
+    """The binary cross-entropy of each word of a sentence, and whether the word was replaced."""
     objective = model.objective
-    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    masked_lm = objective._generator[0]
-    total, count, replaced = 0.0, 0, 0
-    for row in range(len(ids)):
-        length = int(mask[row].sum())
-        if not length:
+    edited = edited_by_generator(objective._generator[0], text, masked)
+    embedding = model.embed(torch.tensor([text]))[0]
+    states = states_with_first_position(objective.discriminator, edited, embedding)
+    weight = objective.classifier.weight[0]
+    bias = objective.classifier.bias[0]
+    losses = []
+    is_replaced = []
+    for place, token in enumerate(text):
+        if token in SPECIAL:
             continue
-        text = ids[row, :length].tolist()
-        words = [t for t in range(length) if text[t] not in SPECIAL]
-        best = masked_lm(masked[row : row + 1, :length]).logits[0].argmax(-1)
-        edited = [int(best[t]) if t in words else token for t, token in enumerate(text)]
-        hidden = with_first_position(objective.discriminator, edited, model.embed(torch.tensor([text]))[0])
-        for t in words:
-            chance = torch.sigmoid((objective.classifier.weight[0] * hidden[t]).sum() + objective.classifier.bias[0])
-            other = edited[t] != text[t]
-            total = total - (chance if other else 1 - chance).log()
-            count, replaced = count + 1, replaced + other
-    return total / count, replaced
+        replaced = edited[place] != token
+        probability = torch.sigmoid((weight * states[place]).sum() + bias)
+        losses.append(-(probability if replaced else 1 - probability).log())
+        is_replaced.append(replaced)
+    return losses, is_replaced
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "modernbert", "deberta-v2"])
+def slow_loss(model, batch, masked):
+    """The mean cross-entropy, one sentence and one token at a time; some token must be replaced."""
+    ids = batch["input_ids"].flatten(0, 1)
+    lengths = batch["attention_mask"].flatten(0, 1).sum(1).tolist()
+    losses = []
+    is_replaced = []
+    for row, length in enumerate(lengths):
+        if length:
+            found = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
+            losses += found[0]
+            is_replaced += found[1]
+    assert any(is_replaced)
+    return sum(losses) / len(losses)
+
+
+FAMILIES = pytest.mark.parametrize(
+    "model_type",
+    ["bert", "roberta", "distilbert", "modernbert", "deberta-v2"],
+)
+
+
+@FAMILIES
 @pytest.mark.parametrize("rows, sentences, length", [(3, 2, 6), (4, 3, 11)])
 def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, sentences, length):
-    model, batch = model_of(generator(), model_type), random_batch(rows, sentences, length=length)
+    model = diffcse(generator, model_type)
+    batch = random_batch(rows, sentences, length=length)
     masked = masks_of_the_objective(model, batch["input_ids"].flatten(0, 1), seed=5)
+    expected = 0.5 * slow_loss(model, batch, masked)
     torch.manual_seed(5)
-    output = model(**batch)
-    expected, replaced = slow_parts(model, batch, masked)
-    assert replaced > 0
+    found = model(**batch).parts["replaced_tokens"]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert_same(found, expected, trained, rtol=1e-6)
+
+
+def test_the_loss_is_the_sum_of_its_parts(generator):
+    output = diffcse(generator)(**random_batch(3, 2))
     assert output.loss.item() == pytest.approx(sum(output.parts.values()).item())
-    trained = [p for p in model.parameters() if p.requires_grad]
-    assert_same(output.parts["replaced_tokens"], 0.5 * expected, trained, rtol=1e-6)
+
+
+@FAMILIES
+def test_evaluation_replaces_no_tokens_and_draws_nothing(generator, model_type):
+    model = diffcse(generator, model_type).eval()
     state = torch.get_rng_state()
-    assert model.eval()(**batch).parts is None and torch.equal(torch.get_rng_state(), state)
-
-
-def test_the_projector_is_the_authors_and_used_in_training_only(generator):
-    model, batch = model_of(generator(), projector=True, pooler_type="cls_before_pooler"), random_batch(4, 2)
-    first, first_norm, _, second, _ = model.objective.projector
-    assert (first.weight.shape, second.weight.shape) == ((64, 32), (32, 64))
-    assert first.bias is None and second.bias is None and first_norm.weight is not None
-    vectors = model(**batch, return_loss=False).sentence_embeddings
-    hidden = torch.nn.functional.batch_norm(vectors.flatten(0, 1) @ first.weight.T, None, None, training=True)
-    expected = torch.nn.functional.batch_norm(hidden.relu() @ second.weight.T, None, None, training=True)
-    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model))
-    torch.testing.assert_close(prepared.embeddings.flatten(0, 1), expected)
-    assert model.objective.eval().prepare(EncodedBatch(vectors, batch, model)).embeddings is vectors
-
-
-def test_absent_texts_take_no_part_in_the_batch_norm_of_the_projector(generator):
-    model, batch = model_of(generator(), projector=True), random_batch(4, 3)
-    batch["input_ids"][1:, 2], batch["attention_mask"][1:, 2] = PAD, 0
-    present = batch["attention_mask"].any(-1)
-    vectors = torch.randn(4, 3, 32, dtype=torch.float64) * present[..., None]
-    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model)).embeddings
-    torch.testing.assert_close(prepared[present], model.objective.projector(vectors[present]))
-    assert (prepared[~present] == 0).all()
-
-
-def test_the_default_generator_is_the_checkpoint_of_the_model(generator, tmp_path):
-    start = generator()
-    model = AutoModelForCL.from_pretrained(start, objective="diffcse")
-    model.prepare_objective()
-    expected = AutoModelForMaskedLM.from_pretrained(start).state_dict()
-    found = model.objective._generator[0]
-    assert all(torch.equal(found.state_dict()[name], x) for name, x in expected.items())
-    assert not found.training and not any(p.requires_grad for p in found.parameters())
-    assert not any("generator" in name for name in model.state_dict())
-    copied = model.objective.discriminator.state_dict()
-    assert all(torch.equal(copied[name], x) for name, x in model.bert.state_dict().items())
+    assert model(**random_batch(3, 2)).parts is None
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
     """These sentences are all padding, so there are no tokens to classify."""
-    model, batch = model_of(generator()), random_batch(3, 3)
-    batch["input_ids"][1, 2], batch["attention_mask"][1, 2] = PAD, 0
+    model = diffcse(generator)
+    batch = leave_empty(random_batch(3, 3), rows=1, column=2)
     present = batch["attention_mask"].any(-1)
     vectors = torch.zeros(3, 3, 32, dtype=torch.float64)
-    vectors[present] = model.embed(*(x[present] for x in batch.values()))
+    vectors[present] = model.embed(*(values[present] for values in batch.values()))
     torch.manual_seed(5)
-    inputs = model.objective.prepare(EncodedBatch(vectors, batch, model))
+    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model))
     ids = batch["input_ids"].flatten(0, 1)
-    masked = masks_of_the_objective(model, torch.cat([ids[:5], ids[6:]]), seed=5)
-    expected, _ = slow_parts(model, batch, torch.cat([masked[:5], ids[5:6], masked[5:]]))
-    assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
+    masked = ids.clone()
+    masked[present.flatten()] = masks_of_the_objective(model, ids[present.flatten()], seed=5)
+    expected = 0.5 * slow_loss(model, batch, masked)
+    found = prepared.other_losses["replaced_tokens"]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-7)
 
 
-def test_an_unsuitable_generator_is_refused(generator, tmp_path, tokenizer):
-    AutoModel.from_config(tiny_config()).save_pretrained(tmp_path / "headless")
-    tokenizer.save_pretrained(tmp_path / "headless")
-    for source, model_type, message in (
-        (lambda: generator(vocab_size=31), "bert", "31 tokens.* 30"),
-        (lambda: str(tmp_path / "nowhere"), "bert", "nowhere cannot be loaded"),
-        (lambda: None, "bert", "not loaded from a checkpoint"),
-        (lambda: str(tmp_path / "headless"), "bert", "headless has no trained masked-LM head"),
-        (generator, "electra", "electra.* size 16"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model_of(source(), model_type)
+# --- the projector ---
+
+
+@pytest.fixture
+def model_with_projector(generator):
+    return diffcse(generator, projector=True, pooler_type="cls_before_pooler")
+
+
+def encoded(model, batch):
+    vectors = model(**batch, return_loss=False).sentence_embeddings
+    return EncodedBatch(vectors, batch, model)
+
+
+def test_the_projector_has_the_authors_layers(model_with_projector):
+    first, first_norm, _, second, _ = model_with_projector.objective.projector
+    assert first.weight.shape == (64, 32)
+    assert second.weight.shape == (32, 64)
+    assert first.bias is None
+    assert second.bias is None
+    assert first_norm.weight is not None
+
+
+def test_the_projector_projects_in_training(model_with_projector):
+    batch = encoded(model_with_projector, random_batch(4, 2))
+    first, _, _, second, _ = model_with_projector.objective.projector
+    vectors = batch.embeddings.flatten(0, 1)
+    hidden = batch_norm(vectors @ first.weight.T, None, None, training=True).relu()
+    expected = batch_norm(hidden @ second.weight.T, None, None, training=True)
+    prepared = model_with_projector.objective.prepare(batch)
+    torch.testing.assert_close(prepared.embeddings.flatten(0, 1), expected)
+
+
+def test_the_projector_is_not_used_in_evaluation(model_with_projector):
+    batch = encoded(model_with_projector, random_batch(4, 2))
+    prepared = model_with_projector.objective.eval().prepare(batch)
+    assert prepared.embeddings is batch.embeddings
+
+
+def test_absent_texts_take_no_part_in_the_batch_norm_of_the_projector(generator):
+    model = diffcse(generator, projector=True)
+    batch = leave_empty(random_batch(4, 3), rows=slice(1, None), column=2)
+    present = batch["attention_mask"].any(-1)
+    vectors = torch.randn(4, 3, 32, dtype=torch.float64) * present[..., None]
+    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model)).embeddings
+    torch.testing.assert_close(prepared[present], model.objective.projector(vectors[present]))
+    assert not prepared[~present].any()
+
+
+# --- the generator and the discriminator ---
+
+
+@pytest.fixture
+def model_with_default_generator(generator):
+    model = AutoModelForCL.from_pretrained(generator, objective="diffcse")
+    model.prepare_objective()
+    return model
+
+
+def assert_same_tensors(found, expected):
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor)
+
+
+def test_the_default_generator_is_the_checkpoint_of_the_model(
+    model_with_default_generator,
+    generator,
+):
+    expected = AutoModelForMaskedLM.from_pretrained(generator).state_dict()
+    found = model_with_default_generator.objective._generator[0].state_dict()
+    assert_same_tensors(found, expected)
+
+
+def test_the_generator_is_not_trained(model_with_default_generator):
+    generator = model_with_default_generator.objective._generator[0]
+    assert not generator.training
+    assert not any(parameter.requires_grad for parameter in generator.parameters())
+
+
+def test_the_generator_is_not_saved(model_with_default_generator):
+    names = model_with_default_generator.state_dict()
+    assert not [name for name in names if "generator" in name]
+
+
+def test_the_discriminator_begins_as_the_encoder(model_with_default_generator):
+    found = model_with_default_generator.objective.discriminator.state_dict()
+    assert_same_tensors(found, model_with_default_generator.bert.state_dict())
+
+
+def test_a_generator_with_another_vocabulary_is_refused(make_generator):
+    with pytest.raises(ValueError, match="31 tokens.* 30"):
+        diffcse(make_generator(vocab_size=31))
+
+
+def test_a_generator_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ValueError, match="nowhere cannot be loaded"):
+        diffcse(str(tmp_path / "nowhere"))
+
+
+def test_a_model_that_was_not_loaded_needs_a_generator():
+    with pytest.raises(ValueError, match="not loaded from a checkpoint"):
+        diffcse(None)
+
+
+def test_a_generator_without_a_masked_lm_head_is_refused(tmp_path, tokenizer):
+    folder = tmp_path / "headless"
+    AutoModel.from_config(tiny_config()).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="headless has no trained masked-LM head"):
+        diffcse(str(folder))
+
+
+def test_an_encoder_with_narrow_embeddings_is_refused(generator):
+    with pytest.raises(ValueError, match="electra.* size 16"):
+        diffcse(generator, "electra")

@@ -1,6 +1,7 @@
 """Distillation: the losses are those of the papers, in float64, one text and one comparison at a time."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,14 +101,16 @@ def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
 
 def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
     embeddings, teacher = draw()
-    objective = build_objective("distill", 6, {"loss": "vectors", "teacher_dim": 4}).double()
+    objective = build_objective("distill", 6, {"loss": "vectors", "keep_projection": False})
+    objective.attach(SimpleNamespace(teacher_dim=4))
+    objective.double()
     parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
     layer = objective.projection
     projected = [layer.weight @ s + layer.bias for s in embeddings.flatten(0, 1)]
     far = [1 - cosine(s, t) for s, t in zip(projected, teacher.flatten(0, 1), strict=True)]
     assert_same(parts["vector_loss"], 10 * sum(far) / len(far), embeddings)
     assert_same(parts["similarity_loss"], 200 * similarities(embeddings, teacher), embeddings)
-    same_size = build_objective("distill", 6, {"loss": "vectors"})
+    same_size = build_objective("distill", 6, {"loss": "vectors", "keep_projection": False})
     assert not list(same_size.parameters())
-    with pytest.raises(ValueError, match="4 numbers and are compared with 6: set objective_options teacher_dim=4"):
+    with pytest.raises(ValueError, match="4 numbers and are compared with 6: set model.teacher_dim"):
         same_size(EncodedBatch(embeddings, {"teacher": teacher}))

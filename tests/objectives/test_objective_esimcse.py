@@ -5,79 +5,190 @@ import copy
 import pytest
 import torch
 from conftest import flat, random_batch
-from objective_helpers import esimcse as model_of
-from objective_helpers import slow_info_nce
+from objective_helpers import esimcse, slow_info_nce
 
 
-def batches(steps=4, rows=4, sentences=2):
-    return [random_batch(rows, sentences, seed=10 + step) for step in range(steps)]
+def make_batch(step=0, sentences=2):
+    return random_batch(4, sentences, seed=10 + step)
 
 
-def gradients(model):
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+def anchors_of(batch):
+    return {name: values[:, 0] for name, values in batch.items()}
 
 
-@pytest.mark.parametrize("sentences, settings", [(2, {}), (4, {}), (3, {"similarity": "dot", "temperature": 2.0})])
-@pytest.mark.parametrize("queue_size", [4, 7, 40])
-def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, queue_size, settings):
-    model, live = (model_of(queue_size, **settings) for _ in range(2))
-    optimizers = [torch.optim.SGD(each.bert.parameters(), lr=0.1) for each in (model, live)]
-    shadow, queue = copy.deepcopy(live.bert), []
-    for batch in batches(sentences=sentences):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        average = shadow.state_dict()
-        for name, parameter in live.bert.named_parameters():
-            # The dense + tanh head has no momentum.
+# --- a run of three steps against a slow one ---
+
+
+class SlowRun:
+    """The same encoder with a queue and a momentum encoder of its own."""
+
+    def __init__(self, encoder, queue_size, similarity, temperature):
+        self.encoder = encoder
+        self.momentum_encoder = copy.deepcopy(encoder)
+        self.queue = []
+        self.queue_size = queue_size
+        self.similarity = similarity
+        self.temperature = temperature
+
+    def average_weights(self):
+        """Move the momentum encoder by a tenth; the dense layer of the head has no momentum."""
+        average = self.momentum_encoder.state_dict()
+        for name, parameter in self.encoder.named_parameters():
             momentum = 0.0 if name.startswith("pooler.") else 0.9
             average[name].mul_(momentum).add_((1 - momentum) * parameter.detach())
-        loss = model(**batch).loss
-        vectors = live.bert(**flat(batch)).pooler_output.view(4, sentences, -1)
-        kind = settings.get("similarity", "cosine")
-        expected = slow_info_nce(vectors, settings.get("temperature", 0.05), kind=kind, extra=queue)
-        assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
-        loss.backward()
-        expected.backward()
-        torch.testing.assert_close(gradients(model.bert), gradients(live.bert), rtol=1e-7, atol=1e-10)
-        assert all(name.startswith("bert.") for name in gradients(model))
-        with torch.no_grad():
-            anchors = shadow(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
-        queue = [*anchors, *queue][:queue_size]
-        kept = model.objective.queue[: model.objective.filled]
-        torch.testing.assert_close(kept, torch.stack(queue), rtol=1e-9, atol=1e-12)
-        for optimizer in optimizers:
-            optimizer.step()
+
+    def loss(self, batch):
+        self.average_weights()
+        vectors = self.encoder(**flat(batch)).pooler_output
+        vectors = vectors.view(*batch["input_ids"].shape[:2], -1)
+        return slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
+
+    @torch.no_grad()
+    def queue_anchors(self, batch):
+        anchors = self.momentum_encoder(**anchors_of(batch)).pooler_output
+        self.queue = [*anchors, *self.queue][: self.queue_size]
 
 
-def test_the_momentum_encoder_has_neither_gradient_nor_dropout():
-    model, batch = model_of(dropout=0.5, momentum=0.0), batches(1)[0]
+class Runs:
+    """A model and the slow run, which are trained on the same batches."""
+
+    def __init__(self, queue_size, sentences, similarity="cosine", temperature=0.05):
+        options = {"similarity": similarity, "temperature": temperature}
+        self.model = esimcse(queue_size, **options)
+        encoder = esimcse(queue_size, **options).bert
+        self.slow = SlowRun(encoder, queue_size, similarity, temperature)
+        self.sentences = sentences
+        self.optimizers = []
+        for encoder in (self.model.bert, self.slow.encoder):
+            self.optimizers.append(torch.optim.SGD(encoder.parameters(), lr=0.1))
+
+    def steps(self, number=4):
+        """Train, and yield both losses after each backward pass, before the weights change."""
+        for step in range(number):
+            batch = make_batch(step, self.sentences)
+            expected = self.slow.loss(batch)
+            loss = self.model(**batch).loss
+            loss.backward()
+            expected.backward()
+            self.slow.queue_anchors(batch)
+            yield loss.item(), expected.item()
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def gradients(module):
+    named = module.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+@pytest.fixture(params=[4, 7, 40])
+def queue_size(request):
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        {"sentences": 2},
+        {"sentences": 4},
+        {"sentences": 3, "similarity": "dot", "temperature": 2.0},
+    ],
+    ids=["pairs", "hard negatives", "dot product"],
+)
+def runs(request, queue_size):
+    return Runs(queue_size, **request.param)
+
+
+def test_the_loss_of_each_step_is_that_of_the_slow_run(runs):
+    for loss, expected in runs.steps():
+        assert loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_gradient_of_each_step_is_that_of_the_slow_run(runs):
+    for _ in runs.steps():
+        found = gradients(runs.model.bert)
+        expected = gradients(runs.slow.encoder)
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
+
+
+def test_nothing_but_the_encoder_has_a_gradient(runs):
+    for _ in runs.steps():
+        assert all(name.startswith("bert.") for name in gradients(runs.model))
+
+
+def test_the_queue_of_each_step_is_that_of_the_slow_run(runs):
+    for _ in runs.steps():
+        objective = runs.model.objective
+        queued = objective.queue[: objective.filled]
+        expected = torch.stack(runs.slow.queue)
+        torch.testing.assert_close(queued, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- the momentum encoder ---
+
+
+def test_the_momentum_encoder_has_no_gradient():
+    model = esimcse()
+    model(**make_batch()).loss.backward()
+    for parameter in model.objective.momentum_encoder.parameters():
+        assert not parameter.requires_grad
+        assert parameter.grad is None
+
+
+def test_the_momentum_encoder_has_no_dropout():
+    model = esimcse(dropout=0.5, momentum=0.0)
     model.train()  # as the Trainer does at every step
-    model(**batch).loss.backward()
-    assert all(p.grad is None and not p.requires_grad for p in model.objective.momentum_encoder.parameters())
+    batch = make_batch()
+    model(**batch)
     with torch.no_grad():
-        expected = model.eval().bert(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
+        expected = model.eval().bert(**anchors_of(batch)).pooler_output
     torch.testing.assert_close(model.objective.queue[:4], expected, rtol=0, atol=1e-12)
 
 
-def test_evaluation_uses_no_queue_and_changes_no_state():
-    model, data = model_of(), batches(2)
-    model(**data[0])
-    before = {name: x.clone() for name, x in model.state_dict().items()}
-    model.eval()
-    plain = slow_info_nce(model.embed(**flat(data[1])).view(4, 2, -1))
-    assert model(**data[1]).loss.item() == pytest.approx(plain.item(), rel=1e-9)
-    assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
-
-
-def test_the_momentum_encoder_of_half_precision_weights_is_in_float32():
-    model = model_of(momentum=0.999).bfloat16()
+@pytest.fixture
+def half_precision():
+    model = esimcse(momentum=0.999).bfloat16()
     model.objective.attach(model)
-    assert {p.dtype for p in model.objective.momentum_encoder.parameters()} == {torch.float32}
-    encoders = (model, model.objective.momentum_encoder)
-    layer, copied = (encoder.bert.encoder.layer[0].output.dense for encoder in encoders)
+    return model
+
+
+def test_the_momentum_encoder_of_half_precision_weights_is_in_float32(half_precision):
+    parameters = half_precision.objective.momentum_encoder.parameters()
+    assert {parameter.dtype for parameter in parameters} == {torch.float32}
+
+
+def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(half_precision):
+    def dense(model):
+        return model.bert.encoder.layer[0].output.dense
+
+    copied = dense(half_precision.objective.momentum_encoder)
     before = copied.weight.clone()
     with torch.no_grad():
-        layer.weight.add_(0.125)
-    model(**batches(1)[0]).loss.backward()
+        dense(half_precision).weight.add_(0.125)
+    half_precision(**make_batch()).loss.backward()
     moved = copied.weight - before
     torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
+
+
+# --- evaluation ---
+
+
+@pytest.fixture
+def evaluated():
+    """A model in evaluation that has a batch in its queue."""
+    model = esimcse()
+    model(**make_batch(0))
+    return model.eval()
+
+
+def test_evaluation_uses_no_queue(evaluated):
+    batch = make_batch(1)
+    plain = slow_info_nce(evaluated.embed(**flat(batch)).view(4, 2, -1))
+    assert evaluated(**batch).loss.item() == pytest.approx(plain.item(), rel=1e-9)
+
+
+def test_evaluation_changes_no_state(evaluated):
+    before = {name: tensor.clone() for name, tensor in evaluated.state_dict().items()}
+    evaluated(**make_batch(1))
+    for name, tensor in evaluated.state_dict().items():
+        assert torch.equal(before[name], tensor)

@@ -8,51 +8,122 @@ from postprocessing_helpers import skewed
 
 from simcse_hf.postprocessing.flow import Flow, fit_flow
 
+# --- the density ---
 
-def moved(module):
-    """Make a flow with all parameters changed, because an error in one that starts at 0 would go unnoticed."""
+
+def moved(flow):
+    """Change all parameters, because an error in one that starts at 0 would go unnoticed."""
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in flow.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return module
+    return flow
 
 
-def jacobian_log_det(module, row):
-    jacobian = torch.autograd.functional.jacobian(lambda x: module(x[None])[0][0], row)
+@pytest.fixture(params=[(2, 1, 3), (5, 2, 8), (7, 4, 16)], ids=str)
+def flow(request):
+    dim, blocks, width = request.param
+    return moved(Flow(dim, blocks, width).double())
+
+
+@pytest.fixture
+def vectors(flow):
+    return torch.randn(5, flow.input_dim, dtype=torch.float64)
+
+
+def jacobian_log_det(flow, vector):
+    def transform_one(x):
+        z, _ = flow(x[None])
+        return z[0]
+
+    jacobian = torch.autograd.functional.jacobian(transform_one, vector)
     return torch.linalg.slogdet(jacobian).logabsdet
 
 
-@pytest.mark.parametrize(("dim", "blocks", "width"), [(2, 1, 3), (5, 2, 8), (7, 4, 16)])
-def test_the_flow_agrees_with_its_jacobian(dim, blocks, width):
-    flow, x = moved(Flow(dim, blocks, width).double()), torch.randn(5, dim, dtype=torch.float64)
-    z, log_det = flow(x)
-    for row in range(5):
-        wanted = jacobian_log_det(flow, x[row])
-        torch.testing.assert_close(log_det[row], wanted, rtol=0, atol=1e-9)
-        density = sum(-0.5 * (value**2 + math.log(2 * math.pi)) for value in z[row].tolist())
-        assert flow.log_likelihood(x)[row].item() == pytest.approx(density + wanted.item(), abs=1e-9)
+def test_the_log_determinant_is_that_of_the_jacobian(flow, vectors):
+    _, log_det = flow(vectors)
+    expected = torch.stack([jacobian_log_det(flow, vector) for vector in vectors])
+    torch.testing.assert_close(log_det, expected, rtol=0, atol=1e-9)
 
 
-def test_fitting_raises_the_likelihood():
-    x = skewed(1000, 16)
-    flow, history = fit_flow(x[:800], blocks=2, width=16, epochs=6, batch_size=50, learning_rate=3e-3)
-    assert len(history) == 7 and history[-1] > history[1] > history[0]
-    fresh = Flow(16, 2, 16)
-    fresh.initialise(x[:800])
-    with torch.no_grad():  # also of vectors it has not seen
-        assert flow.log_likelihood(x[800:]).mean() > fresh.log_likelihood(x[800:]).mean() + 1
-        z, _ = flow(x)
-    assert torch.equal(flow.transform(x), z) and z.dtype == torch.float32
-    deviation = (z.T.cov() - torch.eye(16)).square().sum()
-    assert deviation < 0.2 * (fresh(x)[0].T.cov() - torch.eye(16)).square().sum()
+def test_the_likelihood_is_the_normal_density_times_the_determinant(flow, vectors):
+    z, _ = flow(vectors)
+    for row, vector in enumerate(vectors):
+        density = 0.0
+        for value in z[row].tolist():
+            density += -0.5 * (value**2 + math.log(2 * math.pi))
+        expected = density + jacobian_log_det(flow, vector).item()
+        assert flow.log_likelihood(vectors)[row].item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_seed_determines_the_flow_and_the_global_random_state_is_kept():
-    x, options = skewed(60, 4), {"blocks": 1, "width": 4, "epochs": 2, "batch_size": 16}
-    torch.manual_seed(7)
-    wanted = torch.rand(1)
-    torch.manual_seed(7)
-    one = fit_flow(x, seed=1, **options)[0].transform(x)
-    assert torch.equal(torch.rand(1), wanted)
-    assert torch.equal(one, fit_flow(x, seed=1, **options)[0].transform(x))
-    assert not torch.allclose(one, fit_flow(x, seed=2, **options)[0].transform(x), atol=1e-2)
+# --- fitting ---
+
+SKEWED = skewed(1000, 16)
+SEEN, UNSEEN = SKEWED[:800], SKEWED[800:]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A flow, and the log-likelihood before training and after each of six epochs."""
+    return fit_flow(SEEN, blocks=2, width=16, epochs=6, batch_size=50, learning_rate=3e-3)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """A flow that is initialised on the same vectors and not trained."""
+    flow = Flow(16, 2, 16)
+    flow.initialise(SEEN)
+    return flow
+
+
+def distance_from_standard_normal(z):
+    return (z.T.cov() - torch.eye(16)).square().sum()
+
+
+def test_fitting_raises_the_likelihood(fitted):
+    _, history = fitted
+    assert len(history) == 7
+    assert history[0] < history[1] < history[-1]
+
+
+@torch.no_grad()
+def test_fitting_raises_the_likelihood_of_vectors_that_it_has_not_seen(fitted, fresh):
+    flow, _ = fitted
+    assert flow.log_likelihood(UNSEEN).mean() > fresh.log_likelihood(UNSEEN).mean() + 1
+
+
+@torch.no_grad()
+def test_fitting_brings_the_vectors_nearer_to_a_standard_normal(fitted, fresh):
+    of_fitted = distance_from_standard_normal(fitted[0](SKEWED)[0])
+    of_fresh = distance_from_standard_normal(fresh(SKEWED)[0])
+    assert of_fitted < 0.2 * of_fresh
+
+
+@torch.no_grad()
+def test_a_transformed_vector_is_the_output_of_the_flow_in_float32(fitted):
+    flow, _ = fitted
+    z, _ = flow(SKEWED)
+    assert z.dtype == torch.float32
+    assert torch.equal(flow.transform(SKEWED), z)
+
+
+# --- seeds ---
+
+
+def fit_and_transform(seed):
+    vectors = skewed(60, 4)
+    flow, _ = fit_flow(vectors, seed=seed, blocks=1, width=4, epochs=2, batch_size=16)
+    return flow.transform(vectors)
+
+
+def test_the_same_seed_gives_the_same_flow():
+    assert torch.equal(fit_and_transform(seed=1), fit_and_transform(seed=1))
+
+
+def test_another_seed_gives_another_flow():
+    assert not torch.allclose(fit_and_transform(seed=1), fit_and_transform(seed=2), atol=1e-2)
+
+
+def test_fitting_keeps_the_global_random_state():
+    state = torch.get_rng_state()
+    fit_and_transform(seed=1)
+    assert torch.equal(torch.get_rng_state(), state)

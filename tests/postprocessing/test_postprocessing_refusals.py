@@ -9,95 +9,180 @@ import torch
 from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
-from simcse_hf.postprocessing.transform import DESCRIPTION, FOLDER, WEIGHTS, find_transform, save_transform
+from simcse_hf.postprocessing.transform import (
+    DESCRIPTION,
+    FOLDER,
+    WEIGHTS,
+    find_transform,
+    save_transform,
+)
 
 
-def changed(value, row, column):
+def with_value(value, row, column):
+    """Embeddings with another value in a row and a column."""
     vectors = skewed(40, 4)
     vectors[row, column] = value
     return vectors
 
 
+EVERY_ROW = slice(None)
+
+# --- a flow ---
+
+
 @pytest.mark.parametrize(
-    ("call", "words"),
+    "options, words",
     [
-        (lambda: fit_flow(skewed(30, 4), blocks=0), "blocks must be an integer between 1 and 1000, got 0"),
-        (lambda: fit_flow(skewed(30, 4), width=0), "width must be an integer above 0, got 0"),
-        (lambda: fit_flow(skewed(30, 4), epochs=0), "epochs.*got 0"),
-        (lambda: fit_flow(skewed(30, 4), batch_size=0), "batch_size.*got 0"),
-        (lambda: fit_flow(skewed(30, 4), learning_rate=math.nan), "learning_rate.*nan"),
-        (lambda: fit_flow(skewed(8, 8)), "8 dimensions needs more than 8 embeddings.* got 8"),
-        (lambda: fit_flow(skewed(8, 1)), "dim of a flow must be at least 2"),
-        (lambda: fit_flow(changed(5.0, slice(None), 2)), "dimension 3 is the same in all 40"),
-        (lambda: fit_flow(changed(math.inf, 6, 0)), "sentence 7 of those to fit on.*not finite"),
-        (
-            lambda: fit_flow(skewed(40, 4), epochs=1, learning_rate=1e30),
-            "diverged in epoch 1: lower the learning rate of 1e",
-        ),
-        (lambda: Flow(4, 1, 4).transform(torch.zeros(2, 3)), "fitted on embeddings of 4 dimensions got shape"),
-        (lambda: Whitening(4, 2).transform(torch.zeros(3, 5)), "fitted on embeddings of 4 dimensions got shape"),
-        (lambda: fit_whitening([skewed(50, 4)], 0), "dim must be an integer between 1 and 4, got 0"),
-        (lambda: fit_whitening([skewed(50, 4)], 5), "dim must be an integer between 1 and 4, got 5"),
-        (lambda: fit_whitening([]), "no embeddings to fit"),
-        (lambda: fit_whitening([changed(math.nan, 3, 1)]), "sentence 4 of those to fit on.*not finite"),
-        (lambda: fit_whitening([skewed(5, 8)]), "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
-        (lambda: fit_whitening([skewed(4, 8).repeat(100, 1)]), "these 400 vary in 3"),
-        (lambda: fit_whitening([skewed(1, 8)]), "these 1 vary in 0"),
+        ({"blocks": 0}, "blocks must be an integer between 1 and 1000, got 0"),
+        ({"width": 0}, "width must be an integer above 0, got 0"),
+        ({"epochs": 0}, "epochs.*got 0"),
+        ({"batch_size": 0}, "batch_size.*got 0"),
+        ({"learning_rate": math.nan}, "learning_rate.*nan"),
     ],
 )
-def test_a_refusal_names_what_is_wrong(call, words):
+def test_an_option_of_a_flow_that_is_out_of_range_is_named(options, words):
     with pytest.raises(ValueError, match=words):
-        call()
+        fit_flow(skewed(30, 4), **options)
+
+
+@pytest.mark.parametrize(
+    "vectors, words",
+    [
+        (skewed(8, 8), "8 dimensions needs more than 8 embeddings.* got 8"),
+        (skewed(8, 1), "dim of a flow must be at least 2"),
+        (with_value(5.0, EVERY_ROW, 2), "dimension 3 is the same in all 40"),
+        (with_value(math.inf, 6, 0), "sentence 7 of those to fit on.*not finite"),
+    ],
+    ids=["too few", "one dimension", "a constant dimension", "not finite"],
+)
+def test_embeddings_that_no_flow_can_be_fitted_on_are_refused(vectors, words):
+    with pytest.raises(ValueError, match=words):
+        fit_flow(vectors)
+
+
+def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
+    with pytest.raises(ValueError, match="diverged in epoch 1: lower the learning rate of 1e"):
+        fit_flow(skewed(40, 4), epochs=1, learning_rate=1e30)
+
+
+# --- a whitening ---
+
+
+@pytest.mark.parametrize("dim", [0, 5])
+def test_a_whitening_to_more_or_fewer_dimensions_than_there_are_is_refused(dim):
+    with pytest.raises(ValueError, match=f"dim must be an integer between 1 and 4, got {dim}"):
+        fit_whitening([skewed(50, 4)], dim)
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [
+        ([], "no embeddings to fit"),
+        ([with_value(math.nan, 3, 1)], "sentence 4 of those to fit on.*not finite"),
+        ([skewed(5, 8)], "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
+        ([skewed(4, 8).repeat(100, 1)], "these 400 vary in 3"),
+        ([skewed(1, 8)], "these 1 vary in 0"),
+    ],
+    ids=["none", "not finite", "too few", "four that repeat", "one"],
+)
+def test_embeddings_that_no_whitening_can_be_fitted_on_are_refused(parts, words):
+    with pytest.raises(ValueError, match=words):
+        fit_whitening(parts)
+
+
+@pytest.mark.parametrize(
+    "transform, dim",
+    [
+        (Flow(4, 1, 4), 3),
+        (Whitening(4, 2), 5),
+    ],
+    ids=["flow", "whitening"],
+)
+def test_embeddings_of_other_dimensions_are_not_transformed(transform, dim):
+    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions got shape"):
+        transform.transform(torch.zeros(2, dim))
+
+
+# --- files ---
 
 
 @pytest.fixture
 def saved(tmp_path):
+    """A folder with a flow."""
     save_transform(tmp_path, small_flow(), FIT)
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes, words",
     [
-        ({"method": "glow"}, "postprocessing.json: unknown method 'glow'; known are flow, whitening"),
-        ({"method": ["flow"]}, "postprocessing.json: unknown method"),
-        ({"options": {"dims": 6}}, "postprocessing.json: damaged .*dims"),
-        ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
+        ({"method": "glow"}, "unknown method 'glow'; known are flow, whitening"),
+        ({"method": ["flow"]}, "unknown method"),
+        ({"options": {"dims": 6}}, "damaged .*dims"),
         (
             {"options": {"dim": 4, "blocks": 2**31}},
-            "postprocessing.json: damaged .*blocks must be an integer between 1 and 1000",
+            "damaged .*blocks must be an integer between 1 and 1000",
         ),
-        ({"options": {"dim": 2**20}}, "model.safetensors: damaged .*size mismatch"),
-        ({"options": {"dim": "4"}}, "postprocessing.json: damaged .*TypeError"),
-        ({"options": None}, "postprocessing.json: damaged"),
-        ({"fit": {}}, "postprocessing.json: damaged .*pooler"),
-        ({"fit": 3}, "postprocessing.json: damaged"),
+        ({"options": {"dim": "4"}}, "damaged .*TypeError"),
+        ({"options": None}, "damaged"),
+        ({"fit": {}}, "damaged .*pooler"),
+        ({"fit": 3}, "damaged"),
     ],
 )
-def test_an_invalid_description_is_named_and_no_memory_is_used(changes, words, saved):
-    path = saved / FOLDER / DESCRIPTION
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ValueError, match=words) as error:
+def test_an_invalid_description_is_named(changes, words, saved):
+    change_description(saved, changes)
+    with pytest.raises(ValueError, match=f"postprocessing.json: {words}") as error:
         find_transform(saved, {})
     assert str(saved) in str(error.value)
 
 
-def test_a_damaged_file_is_named(saved):
-    folder = saved / FOLDER
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"dim": 7, "blocks": 2, "width": 5}, id="other sizes"),
+        pytest.param({"dim": 2**20}, id="huge"),
+    ],
+)
+def test_a_description_of_other_sizes_than_the_weights_is_refused_and_uses_no_memory(options, saved):
+    change_description(saved, {"options": options})
+    with pytest.raises(ValueError, match="model.safetensors: damaged .*size mismatch") as error:
+        find_transform(saved, {})
+    assert str(saved) in str(error.value)
+
+
+def change_description(folder, changes):
+    path = folder / FOLDER / DESCRIPTION
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("text", ['{"fit": {},', "[]"])
+def test_a_description_that_is_no_json_object_is_named(text, saved):
+    (saved / FOLDER / DESCRIPTION).write_text(text)
+    with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
+        find_transform(saved, {})
+
+
+def test_weights_that_are_not_finite_are_named(saved):
     flow, fit = find_transform(saved, {})
     next(flow.parameters()).data.view(-1)[0] = torch.nan
     save_transform(saved, flow, fit)
     with pytest.raises(ValueError, match="model.safetensors: .*values that are not finite"):
         find_transform(saved, {})
-    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:100])
+
+
+def test_a_file_of_weights_that_is_cut_off_is_named(saved):
+    weights = saved / FOLDER / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ValueError, match="model.safetensors: damaged"):
         find_transform(saved, {})
-    (folder / WEIGHTS).unlink()
+
+
+def test_a_missing_file_of_weights_is_named(saved):
+    (saved / FOLDER / WEIGHTS).unlink()
     with pytest.raises(ValueError, match="model.safetensors is missing"):
         find_transform(saved, {})
-    for text in ('{"fit": {},', "[]"):
-        (folder / DESCRIPTION).write_text(text)
-        with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
-            find_transform(saved, {})
-    shutil.rmtree(folder)
+
+
+def test_without_its_folder_there_is_no_transform(saved):
+    shutil.rmtree(saved / FOLDER)
     assert find_transform(saved, {}) == (None, None)

@@ -1,4 +1,4 @@
-"""Whitening against a float64 reference in loops: covariance, streaming, and input that is refused."""
+"""Whitening against a float64 reference: covariance, streaming, and directions without variance."""
 
 import pytest
 import torch
@@ -12,40 +12,63 @@ def exact(vectors):
     return vectors.double().mean(0), vectors.double().T.cov(correction=0)
 
 
+@pytest.mark.parametrize("offset", [0, 1000])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_whitening_does_not_depend_on_the_parts_nor_lose_precision_to_a_large_mean(size):
-    vectors = skewed(100, 9).double()
-    for offset in (0, 1000):
-        linear = fit_whitening((vectors + offset).split(size)).linear
-        mean, covariance = exact(vectors + offset)
-        identity = linear.weight @ covariance @ linear.weight.T
-        torch.testing.assert_close(identity, torch.eye(9, dtype=torch.float64), rtol=0, atol=1e-7)
-        assert linear(mean).abs().max() < 1e-8
+def test_a_whitening_does_not_depend_on_the_parts_nor_lose_precision_to_a_large_mean(size, offset):
+    vectors = skewed(100, 9).double() + offset
+    linear = fit_whitening(vectors.split(size)).linear
+    mean, covariance = exact(vectors)
+    whitened_covariance = linear.weight @ covariance @ linear.weight.T
+    identity = torch.eye(9, dtype=torch.float64)
+    torch.testing.assert_close(whitened_covariance, identity, rtol=0, atol=1e-7)
+    assert linear(mean).abs().max() < 1e-8
+
+
+def principal_component(vectors, number):
+    """The vectors along the direction of the largest, second largest ... variance, divided by its deviation."""
+    mean, covariance = exact(vectors)
+    variances, directions = torch.linalg.eigh(covariance)
+    place = -1 - number
+    return (vectors.double() - mean) @ directions[:, place] / variances[place].sqrt()
 
 
 @pytest.mark.parametrize("kept", [1, 3, 6])
 def test_fewer_dimensions_are_the_directions_of_the_largest_variance(kept):
     vectors = skewed(400, 6)
-    mean, covariance = exact(vectors)
-    variances, directions = torch.linalg.eigh(covariance)
-    whitening = fit_whitening([vectors], kept)
-    assert whitening.output_dim == kept and whitening.input_dim == 6
-    whitened = whitening.transform(vectors).double()
-    for column in range(kept):
-        direction, variance = directions[:, -1 - column], variances[-1 - column]
-        wanted = (vectors.double() - mean) @ direction / variance.sqrt()
-        wanted *= torch.sign(whitened[:, column] @ wanted)  # of an eigenvector it is arbitrary
-        torch.testing.assert_close(whitened[:, column], wanted, rtol=0, atol=1e-5)
+    whitened = fit_whitening([vectors], kept).transform(vectors).double()
+    for number in range(kept):
+        component = principal_component(vectors, number)
+        sign = torch.sign(whitened[:, number] @ component)  # that of an eigenvector is arbitrary
+        torch.testing.assert_close(whitened[:, number], sign * component, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("constant", [0.0, 7.0, 1e4])
-def test_a_constant_direction_does_not_count_as_a_direction(constant):
+@pytest.mark.parametrize("kept", [1, 3, 6])
+def test_a_whitening_knows_its_dimensions(kept):
+    whitening = fit_whitening([skewed(400, 6)], kept)
+    assert whitening.input_dim == 6
+    assert whitening.output_dim == kept
+
+
+@pytest.fixture(params=[0.0, 7.0, 1e4])
+def with_a_constant_dimension(request):
     vectors = skewed(200, 4)
-    vectors[:, 2] = constant
-    whitened = fit_whitening([vectors]).transform(vectors).double()  # one may be missing, as in a hyperplane
-    torch.testing.assert_close(whitened.T.cov(correction=0), torch.eye(3).double(), rtol=0, atol=1e-4)
+    vectors[:, 2] = request.param
+    return vectors
+
+
+def test_a_constant_direction_is_left_out(with_a_constant_dimension):
+    """One may be missing, as in a hyperplane."""
+    whitened = fit_whitening([with_a_constant_dimension]).transform(with_a_constant_dimension)
+    covariance = whitened.double().T.cov(correction=0)
+    torch.testing.assert_close(covariance, torch.eye(3).double(), rtol=0, atol=1e-4)
+
+
+def test_a_constant_direction_does_not_count_as_a_direction(with_a_constant_dimension):
     with pytest.raises(ValueError, match="these 200 vary in 3: .*a dim of at most 3"):
-        fit_whitening([vectors], 4)
-    vectors[:, 1] = constant
+        fit_whitening([with_a_constant_dimension], 4)
+
+
+def test_two_constant_directions_are_refused(with_a_constant_dimension):
+    with_a_constant_dimension[:, 1] = with_a_constant_dimension[0, 2]
     with pytest.raises(ValueError, match="these 200 vary in 2"):
-        fit_whitening([vectors])
+        fit_whitening([with_a_constant_dimension])

@@ -11,7 +11,8 @@ from docs_workspace import ROOT, blocks, commands, make_workspace, run_command, 
 
 #: tests/project/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
-DOCUMENTS = ["README.md", "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
+SKILL = "skills/train-sentence-embeddings/SKILL.md"
+DOCUMENTS = ["README.md", SKILL, "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
 
 #: Commands that the test cannot run, by how they start, with the reason.
 NOT_RUN = {
@@ -29,6 +30,8 @@ NOT_RUN = {
     "simcse-hf demo": "serves until it is interrupted; tests/search/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/training/test_pretraining.py",
+    "infinity_emb": "serves until it is interrupted",
+    "simcse-hf check-server": "asks a server; tests/inference/test_serving.py",
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }

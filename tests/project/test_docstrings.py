@@ -24,10 +24,29 @@ ENTRY = {
 SECTION = re.compile(r"^( *)(Args:|Raises:)\n((?:\1 .*\n|\n)*)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+#: An example: its heading, which the documentation site knows, then code to the end of the docstring.
+EXAMPLE = re.compile(r"\n\nExamples:\n    >>> (?:.*\n    )*.*$")
+DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+
+
+def docstrings(path):
+    """The documented functions and classes of a file, and the docstring of each."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, DOCUMENTED):
+            yield node, ast.get_docstring(node) or ""
+
+
+@EACH_FILE
+def test_an_example_is_the_last_section(path):
+    for node, text in docstrings(path):
+        if ">>> " in text:
+            assert EXAMPLE.search(text), f"{path.name}: {getattr(node, 'name', 'module')}"
+
+
+@EACH_FILE
 def test_arguments_have_their_type_in_backquotes(path):
-    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    for node in filter(lambda node: isinstance(node, documented), ast.walk(ast.parse(path.read_text()))):
-        for indent, section, lines in SECTION.findall((ast.get_docstring(node) or "") + "\n"):
+    for node, text in docstrings(path):
+        for indent, section, lines in SECTION.findall(text + "\n"):
             for line in re.findall(rf"^{indent}    (\S.*)", lines, re.MULTILINE):
                 assert ENTRY[section].match(line), f"{path.name}: {getattr(node, 'name', 'module')}: {section} {line}"

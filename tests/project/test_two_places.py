@@ -1,12 +1,13 @@
-"""A new objective and a new pooler take two places each, as CONTRIBUTING.md says, and train in Python and shell."""
+"""A new objective, view and pooler take the places that CONTRIBUTING.md names, and every command knows them."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-import simcse_hf
+import pytest
+from docs_workspace import ROOT
 
 OBJECTIVE = '''
 """The mean squared distance of the two views."""
@@ -17,10 +18,16 @@ from .base import EncodedBatch, Objective
 
 
 class Near(Objective):
-    """The mean squared distance of the two views, times a weight."""
+    """The mean squared distance of the two views, times a weight.
+
+    Args:
+        dim (`int`): Embedding size.
+        weight (`float`, *optional*, defaults to `1.0`): The weight.
+    """
 
     name = "near"
     summary = "the squared distance of two views"
+    papers = ("simcse",)
     defaults = {"mlp_only_train": False, "per_device_train_batch_size": 8}
 
     def __init__(self, dim: int, weight: float = 1.0):
@@ -29,6 +36,18 @@ class Near(Objective):
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         return self.weight * (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
+'''
+VIEW = '''
+
+class Reversed(TextView):
+    """The words from last to first."""
+
+    name = "reversed"
+    words = "the sentence with its words from last to first"
+    paper = "simcse"
+
+    def __call__(self, text, rng):
+        return " ".join(reversed(text.split()))
 '''
 POOLER = '''
 
@@ -45,29 +64,42 @@ class Middle(Pooler):
         return masked_mean((layers[2] + states) / 2, mask)
 '''
 PROGRAM = """
-import sys
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+import io, runpy, sys
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+
+from simcse_hf import SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
 
-corpus, encoder = sample_files()
-texts = ["a cat sits", "a dog runs", "the sun is hot", "rain falls"] * 4
-model = AutoModelForCL.from_pretrained(str(encoder), objective="near", pooler_type="avg_middle")
-args = SimCSETrainingArguments("python", max_steps=1, per_device_train_batch_size=8, report_to="none", use_cpu=True)
-trainer = SimCSETrainer(model, args, train_dataset=texts)
-trainer.train()
-trainer.save_model()
-trainer.create_model_card()
-assert "the mean of the second and the last layer" in open("python/README.md").read()
-assert SimCSE("python", device="cpu").pooler_type == "avg_middle"
+def run(words):
+    assert main(words.split()) == 0, words
 
-open("texts.txt", "w").write("\\n".join(texts))
-method = "--objective near --objective_options weight=2.0 --pooler_type avg_middle"
-words = f"{method} --max_steps 1 --report_to none --use_cpu true"
-files = ["--model_name_or_path", str(encoder), "--train_file", "texts.txt", "--output_dir", "shell"]
-assert main(["train", "unsup", *files, *words.split()]) == 0
-files = ["--model", "shell", "--input", "texts.txt", "--output", "vectors"]
-assert main(["encode", *files, "--pooler_type", "avg_middle"]) == 0
+def help_of(words):
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        main(words.split())
+    Path("help.txt").open("a").write(printed.getvalue())
+
+encoder = sample_files()[1]
+texts = ["a cat sits", "a dog runs", "the sun is hot", "rain falls"] * 4
+Path("texts.txt").write_text("\\n".join(texts))
+Path("pairs.csv").write_text("sentence1,sentence2,score\\na cat,a dog,2\\na cat,the cat,5\\na cat,rain,0\\n")
+
+method = "--objective near --objective_options weight=2.0 --view reversed --pooler_type avg_middle"
+start = f"--model {encoder} --train_file texts.txt --output_dir model --max_steps 1 --report_to none --use_cpu"
+run(f"train unsup {start} {method}")
+args = SimCSETrainingArguments("python", max_steps=1, report_to="none", use_cpu=True, view="reversed")
+SimCSETrainer("model", args, train_dataset=texts).train()
+run("evaluate --model model --pairs pairs.csv --output model/evaluation.json")
+run(f"evaluate --model {encoder} --pooler_type avg_middle --pairs pairs.csv --output other.json")
+run("encode --model model --input texts.txt --output vectors --pooler_type avg_middle")
+run("card model")
+help_of("train unsup near --help")
+help_of("train unsup --objective near --help_all")
+help_of("encode --help")
+write = runpy.run_path("source/tools/write_reference.py")["write"]
+Path("api.md").write_text(write(Path("source/docs/api.md").read_text()))
 """
 
 
@@ -77,17 +109,64 @@ def insert(path, before, text):
     path.write_text(content.replace(before, text + before), "utf-8")
 
 
-def test_an_objective_and_a_pooler_of_two_places_each_train_from_python_and_from_the_shell(tmp_path):
-    package = tmp_path / "source" / "simcse_hf"
-    shutil.copytree(Path(simcse_hf.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files that the program writes with a copy of the package that has the three."""
+    folder = tmp_path_factory.mktemp("two_places")
+    package = folder / "source" / "simcse_hf"
+    shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("tools/write_reference.py", "docs/api.md"):
+        (folder / "source" / file).parent.mkdir()
+        shutil.copy(ROOT / file, folder / "source" / file)
     (package / "objectives" / "near.py").write_text(OBJECTIVE.lstrip(), "utf-8")
     insert(package / "objectives" / "__init__.py", "    promptbert,\n", "    near,\n")
+    words = package / "data" / "views" / "words.py"
+    words.write_text(words.read_text("utf-8") + VIEW, "utf-8")
     pooling = package / "models" / "pooling.py"
     pooling.write_text(pooling.read_text("utf-8") + POOLER, "utf-8")
     insert(package / "names.py", '    "avg_top2",\n', '    "avg_middle",\n')
-
-    environment = {**os.environ, "PYTHONPATH": str(package.parent), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
     )
     assert run.returncode == 0, run.stderr[-3000:]
+    return folder
+
+
+def test_a_run_uses_the_three(folder):
+    results = json.loads((folder / "model/results.json").read_text())
+    settings = results["settings"]
+    assert (settings["objective"], results["view"]["name"], settings["pooler_type"]) == (
+        "near",
+        "reversed",
+        "avg_middle",
+    )
+
+
+def test_an_evaluation_uses_the_pooler(folder):
+    assert json.loads((folder / "other.json").read_text())["identity"]["pooler"] == "avg_middle"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "the squared distance of two views (with `weight` 2)",
+        "the sentence with its words from last to first (view `reversed`",
+        "the mean of the second and the last layer",
+        "(outputs.hidden_states[2] + outputs.last_hidden_state) / 2",
+    ],
+)
+def test_the_card_describes_the_three(words, folder):
+    assert words in (folder / "model/README.md").read_text()
+
+
+@pytest.mark.parametrize("words", ["near", "reversed", "avg_middle", "objective near,", "weight"])
+def test_help_names_the_three(words, folder):
+    assert words in (folder / "help.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "words", ["### `near`", "| `weight` | `1.0` | The weight. |", "| `reversed` |", "| `avg_middle` |"]
+)
+def test_the_reference_lists_the_three(words, folder):
+    assert words in (folder / "api.md").read_text()

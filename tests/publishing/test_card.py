@@ -99,6 +99,7 @@ def test_the_hub_client_can_read_eval_results_with_their_revision_date_and_sourc
         "SICK-R": ("mteb/sickr-sts", 81.25),
     }  # fmt: skip
     assert all("aggregated by `all`" in entry.notes and entry.date == document["date"] for entry in entries)
+    assert all("unknown from how many seeds" in entry.notes for entry in entries)
     assert entries[0].source_url == "https://huggingface.co/org/name/blob/main/evaluation.json"
     assert [entry.dataset_revision for entry in entries if "local files" not in entry.notes] == ["6" * 40]
     (directory / "evaluation.json").unlink()

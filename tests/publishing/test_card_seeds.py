@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from card_helpers import PROTOCOL
+from huggingface_hub import parse_eval_result_entries
 
 from simcse_hf import SimCSE
 from simcse_hf.evaluation import compare
@@ -15,6 +17,7 @@ from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.training.dev_sets import dev_change, keep_dev_scores
 from simcse_hf.training.run_results import DevHistory, Results, Scored, Start
 
@@ -77,6 +80,21 @@ def test_a_card_of_one_seed_says_so_at_every_figure(directory):
     assert "with seed 42." in text and "Mean ± standard deviation over" not in text
     (directory / "results.json").unlink()
     assert "it is unknown from how many seeds these scores come" in write_card(directory).read_text()
+
+
+@pytest.mark.parametrize(
+    "published, words", [(None, "from one seed (42)."), (43, "from one seed (43), the best on the dev set of 3.")]
+)
+def test_the_notes_of_a_benchmark_result_say_protocol_and_seed(published, words, directory):
+    if published:
+        several(directory, published=published)
+    path = directory / "evaluation.json"
+    write_evaluation(path, directory, 1.0, 1)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset_revisions": {"STSBenchmark": "6" * 40}}))
+    write_card(directory)
+    [entry] = parse_eval_result_entries(yaml.safe_load((directory / EVAL_RESULTS).read_text()))
+    assert "Spearman's correlation x 100" in entry.notes and words in entry.notes
+    assert entry.source_name == "simcse-hf evaluate" and entry.source_url.endswith("/evaluation.json")
 
 
 def test_a_card_of_several_seeds_gives_means_and_names_the_published_seed(directory):

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import tiny_config
-from evaluation_helpers import write_stsb
+from evaluation_helpers import binary_pairs, write_rows, write_stsb
 from transformers import BertModel
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SimCSE, evaluate
 from simcse_hf.cli.main import main
 from simcse_hf.inference.exported import GRAPHS, INT8_GRAPHS
 from simcse_hf.publishing import export, export_int8
@@ -67,6 +67,17 @@ def test_a_graph_names_no_folder_of_the_machine_that_wrote_it(graph):
     backend, folder = graph
     contents = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert not [word for word in (b"site-packages", b"torch/nn", str(folder.parent).encode()) if word in contents]
+
+
+def test_an_evaluation_has_the_size_of_the_graph_or_of_the_weights(graph, model, tmp_path):
+    backend, folder = graph
+    task = f"pairs={write_rows(tmp_path / 'pairs.csv', ['sentence1', 'sentence2', 'label'], binary_pairs(12))}"
+    plain = evaluate(model, task=[task]).cost
+    exported = evaluate(folder, task=[task], model_backend=backend).cost
+    weights = SimCSE(model).model.parameters()
+    assert plain["megabytes"] == pytest.approx(sum(4 * each.numel() for each in weights) / 1e6)
+    assert exported["megabytes"] > 0.9 * sum(path.stat().st_size for path in folder.glob(f"{backend}/*")) / 1e6
+    assert plain["texts_per_second"] > 0 < exported["texts_per_second"]
 
 
 def test_ten_thousand_equal_texts_have_one_embedding(graph, model):

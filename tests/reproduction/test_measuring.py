@@ -2,6 +2,7 @@
 
 import csv
 import zlib
+from itertools import product
 
 import data_helpers
 import numpy as np
@@ -20,126 +21,317 @@ from simcse_hf.evaluation.scoring import TaskData
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
-ALIGNMENT = [{"name": "max", "metric": "alignment"}, {"name": "q50", "metric": "alignment", "quantile": 0.5}]
-SCANNED = [{"name": "scanned", "scan": {"small": {"temp": [0.1, 0.5, 1.0], "learning_rate": [1e-5, 3e-5]}}}]
+
+def text_vector(text):
+    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=4)
 
 
 class RandomVectors:
     """An encoder whose vectors of 4 dimensions vary in all of them."""
 
     def encode(self, texts):
-        return np.stack([np.random.default_rng(zlib.crc32(text.encode())).normal(size=4) for text in texts])
+        return np.stack([text_vector(text) for text in texts])
+
+
+@pytest.fixture
+def sources(tmp_path):
+    return Sources(tmp_path, tmp_path)
+
+
+# --- scans ---
+
+#: The best of all runs, and their median.
+COLUMNS = [
+    {"name": "max", "metric": "alignment"},
+    {"name": "q50", "metric": "alignment", "quantile": 0.5},
+]
+TEMPERATURES = [0.1, 0.5, 1.0]
+LEARNING_RATES = [1e-5, 3e-5]
+SCANNED = {
+    "name": "scanned",
+    "scan": {"small": {"temp": TEMPERATURES, "learning_rate": LEARNING_RATES}},
+}
+
+
+def score_of(temp, learning_rate):
+    return 100 * temp + 1e6 * learning_rate
 
 
 class FinishedRuns:
     """Stands for a store of finished runs, whose score is a function of their settings and seed."""
 
     def measured(self, run):
-        score = 100 * run.settings["temp"] + 1e6 * run.settings["learning_rate"] + run.seed
+        score = score_of(run.settings["temp"], run.settings["learning_rate"]) + run.seed
         return Measured({"geometry": {"geometry": {"alignment": score}}}, {"geometry": {}})
 
 
-def test_a_scanned_row_shows_quantiles_over_all_combinations_once_all_are_finished(tmp_path):
-    table, sources = table_of(tmp_path, columns=ALIGNMENT, rows=SCANNED), Sources(tmp_path, tmp_path)
-    planned = plan(table, Options(sources, seeds=2))
-    assert len({each.run.key(sources) for each in planned}) == 6 * 2  # columns share the runs
+@pytest.fixture
+def table(tmp_path):
+    return table_of(tmp_path, columns=COLUMNS, rows=[SCANNED])
+
+
+@pytest.fixture
+def planned(table, sources):
+    """The runs of the table with two seeds."""
+    return plan(table, Options(sources, seeds=2))
+
+
+def test_a_row_is_run_with_each_combination_and_seed_and_columns_share_the_runs(planned, sources):
+    runs = {each.run.key(sources) for each in planned}
+    assert len(runs) == len(TEMPERATURES) * len(LEARNING_RATES) * 2
+
+
+@pytest.mark.parametrize("column, quantile", [(0, 1.0), (1, 0.5)], ids=["max", "median"])
+def test_a_scanned_row_shows_the_quantile_over_all_combinations(table, planned, column, quantile):
     samples, _ = _samples(table, planned, planned, FinishedRuns())
-    grid = [100 * t + rate for t in (0.1, 0.5, 1.0) for rate in (10, 30)]
-    for column, quantile in enumerate((1.0, 0.5)):
-        expected = {seed: np.quantile(grid, quantile) + seed for seed in (42, 43)}
-        assert samples["scanned", column].figures == pytest.approx(expected)
-        assert samples["scanned", column].resampled[42] == pytest.approx(expected[42])
-    first = planned[0].run.key(sources)
-    finished = [each for each in planned if each.run.key(sources) != first]
-    partly, _ = _samples(table, planned, finished, FinishedRuns())
-    assert {seed for sample in partly.values() for seed in sample.figures} == {43}
+    scores = [score_of(*values) for values in product(TEMPERATURES, LEARNING_RATES)]
+    expected = {seed: np.quantile(scores, quantile) + seed for seed in (42, 43)}
+    sample = samples["scanned", column]
+    assert sample.figures == pytest.approx(expected)
+    assert sample.resampled[42] == pytest.approx(expected[42])
+
+
+def test_a_seed_counts_once_all_its_runs_are_finished(table, planned, sources):
+    not_finished = planned[0].run.key(sources)
+    finished = [each for each in planned if each.run.key(sources) != not_finished]
+    samples, _ = _samples(table, planned, finished, FinishedRuns())
+    seeds = {seed for sample in samples.values() for seed in sample.figures}
+    assert seeds == {43}
+
+
+# --- transforms ---
+
+PLAIN = Variant()
+FITTED_ON_TARGET = Variant(method="whitening", fit_on="target")
+FITTED_ON_NLI = Variant(method="whitening", fit_on="nli")
+VARIANTS = [PLAIN, FITTED_ON_TARGET, FITTED_ON_NLI]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=["plain", "target", "nli"])
+def test_the_name_of_what_is_measured_says_the_variant(variant):
+    assert split_variant(variant.of("dev")) == ("dev", variant)
 
 
 @pytest.fixture
 def scored(tmp_path):
-    return write_rows(tmp_path / "dev.csv", ["sentence1", "sentence2", "score"], random_pairs(40, 0))
+    header = ["sentence1", "sentence2", "score"]
+    return write_rows(tmp_path / "dev.csv", header, random_pairs(40, 0))
 
 
-def test_a_model_is_measured_with_each_transform_and_encoded_once(tmp_path, scored):
-    write_rows(tmp_path / "nli.csv", ["sent0", "sent1"], [pair[:2] for pair in random_pairs(60, 1)])
-    variants = [Variant(), Variant(method="whitening", fit_on="target"), Variant(method="whitening", fit_on="nli")]
-    assert all(split_variant(variant.of("dev")) == ("dev", variant) for variant in variants)
-    loaded = []
+@pytest.fixture
+def nli(tmp_path):
+    pairs = [(first, second) for first, second, _ in random_pairs(60, 1)]
+    return write_rows(tmp_path / "nli.csv", ["sent0", "sent1"], pairs)
 
+
+@pytest.fixture
+def loaded():
+    """The poolers with which a model was loaded, in order."""
+    return []
+
+
+@pytest.fixture
+def load(loaded):
     def load(pooler):
         loaded.append(pooler)
         return RandomVectors()
 
-    measured = measure(load, [variant.of("dev") for variant in variants], tmp_path, scored, tmp_path / "nli.csv")
+    return load
+
+
+@pytest.fixture
+def measured(load, tmp_path, scored, nli):
+    """A model that is measured without a transform and with two."""
+    return measure(load, [variant.of("dev") for variant in VARIANTS], tmp_path, scored, nli)
+
+
+def test_a_model_is_loaded_once_for_all_transforms(measured, loaded):
     assert loaded == [None]
-    scores = [figure(measured, "dev", "all", "spearman", variant)[0] for variant in variants]
+
+
+def test_each_transform_gives_a_score_of_its_own(measured):
+    scores = [figure(measured, "dev", "all", "spearman", variant)[0] for variant in VARIANTS]
     assert len(set(scores)) == 3
-    drawn = resample(measured, "dev", "all", "spearman", variants[1], resamples=20)
-    assert drawn.shape == (20,) and abs(drawn.mean() - scores[1]) < 30
-    with pytest.raises(ValueError, match="put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"):
-        measure(load, [variants[2].of("dev")], tmp_path, scored, None)
 
 
-@pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
-    def pairs(name, count=40):
-        first, second = ([f"{name} {side} {i}" for i in range(count)] for side in "xy")
-        return ScoredPairs(name, first, second, np.random.default_rng(1).uniform(0, 5, count).tolist())
+def test_a_score_after_a_transform_is_resampled(measured):
+    score, *_ = figure(measured, "dev", "all", "spearman", FITTED_ON_TARGET)
+    drawn = resample(measured, "dev", "all", "spearman", FITTED_ON_TARGET, resamples=20)
+    assert drawn.shape == (20,)
+    assert drawn.mean() == pytest.approx(score, abs=30)
 
-    embed = RandomVectors().encode
-    sts_b, extra = pairs("b"), pairs("c")
-    data = TaskData(sts={"STSBenchmark": {"test": sts_b}}, pairs={"c": extra}, missing={"STS12": "no folder"})
-    results = score_per_set(data, embed, method).results
-    for score, of in ((results["STSBenchmark"]["splits"]["test"], sts_b), (results["c"], extra)):
-        x = torch.from_numpy(embed([*of.sentences1, *of.sentences2]))
-        transform = fit_whitening([x]) if method == "whitening" else fit_flow(x)[0]
-        expected = spearman(cosine_similarity_pairs(*transform.transform(x).chunk(2)), of.scores)
-        assert score["spearman"] == pytest.approx(100 * expected, abs=1e-6)
+
+def test_a_transform_of_nli_without_its_file_is_refused(load, tmp_path, scored):
+    message = "put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"
+    with pytest.raises(ValueError, match=message):
+        measure(load, [FITTED_ON_NLI.of("dev")], tmp_path, scored, None)
+
+
+# --- a transform for each set ---
+
+
+def pairs_of(name, count=40):
+    """Pairs of different texts with a random score."""
+    first = [f"{name} x {i}" for i in range(count)]
+    second = [f"{name} y {i}" for i in range(count)]
+    scores = np.random.default_rng(1).uniform(0, 5, count).tolist()
+    return ScoredPairs(name, first, second, scores)
+
+
+STS_B = pairs_of("b")
+OF_USER = pairs_of("c")
+METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
+
+
+@pytest.fixture
+def results(method):
+    """The results of STS-B and of a user's pairs; STS12 is missing."""
+    data = TaskData(
+        sts={"STSBenchmark": {"test": STS_B}},
+        pairs={"c": OF_USER},
+        missing={"STS12": "no folder"},
+    )
+    return score_per_set(data, RandomVectors().encode, method).results
+
+
+def score_by_hand(pairs, method):
+    """Spearman's correlation after a transform that is fitted on the texts of the pairs."""
+    vectors = torch.from_numpy(RandomVectors().encode([*pairs.sentences1, *pairs.sentences2]))
+    transform = fit_whitening([vectors]) if method == "whitening" else fit_flow(vectors)[0]
+    first, second = transform.transform(vectors).chunk(2)
+    return 100 * spearman(cosine_similarity_pairs(first, second), pairs.scores)
+
+
+@METHODS
+def test_a_split_is_scored_with_a_transform_fitted_on_its_own_texts(results, method):
+    found = results["STSBenchmark"]["splits"]["test"]["spearman"]
+    assert found == pytest.approx(score_by_hand(STS_B, method), abs=1e-6)
+
+
+@METHODS
+def test_a_users_pairs_are_scored_with_a_transform_fitted_on_their_own_texts(results, method):
+    found = results["c"]["spearman"]
+    assert found == pytest.approx(score_by_hand(OF_USER, method), abs=1e-6)
+
+
+@METHODS
+def test_a_missing_set_is_named(results):
     assert results["STS12"] == {"missing": "no folder"}
-    with pytest.raises(
-        ValueError, match="c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
-    ):
-        score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, "whitening")
+
+
+def test_a_set_with_too_few_texts_for_a_whitening_is_named():
+    data = TaskData(pairs={"c": pairs_of("c", 2)})
+    message = "c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
+    with pytest.raises(ValueError, match=message):
+        score_per_set(data, RandomVectors().encode, "whitening")
+
+
+@METHODS
+def test_a_transfer_task_is_not_scored_with_a_transform_of_its_own(method):
     with pytest.raises(ValueError, match="leave out MR"):
-        score_per_set(TaskData(transfer={"MR": {}}), embed, method)
+        score_per_set(TaskData(transfer={"MR": {}}), RandomVectors().encode, method)
 
 
-def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
-    rows = [{"name": "start", "recipe": "evaluation", "pooler": "avg"}, {"name": "trained"}]
-    table = table_of(tmp_path, rows=rows)
-    keys = {"start": set(), "trained": set()}
-    for row, _, run in runs_of(table, "small", 3, Sources(tmp_path, tmp_path)):
-        keys[row.name].add(run.key(Sources(tmp_path, tmp_path)))
-    assert [len(each) for each in keys.values()] == [1, 3]
-    planned = plan(table, Options(Sources(tmp_path, tmp_path)))
-    assert [each.groups for each in planned[:2]] == [("dev;avg;;",), ("dev",)]
+# --- rows without training ---
 
 
-def test_training_files_are_made_from_the_files_of_others(tmp_path):
-    rows = [
-        ("A dog runs.", "An animal moves.", "entailment", "snli-train"),
-        ("A dog runs.", "A dog is brown.", "neutral", "snli-train"),
-        ("A dog runs.", "A dog sleeps.", "contradiction", "mnli-train"),
-        ("A dog runs.", "A dog rests.", "entailment", "breaking-nli"),
-    ]
-    text = write_rows(tmp_path / "nli/pairs.csv", ["premise", "hypothesis", "label", "source"], rows).read_text()
-    data_helpers.write(tmp_path / "nli/nli_pairs.csv.gz", text)
-    (tmp_path / "qqp").mkdir()
-    questions = ['id\tquestion1\tquestion2\tis_duplicate\n1\t"Why ""x""?"\tWhy x?\t1\n2\ta\tb\t0\n3\tsame\tsame\t1\n']
-    (tmp_path / "qqp/quora_duplicate_questions.tsv").write_text(questions[0])
+@pytest.fixture
+def table_with_a_start(tmp_path):
+    """A row that is measured without training, and one that is trained."""
+    start = {"name": "start", "recipe": "evaluation", "pooler": "avg"}
+    return table_of(tmp_path, rows=[start, {"name": "trained"}])
 
-    def made(name):
-        with make_file(f"prepared/{name}.csv", tmp_path, tmp_path / "out").open(newline="") as stream:
+
+@pytest.mark.parametrize("name, number", [("start", 1), ("trained", 3)])
+def test_a_row_without_training_is_one_run_for_all_seeds(table_with_a_start, sources, name, number):
+    runs = set()
+    for row, _, run in runs_of(table_with_a_start, "small", 3, sources):
+        if row.name == name:
+            runs.add(run.key(sources))
+    assert len(runs) == number
+
+
+def test_a_row_without_training_is_measured_with_its_pooler(table_with_a_start, sources):
+    start, trained, *_ = plan(table_with_a_start, Options(sources))
+    assert start.groups == ("dev;avg;;",)
+    assert trained.groups == ("dev",)
+
+
+# --- training files ---
+
+PAIRS = [
+    ("A dog runs.", "An animal moves.", "entailment", "snli-train"),
+    ("A dog runs.", "A dog is brown.", "neutral", "snli-train"),
+    ("A dog runs.", "A dog sleeps.", "contradiction", "mnli-train"),
+    ("A dog runs.", "A dog rests.", "entailment", "breaking-nli"),
+]
+
+
+@pytest.fixture
+def write_nli(tmp_path):
+    """`write_nli(pairs)` writes labelled pairs, packed, as the shared data has them."""
+
+    def write(pairs):
+        header = ["premise", "hypothesis", "label", "source"]
+        text = write_rows(tmp_path / "pairs.csv", header, pairs).read_text()
+        (tmp_path / "nli").mkdir(exist_ok=True)
+        data_helpers.write(tmp_path / "nli/nli_pairs.csv.gz", text)
+
+    return write
+
+
+@pytest.fixture
+def made(tmp_path, write_nli):
+    """`made(name)` makes a training file of labelled pairs, and reads its rows."""
+    write_nli(PAIRS)
+
+    def read(name):
+        path = make_file(f"prepared/{name}.csv", tmp_path, tmp_path / "out")
+        with path.open(newline="") as stream:
             return list(csv.reader(stream))[1:]
 
-    first = "A dog runs."
-    assert made("entailment") == [[first, "An animal moves."]]  # not the pair of breaking-nli
-    assert made("contradiction") == [[first, "A dog sleeps."]] and len(made("all-labels")) == 3
-    assert made("with-neutral") == [[first, "An animal moves.", "A dog sleeps.", "A dog is brown."]]
+    return read
+
+
+def test_entailed_pairs_are_taken_from_the_training_sets(made):
+    assert made("entailment") == [["A dog runs.", "An animal moves."]]  # not from breaking-nli
+
+
+def test_contradicted_pairs_are_taken_from_the_training_sets(made):
+    assert made("contradiction") == [["A dog runs.", "A dog sleeps."]]
+
+
+def test_pairs_of_all_labels_are_taken_from_the_training_sets(made):
+    assert len(made("all-labels")) == 3
+
+
+def test_a_neutral_hypothesis_may_follow_the_contradicted_one(made):
+    row = ["A dog runs.", "An animal moves.", "A dog sleeps.", "A dog is brown."]
+    assert made("with-neutral") == [row]
+
+
+def test_pairs_of_questions_are_the_different_duplicates_of_qqp(made, tmp_path):
+    lines = [
+        "id\tquestion1\tquestion2\tis_duplicate",
+        '1\t"Why ""x""?"\tWhy x?\t1',
+        "2\ta\tb\t0",
+        "3\tsame\tsame\t1",
+    ]
+    (tmp_path / "qqp").mkdir()
+    (tmp_path / "qqp/quora_duplicate_questions.tsv").write_text("\n".join(lines) + "\n")
     assert made("qqp") == [['Why "x"?', "Why x?"]]
+
+
+def test_the_digest_of_a_file_changes_with_its_source(made, write_nli, tmp_path):
     before = content_digest("prepared/neutral.csv", tmp_path)
-    data_helpers.write(tmp_path / "nli/nli_pairs.csv.gz", text + "B,C,neutral,snli-dev\n")
+    write_nli([*PAIRS, ("B", "C", "neutral", "snli-dev")])
     assert content_digest("prepared/neutral.csv", tmp_path) != before
+
+
+def test_a_file_whose_source_is_missing_has_no_digest(made, tmp_path):
     assert content_digest("prepared/paranmt.csv", tmp_path) is None
+
+
+def test_a_file_that_is_not_defined_is_refused():
     with pytest.raises(ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"):
         source_files("prepared/none.csv")

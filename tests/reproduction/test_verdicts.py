@@ -11,54 +11,131 @@ RESAMPLES = 400
 
 
 def sample(mean, seeds=3, seed_sd=0.2, pair_sd=0.3, shift=0):
-    """Scores of a cell: a value for each seed, and resamples of the test pairs around it that all cells share."""
-    pairs = np.random.default_rng(7).normal(0, pair_sd, RESAMPLES)
-    of_seeds = np.random.default_rng(11 + shift).normal(0, seed_sd, seeds)
-    scores = {seed: mean + of_seeds[seed] for seed in range(seeds)}
-    own = np.random.default_rng(13 + shift).normal(0, pair_sd / 3, (seeds, RESAMPLES))
-    return Sample(scores, {seed: scores[seed] + pairs + own[seed] for seed in range(seeds)})
+    """Scores of a cell: a value for each seed, and resamples of the test pairs that all cells share."""
+    shared_noise = np.random.default_rng(7).normal(0, pair_sd, RESAMPLES)
+    seed_noise = np.random.default_rng(11 + shift).normal(0, seed_sd, seeds)
+    own_noise = np.random.default_rng(13 + shift).normal(0, pair_sd / 3, (seeds, RESAMPLES))
+    figures = {}
+    resampled = {}
+    for seed in range(seeds):
+        figures[seed] = mean + seed_noise[seed]
+        resampled[seed] = figures[seed] + shared_noise + own_noise[seed]
+    return Sample(figures, resampled)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+def samples_of(means):
+    """A cell for each mean, in rows called "0", "1", "2" ..."""
+    return {str(row): sample(mean, shift=row, seed_sd=0.1) for row, mean in enumerate(means)}
+
+
+# --- the interval of a difference ---
+
+
+@pytest.fixture(params=[2, 3, 5])
+def cells_without_noise_of_pairs(request):
+    first = sample(80, request.param, pair_sd=0)
+    second = sample(79.5, request.param, pair_sd=0, shift=1)
+    return first, second
+
+
+def differences_by_seed(first, second):
+    return [first.figures[seed] - second.figures[seed] for seed in first.figures]
+
+
+def test_a_difference_is_the_mean_over_all_seeds(cells_without_noise_of_pairs):
+    value, _, _, seeds = difference(*cells_without_noise_of_pairs)
+    by_seed = differences_by_seed(*cells_without_noise_of_pairs)
+    assert seeds == len(by_seed)
+    assert value == pytest.approx(np.mean(by_seed))
+
+
 @pytest.mark.parametrize("level", [0.9, 0.99])
-def test_without_an_effect_of_the_pairs_the_interval_is_that_of_the_t_test(seeds, level):
-    first, second = (sample(mean, seeds, pair_sd=0, shift=shift) for mean, shift in ((80, 0), (79.5, 1)))
-    value, low, high, n = difference(first, second, level)
-    by_seed = [first.figures[s] - second.figures[s] for s in range(seeds)]
-    assert n == seeds and value == pytest.approx(np.mean(by_seed))
-    half = scipy.stats.t.ppf((1 + level) / 2, seeds - 1) * np.std(by_seed, ddof=1) / seeds**0.5
-    assert [low, high] == pytest.approx([value - half, value + half], abs=0.2 * half)
+def test_without_noise_of_the_pairs_the_interval_is_that_of_the_t_test(
+    cells_without_noise_of_pairs,
+    level,
+):
+    value, low, high, seeds = difference(*cells_without_noise_of_pairs, level)
+    standard_error = scipy.stats.sem(differences_by_seed(*cells_without_noise_of_pairs))
+    half_width = scipy.stats.t.ppf((1 + level) / 2, seeds - 1) * standard_error
+    assert low == pytest.approx(value - half_width, abs=0.2 * half_width)
+    assert high == pytest.approx(value + half_width, abs=0.2 * half_width)
 
 
-@pytest.mark.parametrize("means, verdict", [((82, 78, 77), AGREES), ((82, 78, 84), DISAGREES), ((82, 78, 82), NOISE)])
+# --- verdicts ---
+
+
+@pytest.mark.parametrize(
+    "means, verdict",
+    [
+        ((82, 78, 77), AGREES),
+        ((82, 78, 84), DISAGREES),
+        ((82, 78, 82), NOISE),
+    ],
+)
 def test_an_ordering_agrees_only_if_every_difference_does(means, verdict):
-    samples = {str(n): sample(mean, shift=n, seed_sd=0.1) for n, mean in enumerate(means)}
-    judged = judge(Claim("0 is best", better="0", than=["1", "2"]), samples)
-    assert judged.verdict == verdict
-    assert len(judged.differences) == 2 and all(each.seeds == 3 for each in judged.differences)
+    claim = Claim("0 is best", better="0", than=["1", "2"])
+    assert judge(claim, samples_of(means)).verdict == verdict
 
 
-@pytest.mark.parametrize("means, verdict", [((80, 80.1, 80.2), AGREES), ((80, 84, 80), DISAGREES), ((80, 82), NOISE)])
+def test_a_verdict_shows_every_difference_and_its_number_of_seeds():
+    judged = judge(Claim("0 is best", better="0", than=["1", "2"]), samples_of((82, 78, 77)))
+    assert [(each.first, each.second) for each in judged.differences] == [("0", "1"), ("0", "2")]
+    assert [each.seeds for each in judged.differences] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "means, verdict",
+    [
+        ((80, 80.1, 80.2), AGREES),
+        ((80, 84, 80), DISAGREES),
+        ((80, 82), NOISE),
+    ],
+)
 def test_rows_that_the_paper_calls_alike_must_lie_within_the_margin(means, verdict):
-    samples = {str(n): sample(mean, shift=n, seed_sd=0.1) for n, mean in enumerate(means)}
-    assert judge(Claim("no difference", similar=list(samples), within=2.0), samples).verdict == verdict
+    samples = samples_of(means)
+    claim = Claim("no difference", similar=list(samples), within=2.0)
+    assert judge(claim, samples).verdict == verdict
 
 
-def test_too_few_runs_give_no_verdict():
-    claim = Claim("x", better="a", than=["b"])
-    judged = judge(claim, {"a": sample(90, 1), "b": sample(50, 1, shift=1)})
-    assert judged.verdict == NOISE and "one seed says nothing about what another would give" in judged.reason
-    assert judge(claim, {"a": sample(90)}).reason == "not run: b"
-    second = sample(80, 2, shift=1)
-    later = Sample({7: second.figures[0]}, {7: second.resampled[0]})
-    assert judge(claim, {"a": sample(90, 2), "b": later}).verdict == NOT_RUN
+# --- too few runs ---
+
+A_ABOVE_B = Claim("a is above b", better="a", than=["b"])
+
+
+def test_a_single_seed_decides_nothing():
+    judged = judge(A_ABOVE_B, {"a": sample(90, seeds=1), "b": sample(50, seeds=1, shift=1)})
+    assert judged.verdict == NOISE
+    assert "one seed says nothing about what another would give" in judged.reason
+
+
+def test_a_row_that_was_not_run_is_named():
+    judged = judge(A_ABOVE_B, {"a": sample(90)})
+    assert judged.verdict == NOT_RUN
+    assert judged.reason == "not run: b"
+
+
+def test_rows_without_a_common_seed_count_as_not_run():
+    second = sample(80, seeds=1, shift=1)
+    of_seed_7 = Sample({7: second.figures[0]}, {7: second.resampled[0]})
+    assert judge(A_ABOVE_B, {"a": sample(90, seeds=2), "b": of_seed_7}).verdict == NOT_RUN
+
+
+# --- many comparisons ---
+
+
+def cell_of_equal_seeds(figure, noise):
+    """A cell whose three seeds have the same figure and the same resamples."""
+    return Sample(dict.fromkeys(range(3), figure), dict.fromkeys(range(3), figure + noise))
 
 
 def test_an_interval_below_zero_that_does_not_survive_the_correction_is_within_noise():
-    drawn = {seed: np.random.default_rng(3).normal(0, 1, 1000) for seed in (1, 2, 3)}
-    samples = {"best": Sample({seed: 50.0 for seed in drawn}, {seed: np.full(1000, 50.0) for seed in drawn})}
-    for number in range(9):
-        value = 50.0 + (2.2 if number == 0 else 0.0)  # of differences with a standard deviation of 1
-        samples[str(number)] = Sample(dict.fromkeys(drawn, value), {seed: value + drawn[1] for seed in drawn})
-    judged = judge(Claim("x", better="best", than=[str(number) for number in range(9)]), samples)
-    assert judged.differences[0].high < 0 and judged.verdict == NOISE
+    resamples = 1000
+    samples = {"best": cell_of_equal_seeds(50.0, np.zeros(resamples))}
+    noise = np.random.default_rng(3).normal(0, 1, resamples)
+    others = [str(number) for number in range(9)]
+    for name in others:
+        samples[name] = cell_of_equal_seeds(50.0, noise)
+    samples["0"] = cell_of_equal_seeds(52.2, noise)  # 2.2 standard deviations above the best
+    judged = judge(Claim("best of ten", better="best", than=others), samples)
+    assert judged.differences[0].high < 0
+    assert judged.verdict == NOISE

@@ -1,5 +1,6 @@
 """Hard negatives: what is found equals a slow search, and what is left out is counted by its reason."""
 
+import json
 import random
 from collections import Counter
 
@@ -10,6 +11,7 @@ from datasets import Dataset
 from simcse_hf import load_text_dataset
 from simcse_hf.indexes.exact import ExactIndex
 from simcse_hf.search.mining import (
+    SUSPICIONS,
     MiningOptions,
     choose_negatives,
     fold_text,
@@ -17,6 +19,7 @@ from simcse_hf.search.mining import (
     make_rows,
     mine_hard_negatives,
     search_candidates,
+    suspect,
 )
 
 
@@ -107,6 +110,66 @@ def test_a_negative_is_never_a_positive_of_the_same_anchor_nor_the_anchor_in_oth
     assert report.dropped["repeated candidate"] == 2
     assert report.dropped["the anchor itself"] == 1
     assert report.dropped["positive of the same anchor"] >= 2
+
+
+def test_the_audit_lists_suspicious_negatives_by_reason_and_then_by_their_lead(tmp_path):
+    """Each reason by itself, with the similarities that a list of vectors gives."""
+    angles = {"q": 0.0, "p": 0.5, "P!": 0.9, "other": 1.2, "near": 0.55, "above": 0.1, "far": 2.0, "r": 3.0}
+
+    class Angles:
+        def encode(self, texts, **options):
+            return np.array([[np.cos(angles[text]), np.sin(angles[text])] for text in texts], dtype=np.float32)
+
+        encode_query = encode_document = encode
+
+    dataset = Dataset.from_dict({"sent0": ["q", "other", "r"], "sent1": ["p", "p", "far"]})
+    corpus = ["P!", "other", "near", "above"]
+    options, file = MiningOptions(num_negatives=5), tmp_path / "audit.jsonl"
+    _, report = mine_hard_negatives(dataset, Angles(), corpus=corpus, options=options, audit=file)
+    audit = [row for row in map(json.loads, file.read_text().splitlines()) if row["anchor"] == "q"]
+    assert [(row["negative"], row["reason"]) for row in audit] == [
+        ("P!", "equal words"),
+        ("other", "in a pair with either text"),
+        ("above", "above the positive"),
+        ("near", "near the positive"),
+    ]
+    assert all(row["positive_score"] == pytest.approx(np.cos(0.5)) for row in audit)
+    assert audit[2]["negative_score"] == pytest.approx(np.cos(0.1))
+    assert report.suspicious == len(file.read_text().splitlines()) and f": {report.suspicious}\n" in str(report)
+
+
+def test_suspicions_are_those_of_a_slow_audit():
+    rng = np.random.default_rng(0)
+    words = lambda: " ".join(rng.choice(["a", "b", "A", "b."], size=2))  # noqa: E731
+    anchors, positives = [words() for _ in range(30)], [words() for _ in range(30)]
+    limits = rng.uniform(-1, 1, 30).tolist()
+    negatives = [[(words(), float(score)) for score in rng.uniform(-1, 1, 3)] for _ in range(30)]
+    expected = []
+    for anchor, positive, limit, chosen in zip(anchors, positives, limits, negatives, strict=True):
+        for text, score in chosen:
+            plain = [each.lower().replace(".", "") for each in (text, anchor, positive)]
+            pairs_of_text = [{a.lower(), p.lower()} for a, p in zip(anchors, positives, strict=True)]
+            if plain[0] in plain[1:]:
+                reason = 0
+            elif any({text.lower(), each.lower()} == pair for each in (anchor, positive) for pair in pairs_of_text):
+                reason = 1
+            elif score > limit:
+                reason = 2
+            elif score > limit - 0.05 * abs(limit):
+                reason = 3
+            else:
+                continue
+            expected.append((reason, limit - score, text))
+    found = suspect(anchors, positives, limits, negatives)
+    assert [SUSPICIONS[reason] for reason, _, _ in sorted(expected)] == found["reason"][:]
+    assert [text for _, _, text in sorted(expected)] == found["negative"][:]
+    assert {0, 1, 2} <= {reason for reason, _, _ in expected}
+
+
+def test_a_pair_without_a_row_is_not_audited(tmp_path):
+    dataset = Dataset.from_dict({"sent0": ["one", "two"], "sent1": ["three", "four"]})
+    rows, report = mine_hard_negatives(dataset, Lookup(), options=MiningOptions(num_negatives=5))
+    assert (len(rows), report.suspicious) == (0, 0)
 
 
 def test_several_negatives_become_numbered_columns_that_the_readers_accept(tmp_path):

@@ -14,63 +14,169 @@ from simcse_hf.search import SentenceIndex, describe, search
 
 @pytest.fixture
 def texts(tmp_path):
+    """The file of the sentences."""
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(SENTENCES))
     return str(path)
 
 
-def test_an_index_is_built_added_to_and_searched_by_name(model, checkpoint, tmp_path, monkeypatch):
-    first, second = tmp_path / "a.txt", tmp_path / "b.csv"
+@pytest.fixture
+def folder(model, tmp_path):
+    """The folder of an index of the sentences."""
+    SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
+    return str(tmp_path / "index")
+
+
+# --- an index is built, added to and searched ---
+
+
+def test_index_says_what_it_built(checkpoint, texts, tmp_path):
+    built = index(texts, str(tmp_path / "new"), model=checkpoint)
+    assert built.sentences == 80
+    assert built.backend == "exact"
+    assert str(built) == f"80 sentences in the index {tmp_path / 'new'}"
+
+
+def test_an_index_records_an_absolute_path_of_its_model(checkpoint, texts, tmp_path, monkeypatch):
+    """So that it can be searched from any folder."""
+    monkeypatch.chdir(checkpoint.parent)
+    index(texts, str(tmp_path / "new"), model=checkpoint.name)
+    assert describe(tmp_path / "new").model.name_or_path == str(checkpoint)
+
+
+def test_an_index_is_searched_from_another_folder(checkpoint, model, texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    index(texts, str(tmp_path / "new"), model=checkpoint.name)
+    monkeypatch.chdir(tmp_path)
+    [found] = search("the cat", "new")
+    assert_same(found.results, by_hand(model, "the cat"))
+
+
+def test_a_column_of_another_file_is_added(model, tmp_path):
+    first = tmp_path / "a.txt"
     first.write_text("\n".join(SENTENCES[:50]))
+    second = tmp_path / "b.csv"
     second.write_text("said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:]))
     folder = str(tmp_path / "index")
-    monkeypatch.chdir(checkpoint.parent)
-    built = index(str(first), folder, model=checkpoint.name)
-    assert (built.sentences, built.backend, str(built)) == (50, "exact", f"50 sentences in the index {folder}")
-    assert describe(folder).model.name_or_path == str(checkpoint), "an absolute path, for searches from any folder"
-    monkeypatch.chdir(tmp_path)
+    index(str(first), folder, model=model)
     assert index(str(second), folder, add=True, column="said").sentences == 80
+    [found] = search("the cat", folder, model=model)
+    assert_same(found.results, by_hand(model, "the cat"))
+
+
+def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
     found = list(search(["the cat", "dog"], folder, top_k=2, threshold=-1))
     assert [each.query for each in found] == ["the cat", "dog"]
     for each in found:
         assert_same(each.results, by_hand(model, each.query, 2))
-        assert each.best_score == each.results[0].score
-    [single] = search("the cat", folder, model=model)
-    assert_same(single.results, by_hand(model, "the cat"))
+
+
+def test_the_best_score_of_a_query_is_that_of_the_first_sentence(folder):
+    [found] = search("the cat", folder)
+    assert found.best_score == found.results[0].score
+
+
+def test_search_takes_a_model_that_is_loaded(model, folder):
+    [found] = search("the cat", folder, model=model)
+    assert_same(found.results, by_hand(model, "the cat"))
+
+
+@pytest.fixture
+def two_more(tmp_path):
+    path = tmp_path / "more.txt"
+    path.write_text("one more\nand another\n")
+    return path
 
 
 @pytest.mark.parametrize("words", ["--add {more}", "--input {more} --add", "--add --input {more}"])
-def test_a_file_is_added_in_every_order_of_the_words(words, model, checkpoint, tmp_path, capsys):
-    folder, more = tmp_path / "index", tmp_path / "more.txt"
-    SentenceIndex.build(model, SENTENCES).save(folder)
-    more.write_text("one more\nand another\n")
-    assert status("index", "--output", str(folder), *words.format(more=more).split(), "--json", "--quiet") == 0
+def test_a_file_is_added_in_every_order_of_the_words(words, folder, two_more, capsys):
+    words = words.format(more=two_more).split()
+    assert status("index", "--output", folder, *words, "--json", "--quiet") == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 82
-    assert index(output=folder, add=more).sentences == 84
+
+
+def test_the_function_index_takes_a_file_to_add(folder, two_more):
+    assert index(output=folder, add=two_more).sentences == 82
+
+
+def test_a_file_that_is_named_twice_is_refused(folder, two_more):
     with pytest.raises(ValueError, match="input and add both name a file: name it once"):
-        index(more, folder, add=more)
+        index(two_more, folder, add=two_more)
 
 
-def test_kept_columns_are_returned_and_filtered_by(model, checkpoint, tmp_path, capsys):
-    folder = str(tmp_path / "index")
+# --- kept columns ---
+
+
+@pytest.fixture
+def table_folder(model, tmp_path):
+    """The folder of an index whose sentences have a source and a year."""
     table = str(write_table(tmp_path / "table.jsonl"))
-    index(table, folder, model=checkpoint, column="text", keep=["source", "year"])
-    words = ["--index", folder, SENTENCES[7], "--top_k", "4", "--filter", "source=s1", "--filter"]
-    assert status("search", *words, "year=2001", "--json") == 0
+    folder = str(tmp_path / "index_of_table")
+    index(table, folder, model=model, column="text", keep=["source", "year"])
+    return folder
+
+
+@pytest.fixture
+def filtered(table_folder, capsys):
+    """What the command found among the sentences of one source and year, as JSON."""
+    filters = ["--filter", "source=s1", "--filter", "year=2001"]
+    words = ["--index", table_folder, SENTENCES[7], "--top_k", "4", *filters]
+    assert status("search", *words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_search_is_filtered_by_kept_columns(model, filtered):
+    rows = [n for n in range(80) if n % 3 == 1 and n % 2 == 1]
+    found = [(match["sentence"], match["score"]) for match in filtered["results"]]
+    assert_same(found, by_hand(model, SENTENCES[7], 4, rows=rows))
+
+
+def test_kept_columns_are_returned(filtered):
+    for match in filtered["results"]:
+        assert match["columns"] == {"source": "s1", "year": "2001"}
+
+
+def test_the_number_of_a_row_is_returned(filtered):
+    assert filtered["results"][0]["row"] == 7
+
+
+def test_the_json_of_a_search_has_the_query_the_results_and_the_best_score(filtered):
+    assert list(filtered) == ["query", "results", "best_score"]
+    assert filtered["best_score"] == filtered["results"][0]["score"]
+
+
+def test_a_missing_cell_is_found_by_an_empty_value(table_folder):
+    [found] = search("the cat", table_folder, filters={"year": ""})
+    assert [match.row for match in found.results] == [4]
+
+
+def test_the_command_finds_a_missing_cell_by_an_empty_value(table_folder, capsys):
+    assert status("search", "--index", table_folder, "the cat", "--filter", "year=", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    found = document["results"]
-    expected = by_hand(model, SENTENCES[7], 4, rows=[n for n in range(80) if n % 3 == 1 and n % 2])
-    assert_same([(each["sentence"], each["score"]) for each in found], expected)
-    assert found[0]["row"] == 7 and all(each["columns"] == {"source": "s1", "year": "2001"} for each in found)
-    assert list(document) == ["query", "results", "best_score"] and document["best_score"] == found[0]["score"]
-    [empty] = search("the cat", folder, filters={"year": ""})
-    assert [match.row for match in empty.results] == [4]
-    assert next(search("the cat", folder, filters={"source": "none"})).best_score is None
-    assert status("search", "--index", folder, "the cat", "--filter", "year=", "--json") == 0
-    assert [each["row"] for each in json.loads(capsys.readouterr().out)["results"]] == [4]
-    for condition, message in (("year", "must be KEY=VALUE, got 'year'"), ("source=s2", "names source twice")):
-        assert status("search", *words, condition) == 2
-        assert message in capsys.readouterr().err
+    assert [match["row"] for match in document["results"]] == [4]
+
+
+def test_a_search_that_finds_nothing_has_no_best_score(table_folder):
+    [found] = search("the cat", table_folder, filters={"source": "none"})
+    assert found.best_score is None
+
+
+@pytest.mark.parametrize(
+    "conditions, message",
+    [
+        (["year"], "must be KEY=VALUE, got 'year'"),
+        (["source=s1", "source=s2"], "names source twice"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_refused(table_folder, capsys, conditions, message):
+    words = []
+    for condition in conditions:
+        words += ["--filter", condition]
+    assert status("search", "--index", table_folder, "a cat", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+# --- queries of standard input ---
 
 
 class Terminal(io.StringIO):
@@ -78,99 +184,244 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_queries_are_the_lines_of_standard_input_and_a_person_sees_a_prompt(
-    model, texts, checkpoint, tmp_path, capsys, monkeypatch
-):
-    folder = str(tmp_path / "index")
-    index(texts, folder, model=checkpoint)
-    best, score = by_hand(model, "the cat", 1)[0]
-    for stream, prompts in ((io.StringIO, ""), (Terminal, "search> " * 3)):
-        monkeypatch.setattr("sys.stdin", stream("the cat\n\n"))
+@pytest.fixture
+def search_standard_input(folder, monkeypatch, capsys):
+    """`search_standard_input(stream)` is what the command prints of one line, and beside it, as errors."""
+
+    def printed(stream):
+        monkeypatch.setattr("sys.stdin", stream)
         assert status("search", "--index", folder, "--top_k", "1", "--quiet") == 0
-        printed = capsys.readouterr()
-        assert printed.out == f"the cat\n  {score:.4f}  {best}\n\n"
-        assert printed.err.endswith(prompts) and ("search>" in printed.err) == bool(prompts)
-        assert ("Type a text and press Enter" in printed.err) == bool(prompts)
+        return capsys.readouterr()
+
+    return printed
 
 
-def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(model, tmp_path, capsys):
-    sentence = "a cat \x1b[31msat\x07 on the mat"
-    SentenceIndex.build(model, [sentence, "dog"]).save(tmp_path / "index")
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_queries_are_the_lines_of_standard_input(search_standard_input, model, stream):
+    sentence, score = by_hand(model, "the cat", 1)[0]
+    printed = search_standard_input(stream("the cat\n\n"))
+    assert printed.out == f"the cat\n  {score:.4f}  {sentence}\n\n"
+
+
+def test_a_person_sees_a_prompt_before_each_query(search_standard_input):
+    printed = search_standard_input(Terminal("the cat\n\n"))
+    assert "Type a text and press Enter" in printed.err
+    assert printed.err.endswith("search> " * 3)
+
+
+def test_a_program_sees_no_prompt(search_standard_input):
+    printed = search_standard_input(io.StringIO("the cat\n\n"))
+    assert "search>" not in printed.err
+    assert "Type a text and press Enter" not in printed.err
+
+
+# --- escape sequences ---
+
+SENTENCE_WITH_ESCAPES = "a cat \x1b[31msat\x07 on the mat"
+
+
+@pytest.fixture
+def found_with_escapes(model, tmp_path):
+    SentenceIndex.build(model, [SENTENCE_WITH_ESCAPES, "dog"]).save(tmp_path / "index")
     [found] = search("a cat sat on the mat", str(tmp_path / "index"), top_k=1)
-    assert "a cat  [31msat  on the mat" in str(found) and "\x1b" not in str(found)
-    assert found.to_dict()["results"][0]["sentence"] == sentence
+    return found
 
 
-def test_a_prompt_of_queries_leaves_the_model_as_it_was(model, texts, tmp_path):
-    folder = str(tmp_path / "index")
-    index(texts, folder, model=model)
+def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(found_with_escapes):
+    assert "a cat  [31msat  on the mat" in str(found_with_escapes)
+    assert "\x1b" not in str(found_with_escapes)
+
+
+def test_a_program_gets_the_sentence_itself(found_with_escapes):
+    assert found_with_escapes.to_dict()["results"][0]["sentence"] == SENTENCE_WITH_ESCAPES
+
+
+# --- prompts ---
+
+
+def test_a_prompt_of_queries_stands_before_each_query(model, folder):
     [found] = search("cat", folder, model=model, prompt="the ")
     assert_same(found.results, by_hand(model, "the cat"))
+
+
+def test_a_prompt_of_queries_leaves_the_model_as_it_was(model, folder):
+    list(search("cat", folder, model=model, prompt="the "))
     assert model.prompts == {"query": "", "document": ""}
 
 
-def test_a_prompt_of_documents_is_that_of_later_searches(model, checkpoint, texts, tmp_path):
-    folder = str(tmp_path / "index")
+@pytest.fixture
+def folder_with_prompt(model, texts, tmp_path):
+    folder = str(tmp_path / "prompted")
     index(texts, folder, model=model, prompt="the woman : ")
+    return folder
+
+
+def test_a_prompt_of_documents_becomes_the_models(model, folder_with_prompt):
     assert model.prompts["document"] == "the woman : "
-    [found] = search("cat", folder, top_k=80)
+
+
+def test_a_prompt_of_documents_is_that_of_later_searches(model, folder_with_prompt):
+    [found] = search("cat", folder_with_prompt, top_k=80)
     documents = model.encode([f"the woman : {text}" for text in SENTENCES]).double()
-    expected = (documents @ model.encode("cat").double()).numpy()
-    np.testing.assert_allclose([match.score for match in found.results], np.sort(expected)[::-1], atol=1e-5)
+    scores = documents @ model.encode("cat").double()
+    expected = sorted(scores.tolist(), reverse=True)
+    np.testing.assert_allclose([match.score for match in found.results], expected, atol=1e-5)
+
+
+def test_an_index_is_refused_to_a_model_with_another_prompt(checkpoint, folder_with_prompt):
     with pytest.raises(ValueError, match=r"prompts \{'document': 'the woman : '\} there"):
-        SentenceIndex.load(folder, SimCSE(checkpoint, device="cpu"))
+        SentenceIndex.load(folder_with_prompt, SimCSE(checkpoint, device="cpu"))
 
 
-def test_vectors_are_taken_if_they_are_of_the_same_file_and_column(model, checkpoint, tmp_path):
-    source, edited = tmp_path / "s.csv", tmp_path / "edited.csv"
-    lines = ["n,text", *(f"{number},{sentence}" for number, sentence in enumerate(SENTENCES))]
-    source.write_text("\n".join(lines))
-    edited.write_text("\n".join([lines[0], lines[1], *lines[3:], lines[2]]))  # the first text is the same
-    encode(model, source, tmp_path / "vectors", shard_size=30, format="parquet", column="text")
-    encode(model, source, tmp_path / "several", columns=["text", "n"])
-    encode(model, source, tmp_path / "codes", precision="ubinary", column="text")
+# --- vectors that are there ---
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A table of numbers and sentences."""
+    path = tmp_path / "s.csv"
+    lines = [f"{number},{sentence}" for number, sentence in enumerate(SENTENCES)]
+    path.write_text("\n".join(["n,text", *lines]))
+    return path
+
+
+@pytest.fixture
+def vectors(request, model, source, tmp_path):
+    """The folder of the sentences, encoded with the options of the test."""
+    options = {"column": "text"} | getattr(request, "param", {})
+    encode(model, source, tmp_path / "vectors", **options)
+    return str(tmp_path / "vectors")
+
+
+def encoded_with(**options):
+    return pytest.mark.parametrize("vectors", [options], indirect=True, ids=[""])
+
+
+@encoded_with(shard_size=30, format="parquet")
+def test_an_index_takes_the_vectors_of_its_file(model, source, vectors, tmp_path):
     folder = str(tmp_path / "index")
-    index(str(source), folder, model=checkpoint, vectors=str(tmp_path / "vectors"))
+    index(str(source), folder, model=model, vectors=vectors)
     model.load_index(folder)
     assert_same(model.search("the cat"), by_hand(model, "the cat"))
-    for path, vectors, column, message in (
-        (edited, "vectors", None, r"vectors holds the vectors of another file \(s\.csv\) than input .*edited\.csv"),
-        (source, "vectors", "n", "the vectors of column 'text', not 'n'"),
-        (source, "several", None, r"several holds the vectors of several columns \(text, n\)"),
-        (source, "codes", None, r"vectors are uint8 of shape \(80, 4\): give embeddings of floats \(no codes\)"),
-    ):
-        given = {"vectors": str(tmp_path / vectors), "column": column, "overwrite": True}
-        with pytest.raises(ValueError, match=message):
-            index(str(path), folder, model=checkpoint, **given)
 
 
-def test_what_index_and_search_refuse(model, texts, tmp_path):
-    folder = str(tmp_path / "index")
-    index(texts, folder, model=model)
-    for call, words in (
-        (lambda: index(texts, folder, model=model), "output .*index holds an index: set add to add to it"),
+def test_the_vectors_of_another_file_are_refused(model, source, vectors, tmp_path):
+    header, first, second, *others = source.read_text().splitlines()
+    edited = tmp_path / "edited.csv"
+    edited.write_text("\n".join([header, first, *others, second]))  # the first text is the same
+    message = r"vectors holds the vectors of another file \(s\.csv\) than input .*edited\.csv"
+    with pytest.raises(ValueError, match=message):
+        index(str(edited), str(tmp_path / "index"), model=model, vectors=vectors)
+
+
+def test_the_vectors_of_another_column_are_refused(model, source, vectors, tmp_path):
+    with pytest.raises(ValueError, match="the vectors of column 'text', not 'n'"):
+        index(str(source), str(tmp_path / "index"), model=model, vectors=vectors, column="n")
+
+
+@encoded_with(column=None, columns=["text", "n"])
+def test_the_vectors_of_several_columns_are_refused(model, source, vectors, tmp_path):
+    message = r"vectors holds the vectors of several columns \(text, n\)"
+    with pytest.raises(ValueError, match=message):
+        index(str(source), str(tmp_path / "index"), model=model, vectors=vectors)
+
+
+@encoded_with(precision="ubinary")
+def test_codes_are_refused(model, source, vectors, tmp_path):
+    message = r"vectors are uint8 of shape \(80, 4\): give embeddings of floats \(no codes\)"
+    with pytest.raises(ValueError, match=message):
+        index(str(source), str(tmp_path / "index"), model=model, vectors=vectors)
+
+
+# --- refusals ---
+
+NOTHING_TO_DO = "input or output is missing"
+
+
+def test_an_index_is_not_replaced_without_a_word(model, texts, folder):
+    with pytest.raises(ValueError, match="output .*index holds an index: set add to add to it"):
+        index(texts, folder, model=model)
+
+
+def test_an_index_without_a_model_is_refused(texts, tmp_path):
+    with pytest.raises(ValueError, match="model is missing"):
+        index(texts, str(tmp_path / "new"))
+
+
+def test_an_index_without_an_output_is_refused(model, texts):
+    with pytest.raises(ValueError, match=NOTHING_TO_DO):
+        index(texts, model=model)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({}, NOTHING_TO_DO),
+        ({"delete": [1], "add": True}, NOTHING_TO_DO),
+        ({"delete": [1], "column": "text"}, NOTHING_TO_DO),
+        ({"delete": [80]}, "row must be an integer between 0 and 79, got 80"),
+        ({"delete_where": {"id": "7"}}, r"no column 'id' \(kept: none\)"),
+    ],
+)
+def test_a_change_of_an_index_that_is_not_possible_is_refused(folder, options, words):
+    with pytest.raises(ValueError, match=words):
+        index(output=folder, **options)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"add": True, "backend": "hnsw"}, "add, replace and delete keep the index as it was made"),
+        ({"replace": "id"}, r"no column 'id' \(kept: none\)"),
+    ],
+)
+def test_a_file_that_cannot_be_added_is_refused(texts, folder, options, words):
+    with pytest.raises(ValueError, match=words):
+        index(texts, folder, **options)
+
+
+def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(model, texts, folder):
+    with pytest.raises(ValueError, match="loaded already: leave out max_length"):
+        index(texts, folder, add=True, model=model, max_length=4)
+
+
+@pytest.mark.parametrize(
+    "query, options, words",
+    [
+        ("a", {"neighbors": [1]}, "neighbors are found without queries"),
+        ((), {"neighbors": [1], "prompt": "a"}, "neighbors are found without queries"),
         (
-            lambda: index(texts, folder, add=True, backend="hnsw"),
-            "add, replace and delete keep the index as it was made",
+            "a",
+            {"threshold": "saved", "prompt": "query: "},
+            "threshold saved .* the prompt 'query'",
         ),
-        (lambda: index(texts, str(tmp_path / "new")), "model is missing"),
-        (lambda: index(output=folder), "input or output is missing"),
-        (lambda: index(texts, model=model), "input or output is missing"),
-        (lambda: index(output=folder, delete=[1], add=True), "input or output is missing"),
-        (lambda: index(output=folder, delete=[1], column="text"), "input or output is missing"),
-        (lambda: index(output=folder, delete=[80]), "row must be an integer between 0 and 79, got 80"),
-        (lambda: index(output=folder, delete_where={"id": "7"}), r"no column 'id' \(kept: none\)"),
-        (lambda: index(texts, folder, replace="id"), r"no column 'id' \(kept: none\)"),
-        (lambda: search("a", folder, neighbors=[1]), "neighbors are found without queries"),
-        (lambda: search((), folder, neighbors=[1], prompt="a"), "neighbors are found without queries"),
-        (lambda: search((), folder, neighbors=[1], top_k=0).__next__(), "top_k must be an integer above 0"),
-        (lambda: search((), folder, neighbors=[80]).__next__(), "row must be an integer between 0 and 79, got 80"),
-        (lambda: duplicates(texts, model, 1.1), "threshold must be a cosine"),
-        (lambda: index(texts, folder, add=True, model=model, max_length=4), "loaded already: leave out max_length"),
-        (lambda: search("a", folder, threshold="saved", prompt="query: "), "threshold saved .* the prompt 'query'"),
-        (lambda: search("a", folder, prompt="a", prompt_name="query"), "prompt and prompt_name are both given"),
-        (lambda: search("a", folder, threshold=2), "threshold must be a cosine"),
-        (lambda: search("a", folder, pooler_type="max"), "pooler 'avg' there, 'max' here"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
+        ("a", {"prompt": "a", "prompt_name": "query"}, "prompt and prompt_name are both given"),
+        ("a", {"threshold": 2}, "threshold must be a cosine"),
+        ("a", {"pooler_type": "max"}, "pooler 'avg' there, 'max' here"),
+    ],
+)
+def test_a_search_that_is_not_possible_is_refused_before_a_result_is_asked_for(
+    folder,
+    query,
+    options,
+    words,
+):
+    with pytest.raises(ValueError, match=words):
+        search(query, folder, **options)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"neighbors": [1], "top_k": 0}, "top_k must be an integer above 0"),
+        ({"neighbors": [80]}, "row must be an integer between 0 and 79, got 80"),
+    ],
+)
+def test_neighbours_that_do_not_exist_are_refused(folder, options, words):
+    with pytest.raises(ValueError, match=words):
+        next(search((), folder, **options))
+
+
+def test_a_threshold_of_duplicates_that_is_no_cosine_is_refused(model, texts):
+    with pytest.raises(ValueError, match="threshold must be a cosine"):
+        duplicates(texts, model, 1.1)

@@ -16,79 +16,169 @@ from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.search import SentenceIndex, describe
 from simcse_hf.search.mining import mine_hard_negatives
 
-SCORES = {
-    "dot": lambda x, y: x @ y.T,
-    "euclidean": lambda x, y: -np.linalg.norm(x[:, None] - y, axis=-1),
-    "manhattan": lambda x, y: -np.abs(x[:, None] - y).sum(-1),
-}
-EVERY = pytest.mark.parametrize("similarity", SCORES)
+DISTANCES = ["euclidean", "manhattan"]
+
+
+@pytest.fixture(params=["dot", *DISTANCES])
+def similarity(request):
+    return request.param
 
 
 @pytest.fixture
 def model(save_checkpoint, similarity):
-    model = BertForCL(tiny_config(initializer_range=0.5), pooler_type="avg", similarity_fn_name=similarity)
+    config = tiny_config(initializer_range=0.5)
+    model = BertForCL(config, pooler_type="avg", similarity_fn_name=similarity)
     return SimCSE(save_checkpoint(model), device="cpu")
 
 
 def by_hand(model, queries, texts=SENTENCES):
-    x, y = (model.encode(each, normalize_embeddings=None).double().numpy() for each in (queries, texts))
-    return SCORES[model.similarity_fn_name](x, y)
+    """The similarity of each query to each text, in float64."""
+    x = model.encode(queries, normalize_embeddings=None).double().numpy()
+    y = model.encode(texts, normalize_embeddings=None).double().numpy()
+    if model.similarity_fn_name == "dot":
+        return x @ y.T
+    differences = x[:, None] - y
+    if model.similarity_fn_name == "euclidean":
+        return -np.linalg.norm(differences, axis=-1)
+    return -np.abs(differences).sum(-1)
 
 
-@EVERY
-def test_texts_are_compared_by_the_models_own_similarity(model, similarity):
-    expected = by_hand(model, SENTENCES[:3])
-    np.testing.assert_allclose(model.similarity(SENTENCES[:3], SENTENCES), expected, rtol=0, atol=1e-4)
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+# --- comparisons ---
+
+
+def test_texts_are_compared_by_the_models_own_similarity(model):
+    found = model.similarity(SENTENCES[:3], SENTENCES)
+    assert_close(found, by_hand(model, SENTENCES[:3]))
+
+
+def test_pairs_are_compared_by_the_models_own_similarity(model):
     found = model.similarity_pairwise(SENTENCES[:3], SENTENCES[5:8])
-    np.testing.assert_allclose(found, np.diag(expected[:, 5:8]), rtol=0, atol=1e-4)
-    assert model.similarity(SENTENCES[0], SENTENCES[1]) == pytest.approx(expected[0, 1], abs=1e-4)
+    assert_close(found, by_hand(model, SENTENCES[:3], SENTENCES[5:8]).diagonal())
+
+
+def test_two_texts_are_compared_by_the_models_own_similarity(model):
+    found = model.similarity(SENTENCES[0], SENTENCES[1])
+    assert found == pytest.approx(by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4)
+
+
+def test_vectors_of_a_model_that_does_not_compare_by_the_cosine_are_not_normalized(model):
+    lengths = model.encode(SENTENCES[:3]).norm(dim=1)
+    assert (lengths - 1).abs().min() > 1e-2
+
+
+def test_vectors_are_compared_as_their_texts(model):
     vectors = model.encode(SENTENCES[:3])
-    assert (vectors.norm(dim=1) - 1).abs().min() > 1e-2, "the vectors are not normalized"
-    assert torch.equal(model.similarity(vectors, vectors), model.similarity(SENTENCES[:3], SENTENCES[:3]))
+    of_texts = model.similarity(SENTENCES[:3], SENTENCES[:3])
+    assert torch.equal(model.similarity(vectors, vectors), of_texts)
 
 
-@EVERY
-def test_texts_may_come_in_an_array(model, similarity):
+def test_texts_may_come_in_an_array(model):
     expected = model.similarity(SENTENCES[:3], SENTENCES[3:5])
-    assert torch.equal(model.similarity(np.array(SENTENCES[:3]), np.array(SENTENCES[3:5], dtype=object)), expected)
+    first = np.array(SENTENCES[:3])
+    second = np.array(SENTENCES[3:5], dtype=object)
+    assert torch.equal(model.similarity(first, second), expected)
 
 
-@EVERY
-def test_an_index_ranks_by_it_records_it_and_is_refused_to_a_model_of_another(model, similarity, tmp_path):
+# --- an index ---
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    """The folder of an index of `SENTENCES`."""
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
-    assert describe(tmp_path / "index").model.similarity == similarity
-    index = SentenceIndex.load(tmp_path / "index", model)
-    for results, scores in zip(index.search(SENTENCES[:5], top_k=4), by_hand(model, SENTENCES[:5]), strict=True):
-        order = np.argsort(-scores)[:4]
-        assert [match.row for match in results] == order.tolist()
-        np.testing.assert_allclose([match.score for match in results], scores[order], rtol=0, atol=1e-4)
+    return tmp_path / "index"
+
+
+def test_an_index_records_the_similarity(folder, similarity):
+    assert describe(folder).model.similarity == similarity
+
+
+def test_an_index_ranks_by_the_similarity(folder, model):
+    index = SentenceIndex.load(folder, model)
+    scores = by_hand(model, SENTENCES[:5])
+    ranked = np.argsort(-scores, axis=1)[:, :4]
+    for found, order, expected in zip(
+        index.search(SENTENCES[:5], top_k=4),
+        ranked,
+        scores,
+        strict=True,
+    ):
+        assert [match.row for match in found] == order.tolist()
+        assert_close([match.score for match in found], expected[order])
+
+
+def test_an_index_takes_vectors_that_are_not_normalized(model):
     vectors = model.encode(SENTENCES, convert_to_numpy=True)
     assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
+
+
+def test_vectors_of_another_length_are_not_this_models(model):
+    vectors = model.encode(SENTENCES, convert_to_numpy=True)
     with pytest.raises(ValueError, match="not this model's"):
         SentenceIndex.build(model, SENTENCES, vectors=[1.1 * vectors])
-    if similarity != "dot":
-        with pytest.raises(ValueError, match=f"'hnsw'.*{similarity}"):
-            SentenceIndex.build(model, SENTENCES, backend="hnsw")
+
+
+@pytest.mark.parametrize("similarity", DISTANCES)
+def test_a_graph_is_refused_for_a_distance(model, similarity):
+    with pytest.raises(ValueError, match=f"'hnsw'.*{similarity}"):
+        SentenceIndex.build(model, SENTENCES, backend="hnsw")
+
+
+def test_an_index_is_refused_to_a_model_of_another_similarity(folder, model, similarity):
     model.model.update_settings(similarity_fn_name="cosine")
     with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
-        SentenceIndex.load(tmp_path / "index", model)
+        SentenceIndex.load(folder, model)
 
 
-@EVERY
-def test_hard_negatives_pairs_and_rankings_are_scored_by_it(model, similarity, tmp_path):
-    scores = by_hand(model, SENTENCES)
-    rows, report = mine_hard_negatives(Dataset.from_dict({"sent0": SENTENCES[:9], "sent1": SENTENCES[9:18]}), model)
-    mined = scores[:9, 9:18].copy()
-    assert report.positive_score == pytest.approx(np.diag(mined).mean(), abs=1e-4)
-    np.fill_diagonal(mined, -np.inf)
-    assert rows["hard_neg"] == [SENTENCES[9 + column] for column in mined.argmax(axis=1)]
-    pairs = ScoredPairs("pairs", SENTENCES[:9], SENTENCES[9:18], [float(n % 5) for n in range(9)])
-    scored = predict_pairs(SentenceEmbeddings(model, pairs.texts, show_progress_bar=False), pairs)
-    np.testing.assert_allclose(scored["predicted"], np.diag(scores[:9, 9:18]), rtol=0, atol=1e-4)
+# --- mining and evaluation ---
+
+
+@pytest.fixture
+def mined(model):
+    """Rows with the hard negatives of nine pairs, and the report."""
+    pairs = Dataset.from_dict({"sent0": SENTENCES[:9], "sent1": SENTENCES[9:18]})
+    return mine_hard_negatives(pairs, model)
+
+
+def test_the_hard_negative_is_the_nearest_other_positive(model, mined):
+    rows, _ = mined
+    scores = by_hand(model, SENTENCES[:9], SENTENCES[9:18])
+    np.fill_diagonal(scores, -np.inf)
+    nearest = scores.argmax(axis=1)
+    assert rows["hard_neg"] == [SENTENCES[9 + row] for row in nearest]
+
+
+def test_the_positives_of_mining_are_scored_by_the_similarity(model, mined):
+    _, report = mined
+    scores = by_hand(model, SENTENCES[:9], SENTENCES[9:18])
+    assert report.positive_score == pytest.approx(scores.diagonal().mean(), abs=1e-4)
+
+
+def test_scored_pairs_are_predicted_by_the_similarity(model):
+    gold = [float(n % 5) for n in range(9)]
+    pairs = ScoredPairs("pairs", SENTENCES[:9], SENTENCES[9:18], gold)
+    embeddings = SentenceEmbeddings(model, pairs.texts, show_progress_bar=False)
+    expected = by_hand(model, SENTENCES[:9], SENTENCES[9:18]).diagonal()
+    assert_close(predict_pairs(embeddings, pairs)["predicted"], expected)
+
+
+def average_precision_of_two(scores):
+    """Of the first two of some candidates, which are the positives."""
+    ranks = scores.argsort()[::-1].tolist()
+    first, second = sorted([ranks.index(0), ranks.index(1)])
+    return (1 / (first + 1) + 2 / (second + 1)) / 2
+
+
+def test_candidates_are_reranked_by_the_similarity(model, tmp_path):
+    file = tmp_path / "rank.jsonl"
     row = {"query": SENTENCES[0], "positive": SENTENCES[1:3], "negative": SENTENCES[3:30]}
-    (tmp_path / "rank.jsonl").write_text(json.dumps(row))
-    task = read_task("reranking", str(tmp_path / "rank.jsonl"))
+    file.write_text(json.dumps(row))
+    task = read_task("reranking", str(file))
     embeddings = SentenceEmbeddings(model, task.texts, show_progress_bar=False)
-    ranks = np.argsort(np.argsort(-scores[0, 1:30]))[:2]
-    expected = sum((number + 1) / (rank + 1) for number, rank in enumerate(sorted(ranks))) / 2
-    assert task.evaluate(embeddings, embeddings.similarity).metrics["map"] == pytest.approx(100 * expected)
+    found = task.evaluate(embeddings, embeddings.similarity).metrics["map"]
+    scores = by_hand(model, SENTENCES[:1], SENTENCES[1:30])[0]
+    assert found == pytest.approx(100 * average_precision_of_two(scores))

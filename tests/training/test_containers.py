@@ -8,8 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from conftest import VOCABULARY
 from datasets import Dataset, IterableDataset
 from trainer_helpers import make, model_of, sentences
+from transformers import BertTokenizer
 
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
 from simcse_hf.data.scored_pairs import ScoredPairs
@@ -24,23 +26,44 @@ KINDS = {
         "positive": [*SECOND[:3], MISSING, *SECOND[4:]],
         "negative": [THIRD[0], MISSING, *THIRD[2:]],
     },
-    "class_labels": {"text": FIRST, "label": [1, 2, 1, 2, 1, MISSING, 2, 1]},
-    "cosent": {"sentence1": FIRST, "sentence2": SECOND, "score": [4.0, 1.5, MISSING, 0.0, 2.0, 3.5, 5.0, 1.0]},
-    "supcon": {"premise": FIRST[:1] * 8, "hypothesis": SECOND, "label": [0, 1, 2, 0, MISSING, 1, 2, 0]},
+    "class_labels": {
+        "text": FIRST,
+        "label": [1, 2, 1, 2, 1, MISSING, 2, 1],
+    },
+    "cosent": {
+        "sentence1": FIRST,
+        "sentence2": SECOND,
+        "score": [4.0, 1.5, MISSING, 0.0, 2.0, 3.5, 5.0, 1.0],
+    },
+    "supcon": {
+        "premise": FIRST[:1] * 8,
+        "hypothesis": SECOND,
+        "label": [0, 1, 2, 0, MISSING, 1, 2, 0],
+    },
 }
 
 
+def model_for(kind):
+    """A model with the objective of a kind of rows."""
+    return model_of(objective=kind, pooler_type="avg_no_cls" if kind == "supcon" else "avg")
+
+
+def tokens_of(rows):
+    return [row["input_ids"] for row in rows]
+
+
 def filled(columns, missing=None):
-    return {name: [missing if cell is MISSING else cell for cell in cells] for name, cells in columns.items()}
+    """The columns with a value in place of what is missing."""
+    found = {}
+    for name, cells in columns.items():
+        found[name] = [missing if cell is MISSING else cell for cell in cells]
+    return found
 
 
 def rows_of(columns, missing=None):
+    """The rows as dictionaries, with a value in place of what is missing."""
     columns = filled(columns, missing)
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-
-
-def without_missing_keys(columns):
-    return [{key: cell for key, cell in row.items() if cell is not MISSING} for row in rows_of(columns, MISSING)]
 
 
 def as_file(folder, columns):
@@ -50,22 +73,48 @@ def as_file(folder, columns):
     return str(path)
 
 
+# --- containers with a missing cell in the form of each ---
+
+
+def without_missing_keys(columns):
+    rows = rows_of(columns, MISSING)
+    return [{key: cell for key, cell in row.items() if cell is not MISSING} for row in rows]
+
+
 def as_array(cells):
     array = np.empty(len(cells), dtype=object)
     array[:] = cells
     return array
 
 
+def arrays_of(columns):
+    cells = filled(columns, np.float64("nan"))
+    return {name: as_array(column) for name, column in cells.items()}
+
+
+def series_of(columns):
+    return {name: pd.Series(column) for name, column in filled(columns).items()}
+
+
+def frame_of(columns):
+    return pd.DataFrame(filled(columns))
+
+
+def dataset_of(columns):
+    return Dataset.from_dict(filled(columns))
+
+
 def transformed(columns):
-    rows = Dataset.from_dict(filled(columns))
-    return Dataset.from_dict({"number": range(len(rows))}).with_transform(lambda batch: rows[batch["number"]])
+    """A data set of numbers of rows, whose transform gives the rows."""
+    rows = dataset_of(columns)
+    numbers = Dataset.from_dict({"number": range(len(rows))})
+    return numbers.with_transform(lambda batch: rows[batch["number"]])
 
 
-def torch_stream(rows):
-    return rows.to_iterable_dataset().with_format("torch")
+def stream_of(columns):
+    return IterableDataset.from_generator(lambda: iter(without_missing_keys(columns)))
 
 
-#: Containers with a missing cell in the form of each.
 CONTAINERS = {
     "dicts with None": rows_of,
     "dicts with nan": lambda columns: rows_of(columns, math.nan),
@@ -74,226 +123,402 @@ CONTAINERS = {
     "dicts with blanks": lambda columns: rows_of(columns, ""),
     "a generator": lambda columns: (row for row in rows_of(columns)),
     "columns": filled,
-    "columns of arrays": lambda columns: {
-        name: as_array(cells) for name, cells in filled(columns, np.float64("nan")).items()
-    },
-    "columns of series": lambda columns: {name: pd.Series(cells) for name, cells in filled(columns).items()},
-    "a frame": lambda columns: pd.DataFrame(filled(columns)),
+    "columns of arrays": arrays_of,
+    "columns of series": series_of,
+    "a frame": frame_of,
     "a frame with pandas.NA": lambda columns: pd.DataFrame(filled(columns, pd.NA), index=range(8, 16)),
-    "a frame of nullable types": lambda columns: pd.DataFrame(filled(columns)).convert_dtypes(),
-    "named tuples": lambda columns: pd.DataFrame(filled(columns)).itertuples(),
+    "a frame of nullable types": lambda columns: frame_of(columns).convert_dtypes(),
+    "named tuples": lambda columns: frame_of(columns).itertuples(),
     "a table of Arrow": lambda columns: pa.table(filled(columns)),
-    "a data set": lambda columns: Dataset.from_dict(filled(columns)),
-    "a data set for numpy": lambda columns: Dataset.from_dict(filled(columns)).with_format("numpy"),
-    "a data set for pandas": lambda columns: Dataset.from_dict(filled(columns)).with_format("pandas"),
+    "a data set": dataset_of,
+    "a data set for numpy": lambda columns: dataset_of(columns).with_format("numpy"),
+    "a data set for pandas": lambda columns: dataset_of(columns).with_format("pandas"),
     "a data set with a transform": transformed,
-    "a stream": lambda columns: IterableDataset.from_generator(lambda: iter(without_missing_keys(columns))),
-    "a stream for torch": lambda columns: torch_stream(Dataset.from_dict(filled(columns))),
 }
+STREAMS = {
+    "a stream": stream_of,
+    "a stream for torch": lambda columns: dataset_of(columns).to_iterable_dataset().with_format("torch"),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_CONTAINER = pytest.mark.parametrize("container", CONTAINERS)
+EVERY_STREAM = pytest.mark.parametrize("container", STREAMS)
+CONTAINER_OR_STREAM = pytest.mark.parametrize("container", CONTAINERS | STREAMS)
 
 
-def settings_of(kind):
-    return {"objective": kind, "pooler_type": "avg_no_cls" if kind == "supcon" else "avg"}
+@pytest.fixture
+def contained(container):
+    """`contained(columns)` puts columns into the container of the test."""
+    return (CONTAINERS | STREAMS)[container]
 
 
-def tokens_of(rows):
-    return [row["input_ids"] for row in rows]
+# --- training and evaluation rows ---
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_training_and_evaluation_rows_are_those_of_the_file(tmp_path, tokenizer, container, kind):
-    columns = KINDS[kind]
-    path = as_file(tmp_path, columns)
-    expected = make(tmp_path, tokenizer, path, model_of(**settings_of(kind))).train_dataset
-    assert len(expected) == 7
-    of_training, of_evaluation = (CONTAINERS[container](columns) for _ in range(2))
-    if isinstance(of_training, IterableDataset):  # whose training rows are batches
-        of_training = path
-    given = make(tmp_path, tokenizer, of_training, model_of(**settings_of(kind)), eval_dataset=of_evaluation)
-    assert given.train_dataset[:] == given.eval_dataset[:] == expected[:]
+@pytest.fixture(scope="module")
+def rows_of_file(tmp_path_factory, tokenizer):
+    """`rows_of_file(kind)` gives the training rows that a file of a kind gives, read once for each kind."""
+    read = {}
+
+    def rows(kind):
+        if kind not in read:
+            folder = tmp_path_factory.mktemp(kind)
+            path = as_file(folder, KINDS[kind])
+            read[kind] = make(folder, tokenizer, path, model_for(kind)).train_dataset
+        return read[kind]
+
+    return rows
 
 
-@pytest.mark.parametrize("container", ["a stream", "a stream for torch"])
-def test_a_stream_has_the_rows_of_the_file(tmp_path, tokenizer, container):
-    columns = KINDS["simcse"]
-    named = make(tmp_path, tokenizer, as_file(tmp_path, columns))
-    streamed = make(tmp_path, tokenizer, CONTAINERS[container](columns), per_device_train_batch_size=7)
-    batch = next(iter(streamed.train_dataset))
-    assert sorted(tokens_of(batch)) == sorted(tokens_of(named.train_dataset))
+@EVERY_KIND
+def test_a_row_of_a_file_with_a_missing_cell_is_left_out(kind, rows_of_file):
+    assert len(rows_of_file(kind)) == 7
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_texts_dev_sets_and_mined_rows_are_those_of_the_file(tmp_path, tokenizer, container):
-    make_rows = CONTAINERS[container]
+@EVERY_KIND
+@EVERY_CONTAINER
+def test_training_rows_are_those_of_the_file(tmp_path, tokenizer, contained, kind, rows_of_file):
+    trainer = make(tmp_path, tokenizer, contained(KINDS[kind]), model_for(kind))
+    assert trainer.train_dataset[:] == rows_of_file(kind)[:]
+
+
+@EVERY_KIND
+@CONTAINER_OR_STREAM
+def test_evaluation_rows_are_those_of_the_file(tmp_path, tokenizer, contained, kind, rows_of_file):
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        rows_of(KINDS[kind]),
+        model_for(kind),
+        eval_dataset=contained(KINDS[kind]),
+    )
+    assert trainer.eval_dataset[:] == rows_of_file(kind)[:]
+
+
+@EVERY_STREAM
+def test_a_stream_has_the_rows_of_the_file(tmp_path, tokenizer, contained, rows_of_file):
+    stream = contained(KINDS["simcse"])
+    trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=7)
+    batch = next(iter(trainer.train_dataset))
+    assert sorted(tokens_of(batch)) == sorted(tokens_of(rows_of_file("simcse")))
+
+
+# --- texts, dev sets and mined rows ---
+
+
+@CONTAINER_OR_STREAM
+def test_texts_are_those_of_the_file(tmp_path, contained):
     path = as_file(tmp_path, KINDS["simcse"])
-    assert load_text_dataset(make_rows(KINDS["simcse"]))[:] == load_text_dataset(path, cache_dir=tmp_path)[:]
-    scored = SimilarityEvalCallback(make_rows(KINDS["cosent"])).pairs
-    kept = [place for place in range(8) if place != 2]
-    scores = [KINDS["cosent"]["score"][place] for place in kept]
-    assert scored == ScoredPairs("dev_set", [FIRST[i] for i in kept], [SECOND[i] for i in kept], scores)
-    assert make(tmp_path, tokenizer, dev_set=make_rows(KINDS["cosent"])).dev_sets[0].pairs == scored
-    model = Bag()
-    mined = mine_hard_negatives(make_rows(KINDS["simcse"]), model)[0]
-    assert mined[:] == mine_hard_negatives(path, model)[0][:]
+    expected = load_text_dataset(path, cache_dir=tmp_path)
+    assert load_text_dataset(contained(KINDS["simcse"]))[:] == expected[:]
 
 
-class Bag:
+def scored_pairs():
+    """The pairs of the columns with a score."""
+    gold = KINDS["cosent"]["score"]
+    kept = [row for row in range(8) if gold[row] is not MISSING]
+    return ScoredPairs(
+        "dev_set",
+        [FIRST[row] for row in kept],
+        [SECOND[row] for row in kept],
+        [gold[row] for row in kept],
+    )
+
+
+@CONTAINER_OR_STREAM
+def test_a_dev_set_has_the_pairs_with_a_score(contained):
+    assert SimilarityEvalCallback(contained(KINDS["cosent"])).pairs == scored_pairs()
+
+
+@CONTAINER_OR_STREAM
+def test_a_trainer_takes_a_dev_set_in_any_container(tmp_path, tokenizer, contained):
+    trainer = make(tmp_path, tokenizer, dev_set=contained(KINDS["cosent"]))
+    assert trainer.dev_sets[0].pairs == scored_pairs()
+
+
+def letters_of(text):
+    return [text.count(letter) + 0.1 for letter in "abdghmnorst"]
+
+
+class BagOfLetters:
     """A model whose embeddings count the letters of a text."""
 
     def encode_query(self, texts, **options):
-        return np.array([[text.count(letter) + 0.1 for letter in "abdghmnorst"] for text in texts], dtype=np.float32)
+        return np.array([letters_of(text) for text in texts], dtype=np.float32)
 
     encode_document = encode_query
+
+
+def mined(rows, **options):
+    """The rows with hard negatives."""
+    found, _ = mine_hard_negatives(rows, BagOfLetters(), **options)
+    return found[:]
+
+
+@CONTAINER_OR_STREAM
+def test_mined_rows_are_those_of_the_file(tmp_path, contained):
+    path = as_file(tmp_path, KINDS["simcse"])
+    assert mined(contained(KINDS["simcse"])) == mined(path)
 
 
 # --- token ids ---
 
 TOKENS = [[2, 6, 7, 3], [2, 8, 3], [2, 9, 10, 11, 12, 3], [2, 5, 6, 3]] * 2
+SINGLE = [[ids] for ids in TOKENS]  # a text in each row
 
 
-def padded(ids, width=8, left=False, pad=1):
-    fill = [pad] * (width - len(ids))
-    return fill + ids if left else ids + fill
+def padded(ids, left=False, pad=1):
+    padding = [pad] * (8 - len(ids))
+    return padding + ids if left else ids + padding
 
 
 def masks(left):
-    return [padded([1] * len(ids), left=left, pad=0) for ids in TOKENS]
+    return [padded([1] * len(ids), left, pad=0) for ids in TOKENS]
 
 
 def token_columns(left):
-    return {"input_ids": [padded(ids, left=left) for ids in TOKENS], "attention_mask": masks(left)}
+    return {"input_ids": [padded(ids, left) for ids in TOKENS], "attention_mask": masks(left)}
 
 
-#: Containers of padded token ids.
-OF_TOKENS = {
+def convert_cells(rows, convert):
+    return [{name: convert(cell) for name, cell in row.items()} for row in rows]
+
+
+def convert_columns(columns, convert):
+    return {name: convert(cells) for name, cells in columns.items()}
+
+
+CONTAINERS_OF_TOKENS = {
     "dicts": rows_of,
-    "dicts of arrays": lambda columns: [{k: np.array(v) for k, v in row.items()} for row in rows_of(columns)],
-    "dicts of tensors": lambda columns: [{k: torch.tensor(v) for k, v in row.items()} for row in rows_of(columns)],
+    "dicts of arrays": lambda columns: convert_cells(rows_of(columns), np.array),
+    "dicts of tensors": lambda columns: convert_cells(rows_of(columns), torch.tensor),
     "a generator": lambda columns: iter(rows_of(columns)),
     "columns": dict,
-    "arrays": lambda columns: {name: np.array(cells) for name, cells in columns.items()},
-    "tensors": lambda columns: {name: torch.tensor(cells) for name, cells in columns.items()},
+    "arrays": lambda columns: convert_columns(columns, np.array),
+    "tensors": lambda columns: convert_columns(columns, torch.tensor),
     "a frame": pd.DataFrame,
     "a data set": Dataset.from_dict,
     "a data set for torch": lambda columns: Dataset.from_dict(columns).with_format("torch"),
     "a data set with a transform": transformed,
 }
+PADDING_SIDES = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+EVERY_CONTAINER_OF_TOKENS = pytest.mark.parametrize("container", CONTAINERS_OF_TOKENS)
 
 
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("container", OF_TOKENS)
-def test_the_mask_of_padded_token_ids_counts(tmp_path, tokenizer, container, left):
-    data = [OF_TOKENS[container](token_columns(left)) for _ in range(2)]
-    trainer = make(tmp_path, tokenizer, data[0], eval_dataset=data[1])
-    assert tokens_of(trainer.train_dataset) == tokens_of(trainer.eval_dataset) == [[ids] for ids in TOKENS]
+@PADDING_SIDES
+@EVERY_CONTAINER_OF_TOKENS
+def test_the_mask_of_padded_token_ids_counts_in_training(tmp_path, tokenizer, container, left):
+    data = CONTAINERS_OF_TOKENS[container](token_columns(left))
+    trainer = make(tmp_path, tokenizer, data)
+    assert tokens_of(trainer.train_dataset) == SINGLE
 
 
-def test_the_output_of_a_tokenizer_is_the_rows_of_its_texts(tmp_path, tokenizer):
-    named = make(tmp_path, tokenizer, FIRST)
-    for options in ({"padding": "max_length", "max_length": 12}, {"padding": True, "return_tensors": "pt"}, {}):
-        assert tokens_of(make(tmp_path, tokenizer, tokenizer(FIRST, **options)).train_dataset) == tokens_of(
-            named.train_dataset
-        )
-
-
-def test_rows_of_several_padded_texts_keep_their_labels(tmp_path, tokenizer):
-    right, left = token_columns(left=False), token_columns(left=True)
-    columns = {name: [list(pair) for pair in zip(right[name], left[name][::-1], strict=True)] for name in right}
-    columns["score"] = [0.5 * i for i in range(8)]
-    rows = make(tmp_path, tokenizer, columns, model_of(**settings_of("cosent"))).train_dataset
-    assert tokens_of(rows) == [list(pair) for pair in zip(TOKENS, TOKENS[::-1], strict=True)]
-    assert rows["score"][:] == columns["score"]
-
-
-def test_a_run_on_padded_token_ids_is_that_on_their_texts(tmp_path, tokenizer):
-    losses = []
-    for data in ({"input_ids": TOKENS}, token_columns(False), token_columns(True)):
-        trainer = make(tmp_path, tokenizer, data, model_of(dropout=0.1, pooler_type="avg"), eval_dataset=data)
-        losses.append((trainer.train().training_loss, trainer.evaluate()["eval_loss"]))
-    assert losses[0] == losses[1] == losses[2]
+@PADDING_SIDES
+@EVERY_CONTAINER_OF_TOKENS
+def test_the_mask_of_padded_token_ids_counts_in_evaluation(tmp_path, tokenizer, container, left):
+    data = CONTAINERS_OF_TOKENS[container](token_columns(left))
+    trainer = make(tmp_path, tokenizer, eval_dataset=data)
+    assert tokens_of(trainer.eval_dataset) == SINGLE
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": "max_length", "max_length": 12},
+        {"padding": True, "return_tensors": "pt"},
+        {},
+    ],
+    ids=["padded to a length", "tensors", "lists"],
+)
+def test_the_output_of_a_tokenizer_is_the_rows_of_its_texts(tmp_path, tokenizer, options):
+    of_texts = make(tmp_path, tokenizer, FIRST).train_dataset
+    of_output = make(tmp_path, tokenizer, tokenizer(FIRST, **options)).train_dataset
+    assert tokens_of(of_output) == tokens_of(of_texts)
+
+
+@pytest.fixture
+def padded_pairs():
+    """Pairs of a text that is padded on the right and one that is padded on the left, with a score."""
+    right = token_columns(left=False)
+    left = token_columns(left=True)
+    columns = {"score": [0.5 * i for i in range(8)]}
+    for name in right:
+        columns[name] = [[right[name][row], left[name][7 - row]] for row in range(8)]
+    return columns
+
+
+def test_the_mask_of_several_padded_texts_counts(tmp_path, tokenizer, padded_pairs):
+    rows = make(tmp_path, tokenizer, padded_pairs, model_for("cosent")).train_dataset
+    assert tokens_of(rows) == [[TOKENS[row], TOKENS[7 - row]] for row in range(8)]
+
+
+def test_rows_of_several_padded_texts_keep_their_scores(tmp_path, tokenizer, padded_pairs):
+    rows = make(tmp_path, tokenizer, padded_pairs, model_for("cosent")).train_dataset
+    assert rows["score"][:] == padded_pairs["score"]
+
+
+@pytest.fixture(scope="module")
+def losses_of(tmp_path_factory, tokenizer):
+    """`losses_of(data)` trains on token ids, and gives the losses of training and of evaluation."""
+
+    def train(data):
+        torch.manual_seed(0)
+        folder = tmp_path_factory.mktemp("run")
+        model = model_of(dropout=0.1, pooler_type="avg")
+        trainer = make(folder, tokenizer, data, model, eval_dataset=data)
+        return trainer.train().training_loss, trainer.evaluate()["eval_loss"]
+
+    return train
+
+
+@PADDING_SIDES
+def test_a_run_on_padded_token_ids_is_that_on_their_texts(losses_of, left):
+    assert losses_of(token_columns(left)) == losses_of({"input_ids": TOKENS})
+
+
+UNEXPLAINED_PADDING = pytest.mark.parametrize(
     "columns, message",
     [
-        (token_columns(False) | {"attention_mask": masks(False)[:5] + [[1, 1]] * 3}, "row 6: attention_mask"),
-        (
+        pytest.param(
+            token_columns(False) | {"attention_mask": masks(False)[:5] + [[1, 1]] * 3},
+            "row 6: attention_mask",
+            id="a short mask",
+        ),
+        pytest.param(
             token_columns(False) | {"attention_mask": [*masks(False)[:7], [0] * 8]},
             "row 8: no token of a text is left",
+            id="an empty mask",
         ),
-        ({"input_ids": token_columns(False)["input_ids"]}, "row 1: the tokens are padded"),
-        ({"input_ids": [*TOKENS[:3], padded([2, 5], left=True)]}, "row 4: the tokens are padded"),
+        pytest.param(
+            {"input_ids": token_columns(False)["input_ids"]},
+            "row 1: the tokens are padded",
+            id="no mask",
+        ),
+        pytest.param(
+            {"input_ids": [*TOKENS[:3], padded([2, 5], left=True)]},
+            "row 4: the tokens are padded",
+            id="one padded row",
+        ),
     ],
 )
-def test_padding_that_no_mask_explains_is_refused_with_its_row(tmp_path, tokenizer, columns, message):
-    for options in ({"data": columns}, {"eval_dataset": Dataset.from_dict(columns)}):
-        with pytest.raises(ValueError, match=message):
-            make(tmp_path, tokenizer, **options)
+
+
+@UNEXPLAINED_PADDING
+def test_padding_that_no_mask_explains_is_refused_in_training(tmp_path, tokenizer, columns, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, columns)
+
+
+@UNEXPLAINED_PADDING
+def test_padding_that_no_mask_explains_is_refused_in_evaluation(
+    tmp_path,
+    tokenizer,
+    columns,
+    message,
+):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, eval_dataset=Dataset.from_dict(columns))
+
+
+@pytest.fixture
+def stream_of_tokens():
+    return Dataset.from_dict({"input_ids": TOKENS}).to_iterable_dataset()
+
+
+def test_a_stream_of_token_ids_is_refused_in_training(tmp_path, tokenizer, stream_of_tokens):
+    message = "train_dataset is a stream of token ids: stream texts, or pass token ids as"
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, stream_of_tokens)
+
+
+def test_a_stream_of_token_ids_is_evaluated(tmp_path, tokenizer, stream_of_tokens):
+    trainer = make(tmp_path, tokenizer, eval_dataset=stream_of_tokens)
+    assert tokens_of(trainer.eval_dataset) == SINGLE
 
 
 # --- keys and columns ---
 
-LATE = [{"sent0": "a cat", "sent1": "the cat"}] * 19 + [{"sent0": "a dog", "sent1": "the dog", "hard_neg": "a man"}]
+PAIR = {"sent0": "a cat", "sent1": "the cat"}
+TRIPLET = {"sent0": "a dog", "sent1": "the dog", "hard_neg": "a man"}
+LATE = [*[PAIR] * 19, TRIPLET]
 
 
 @pytest.mark.parametrize("data", [LATE, iter(LATE)], ids=["list", "generator"])
 def test_a_key_that_the_first_row_lacks_counts(tmp_path, tokenizer, data):
     rows = make(tmp_path, tokenizer, data).train_dataset
-    assert tokens_of(rows)[-1] == tokenizer(["a dog", "the dog", "a man"])["input_ids"]
+    assert tokens_of(rows)[-1] == tokenizer(list(TRIPLET.values()))["input_ids"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_key_that_is_too_late_to_be_a_column_is_refused_with_its_row(tmp_path, tokenizer, stream):
-    rows = LATE[:1] * 130 + LATE[-1:]
-    data = IterableDataset.from_generator(lambda: iter(rows)) if stream else rows
-    with pytest.raises(ValueError, match="train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"):
-        for _ in make(tmp_path, tokenizer, data, per_device_train_batch_size=200).train_dataset:
-            pass
+@pytest.mark.parametrize("is_stream", [False, True], ids=["list", "stream"])
+def test_a_key_that_is_too_late_to_be_a_column_is_refused_with_its_row(
+    tmp_path,
+    tokenizer,
+    is_stream,
+):
+    rows = [*[PAIR] * 130, TRIPLET]
+    data = IterableDataset.from_generator(lambda: iter(rows)) if is_stream else rows
+    message = "train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"
+    with pytest.raises(ValueError, match=message):
+        list(make(tmp_path, tokenizer, data, per_device_train_batch_size=200).train_dataset)
 
 
 def test_a_stream_whose_first_row_lacks_a_key_has_all_columns(tmp_path, tokenizer):
     stream = IterableDataset.from_generator(lambda: iter(LATE))
-    batch = next(iter(make(tmp_path, tokenizer, stream, per_device_train_batch_size=20).train_dataset))
-    assert sum(len(row["input_ids"][2]) > 0 for row in batch) == 1
+    trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=20)
+    batch = next(iter(trainer.train_dataset))
+    with_hard_negative = [row for row in batch if row["input_ids"][2]]
+    assert len(with_hard_negative) == 1
 
 
-def test_columns_of_unequal_length_are_refused_with_the_row(tmp_path, tokenizer):
-    for data in ({"sent0": FIRST, "sent1": SECOND[:5]}, {"text": FIRST[:5], "label": range(8)}):
-        with pytest.raises(ValueError, match=r"train_dataset: row 6 has a cell in column '\w+' and none in '\w+'"):
-            make(tmp_path, tokenizer, data)
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"sent0": FIRST, "sent1": SECOND[:5]},
+        {"text": FIRST[:5], "label": range(8)},
+    ],
+    ids=["texts", "labels"],
+)
+def test_columns_of_unequal_length_are_refused_with_the_row(tmp_path, tokenizer, data):
+    message = r"train_dataset: row 6 has a cell in column '\w+' and none in '\w+'"
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, data)
+
+
+COLUMNS_OR_DATA_SETS = {"en": FIRST, "de": SECOND}
 
 
 def test_several_lists_of_texts_that_may_be_columns_or_data_sets_are_refused(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="train_dataset: 'en', 'de' may be columns or data sets"):
-        make(tmp_path, tokenizer, {"en": FIRST, "de": SECOND})
+        make(tmp_path, tokenizer, COLUMNS_OR_DATA_SETS)
+
+
+def test_several_lists_of_texts_with_tables_are_data_sets(tmp_path, tokenizer):
     tables = {"en": {"share": 1}, "de": {"share": 1}}
-    mixed = make(tmp_path, tokenizer, {"en": FIRST, "de": SECOND}, datasets=tables)
-    assert len(mixed.train_dataset) == 16
-
-
-def test_a_stream_of_token_ids_is_refused(tmp_path, tokenizer):
-    stream = Dataset.from_dict({"input_ids": TOKENS}).to_iterable_dataset()
-    with pytest.raises(ValueError, match="train_dataset is a stream of token ids: stream texts, or pass token ids as"):
-        make(tmp_path, tokenizer, stream)
-    evaluated = make(tmp_path, tokenizer, eval_dataset=stream).eval_dataset
-    assert tokens_of(evaluated) == [[ids] for ids in TOKENS]
+    trainer = make(tmp_path, tokenizer, COLUMNS_OR_DATA_SETS, datasets=tables)
+    assert len(trainer.train_dataset) == 16
 
 
 # --- labels ---
 
 
-@pytest.mark.parametrize("several", [["sport", "news"], ("news",), {"sport": 1}, np.array([0, 1])])
+def labelled(labels):
+    return [{"text": text, "label": label} for text, label in zip(FIRST, labels, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "several",
+    [["sport", "news"], ("news",), {"sport": 1}, np.array([0, 1])],
+    ids=["list", "tuple", "dict", "array"],
+)
 def test_several_labels_of_a_text_are_refused_with_their_row(tmp_path, tokenizer, several):
-    rows = [{"text": text, "label": label} for text, label in zip(FIRST, ["a", "b", several] * 3, strict=False)]
-    with pytest.raises(ValueError, match=r"train_dataset, row 3: the label is .*, and a text has one label"):
-        make(tmp_path, tokenizer, rows, model_of(**settings_of("class_labels")))
+    rows = labelled(["a", "b", several, "a", "b", several, "a", "b"])
+    message = r"train_dataset, row 3: the label is .*, and a text has one label"
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, rows, model_for("class_labels"))
 
 
 def test_whole_numbers_beside_a_missing_label_are_the_same_classes(tmp_path, tokenizer):
-    labels = [1, 2.0, "1", 2, np.int64(1), math.nan, np.float32(2), 1.0]
-    rows = [{"text": text, "label": label} for text, label in zip(FIRST, labels, strict=True)]
-    trainer = make(tmp_path, tokenizer, rows, model_of(**settings_of("class_labels")))
+    rows = labelled([1, 2.0, "1", 2, np.int64(1), math.nan, np.float32(2), 1.0])
+    trainer = make(tmp_path, tokenizer, rows, model_for("class_labels"))
     assert trainer.train_dataset["label"][:] == [0, 1, 0, 1, 0, 1, 0]
 
 
@@ -302,58 +527,88 @@ def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
     for path in paths:
         pd.DataFrame({"text": FIRST, "label": [1, 2] * 4}).to_csv(path, index=False)
     with pytest.raises(ValueError, match=r"a\.csv and .*b\.csv: classes are read from one file"):
-        make(tmp_path, tokenizer, paths, model_of(**settings_of("class_labels")))
+        make(tmp_path, tokenizer, paths, model_for("class_labels"))
 
 
 # --- texts for a model ---
 
-#: Iterables of texts.
-OF_TEXTS = {
+
+def variable_strings(texts):
+    return np.array(texts, dtype=np.dtypes.StringDType())
+
+
+def column_of(texts):
+    return Dataset.from_dict({"text": texts})["text"]
+
+
+ITERABLES = {
     "a tuple": tuple,
     "a generator": iter,
     "an array": np.array,
     "an array of objects": as_array,
-    "an array of variable strings": lambda texts: np.array(texts, dtype=np.dtypes.StringDType()),
+    "an array of variable strings": variable_strings,
     "a series": pd.Series,
-    "a column": lambda texts: Dataset.from_dict({"text": texts})["text"],
+    "a column": column_of,
     "keys": lambda texts: dict.fromkeys(texts).keys(),
 }
 
 
+@pytest.fixture(params=ITERABLES)
+def as_iterable(request):
+    """`as_iterable(texts)` puts texts into an iterable."""
+    return ITERABLES[request.param]
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from conftest import VOCABULARY
-    from transformers import BertTokenizer
-
     folder = tmp_path_factory.mktemp("model")
     model_of(pooler_type="avg").save_pretrained(folder)
-    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}).save_pretrained(folder)
+    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
     return SimCSE(folder, device="cpu")
 
 
-@pytest.mark.parametrize("container", OF_TEXTS)
-def test_texts_in_any_iterable_are_encoded_compared_indexed_and_searched(model, container):
-    make_texts = OF_TEXTS[container]
-    embeddings = model.encode(FIRST)
-    torch.testing.assert_close(model.encode(make_texts(FIRST)), embeddings)
-    torch.testing.assert_close(model.encode_query(make_texts(FIRST)), embeddings)
-    expected = model.similarity(FIRST, SECOND)
-    torch.testing.assert_close(model.similarity(make_texts(FIRST), make_texts(SECOND)), expected)
-    torch.testing.assert_close(model.similarity_pairwise(make_texts(FIRST), make_texts(SECOND)), expected.diagonal())
-    model.build_index(make_texts(FIRST))
-    model.add_to_index(make_texts(SECOND))
-    found = model.search(make_texts(SECOND), top_k=1)
-    assert [result[0].sentence for result in found] == SECOND
-    pairs = [{"anchor": first, "positive": second} for first, second in zip(FIRST, SECOND, strict=True)]
-    rows = mine_hard_negatives(pairs, Bag(), corpus=make_texts(THIRD))[0]
-    assert rows[:] == mine_hard_negatives(pairs, Bag(), corpus=THIRD)[0][:]
+@pytest.mark.parametrize("method", ["encode", "encode_query"])
+def test_texts_in_any_iterable_are_encoded(model, as_iterable, method):
+    found = getattr(model, method)(as_iterable(FIRST))
+    torch.testing.assert_close(found, model.encode(FIRST))
 
 
-@pytest.mark.parametrize("text", ["a cat", np.str_("a cat")])
-def test_a_single_text_is_one_text(model, text):
+def test_texts_in_any_iterable_are_compared(model, as_iterable):
+    found = model.similarity(as_iterable(FIRST), as_iterable(SECOND))
+    torch.testing.assert_close(found, model.similarity(FIRST, SECOND))
+
+
+def test_pairs_in_any_iterable_are_compared(model, as_iterable):
+    found = model.similarity_pairwise(as_iterable(FIRST), as_iterable(SECOND))
+    torch.testing.assert_close(found, model.similarity(FIRST, SECOND).diagonal())
+
+
+def test_texts_in_any_iterable_are_indexed_and_searched(model, as_iterable):
+    model.build_index(as_iterable(FIRST))
+    model.add_to_index(as_iterable(SECOND))
+    found = model.search(as_iterable(SECOND), top_k=1)
+    assert [nearest.sentence for [nearest] in found] == SECOND
+
+
+def test_a_corpus_to_mine_may_be_any_iterable(as_iterable):
+    pairs = Dataset.from_dict({"anchor": FIRST, "positive": SECOND})
+    assert mined(pairs, corpus=as_iterable(THIRD)) == mined(pairs, corpus=THIRD)
+
+
+SINGLE_TEXTS = pytest.mark.parametrize("text", ["a cat", np.str_("a cat")], ids=["str", "numpy"])
+
+
+@SINGLE_TEXTS
+def test_a_single_text_is_encoded_as_one_text(model, text):
     assert model.encode(text).shape == (32,)
+
+
+@SINGLE_TEXTS
+def test_a_single_text_is_searched_as_one_text(model, text):
     model.build_index(FIRST)
-    assert model.search(text, top_k=3)[0].score >= model.search(text, top_k=3)[1].score
+    first, second, _ = model.search(text, top_k=3)
+    assert first.score >= second.score
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, pd.NA, pd.NaT])

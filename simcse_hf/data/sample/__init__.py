@@ -26,7 +26,15 @@ class SampleCorpus(NamedTuple):
 
 
 def sample_files() -> tuple[SampleCorpus, Path]:
-    """Return the files of the sample corpus and the folder of the sample encoder, a BERT with 2 layers of width 64."""
+    """Return the files of the sample corpus and the folder of the sample encoder, a BERT with 2 layers of width 64.
+
+    Examples:
+        >>> from simcse_hf import load_text_dataset
+        >>> from simcse_hf.data.sample import sample_files
+        >>> corpus, encoder = sample_files()
+        >>> load_text_dataset(corpus.train_sentences).num_rows
+        20000
+    """
     folder = Path(__file__).parent
     names = ("train_sentences.txt.gz", "train_triplets.csv.gz", "dev.tsv.gz", "test.tsv.gz")
     return SampleCorpus(*(folder / name for name in names)), folder / "encoder"

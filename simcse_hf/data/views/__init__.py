@@ -3,14 +3,13 @@
 from ...ops.checks import check_values
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA as EDA
-from .words import VIEW_CLASSES, TextView, TokenView, View
-
-VIEWS = tuple(VIEW_CLASSES)
+from .words import VIEW_CLASSES as VIEW_CLASSES
+from .words import TextView, TokenView, View
 
 
 def view_class(name: str) -> type[View]:
     """Return the class of a view by its name, or raise a `ValueError` that lists the names that there are."""
-    check_values(VIEWS, view=name)
+    check_values(tuple(VIEW_CLASSES), view=name)
     return VIEW_CLASSES[name]
 
 
@@ -18,7 +17,8 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     """Make a view by its name.
 
     Args:
-        name (`str`): One of `VIEWS`. A view that is not drawn from a text or its token ids leaves the text as it is.
+        name (`str`): A name of `VIEW_CLASSES`. A view that is not drawn from a text or its token ids leaves the text
+            as it is.
         rate (`float`, *optional*): The rate. Defaults to `usual_rate` of the view.
 
     Returns:
@@ -27,6 +27,13 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     Raises:
         ValueError: If the name is unknown, the rate is outside [0, 1) or the view takes none, or synonyms and eda find
             no WordNet.
+
+    Examples:
+        >>> import random
+        >>> from simcse_hf.data.views import make_view
+        >>> view = make_view("delete_words", rate=0.4)
+        >>> view("The old mariner found the horse at the port.", random.Random(0))
+        'The mariner found the horse at'
     """
     view = view_class(name)(view_rate(name, rate))
     assert isinstance(view, (TextView, TokenView))
@@ -37,7 +44,7 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
     """Return the rate of a view, by default its own; `None` if it takes none.
 
     Args:
-        name (`str`): One of `VIEWS`.
+        name (`str`): A name of `VIEW_CLASSES`.
         rate (`float`, *optional*): The rate. Defaults to `usual_rate` of the view.
 
     Returns:

@@ -68,6 +68,19 @@ class TextView(View):
 
     Args:
         rate (`float`, *optional*): How much is changed, for a view that takes a rate.
+
+    Examples:
+        >>> import random
+        >>> from simcse_hf.data.views import TextView
+        >>> class WithoutLast(TextView):
+        ...     name = "without_last"
+        ...     words = "the sentence without its last word"
+        ...
+        ...     def __call__(self, text, rng):
+        ...         words = text.split()
+        ...         return " ".join(words[:-1] or words)
+        >>> WithoutLast()("The chef cooked the soup.", random.Random(0))
+        'The chef cooked the'
     """
 
     def __call__(self, text: str, rng: random.Random) -> str:
@@ -80,6 +93,12 @@ class TokenView(View):
 
     Args:
         rate (`float`, *optional*): How much is changed, for a view that takes a rate.
+
+    Examples:
+        >>> import random
+        >>> from simcse_hf.data.views import make_view
+        >>> make_view("repeat_words", rate=0.5)([11, 12, 13, 14], random.Random(0))
+        [11, 12, 13, 14, 14]
     """
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
@@ -159,6 +178,12 @@ class Crop(TextView):
     Args:
         rate (`float`): The fraction of the words that is cut off, on average over texts (see [`draw_count`]). At least
             one word stays.
+
+    Examples:
+        >>> import random
+        >>> from simcse_hf.data.views.words import Crop
+        >>> Crop(0.5)("The old mariner found the steed.", random.Random(0))
+        'found the steed.'
     """
 
     name = "crop"

@@ -1,6 +1,6 @@
-"""Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
+"""Tasks from a user's own files: classification, nearest texts, clustering, pairs, reranking and retrieval."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from .base import TaskResult, UserTask, paired_interval
@@ -8,13 +8,14 @@ from .base import TaskResult, UserTask, paired_interval
 __all__ = [
     "TaskResult",
     "UserTask",
+    "name_general_tasks",
     "name_tasks",
     "paired_interval",
     "read_task",
 ]
 
 #: The kinds of tasks from a user's own files.
-KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
+KINDS = ("classification", "nearest", "clustering", "pairs", "reranking", "retrieval")
 
 
 def read_task(kind: str, path: str | Path) -> UserTask:
@@ -30,19 +31,28 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     Raises:
         FileNotFoundError: If the file or folder does not exist.
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf.evaluation.user_tasks import read_task
+        >>> task = read_task("classification", "tickets.csv")
+        >>> len(task), task.metric
+        (256, 'accuracy')
+        >>> result = task.evaluate(SimCSE("outputs/my-model", device="cpu"))
+        >>> list(result.metrics)
+        ['accuracy', 'knn_accuracy']
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    if kind in ("classification", "clustering"):
-        from . import labelled  # scikit-learn takes a second to import
+    from . import labelled, ranking  # scikit-learn takes a second to import
 
-        return {"classification": labelled.read_classification, "clustering": labelled.read_clustering}[kind](path)
-    from . import ranking
-
-    readers = {
+    readers: dict[str, Callable[[Path], UserTask]] = {
+        "classification": labelled.read_classification,
+        "nearest": labelled.read_nearest,
+        "clustering": labelled.read_clustering,
         "pairs": ranking.read_pairs,
         "reranking": ranking.read_reranking,
         "retrieval": ranking.read_retrieval,
@@ -77,3 +87,25 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
         named[name] = task
     return named
+
+
+def name_general_tasks(tasks: Sequence[str | UserTask]) -> dict[str, UserTask]:
+    """Read the tasks on which `--general` says what was forgotten, and name them as [`name_tasks`] does.
+
+    Args:
+        tasks (`Sequence[str | UserTask]`): As there; a word without `=` names scored pairs, as that of a dev set does.
+
+    Returns:
+        `dict[str, UserTask]`: The tasks by name; that of the first scored pairs is `sts`.
+
+    Raises:
+        ValueError: If there is no such task, or two would have the same name.
+    """
+    from .ranking import ScoredPairsTask, read_pairs
+
+    read = []
+    for task in tasks:
+        if isinstance(task, str) and "=" not in task:
+            task = read_pairs(Path(task), ScoredPairsTask)
+        read.append(task)
+    return name_tasks(read)

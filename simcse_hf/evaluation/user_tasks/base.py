@@ -66,8 +66,8 @@ class UserTask(ABC):
     metric: ClassVar[str]
     unit: ClassVar[str] = "row"
 
-    source: str
-    name: str
+    source: str = field(repr=False)  # `repr` tells tasks apart by their content
+    name: str = field(repr=False)
     units: list
     shared: Any = None
 
@@ -90,8 +90,7 @@ class UserTask(ABC):
         """Score the embeddings of `texts`, which are not normalized.
 
         Args:
-            embeddings (`SentenceEmbeddings`): Those of the texts in `roles`. They also say how the model compares
-                embeddings.
+            embeddings (`SentenceEmbeddings`): Those of the texts in `roles`, which they also compare.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.

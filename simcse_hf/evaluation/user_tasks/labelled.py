@@ -140,6 +140,32 @@ class ClassificationTask(LabelledTask):
         )
 
 
+class NearestTask(ClassificationTask):
+    """Give each text the label of the text that is nearest to it, and count the labels that are right.
+
+    With training rows, the nearest one of them counts, and without the nearest one of the other rows. A text itself
+    never counts. Texts that are equally near are ranked as in reranking: the last one by its letters counts.
+    """
+
+    kind = "nearest"
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Find the nearest text of each, and compute the accuracy; see [`UserTask.score`]."""
+        labels = dict(self.shared or self.units)
+        texts = [text for text, _ in self.units]
+        rankings = embeddings.rank(texts, {text: text for text in labels}, 2, (None, None))
+        correct = np.empty(len(self), dtype=bool)
+        for row, ((text, label), ranking) in enumerate(zip(self.units, rankings, strict=True)):
+            nearest = next(other for other in ranking if other != text)
+            correct[row] = labels[nearest] == label
+        return self._labelled_result(
+            {"accuracy": 100 * float(correct.mean())},
+            "correct",
+            correct,
+            protocol=f"label of the nearest of {len(labels)} texts by {embeddings.similarity}",
+        )
+
+
 class ClusteringTask(LabelledTask):
     """Group texts by their embeddings, and compare the groups with their labels.
 
@@ -181,6 +207,11 @@ def read_classification(path: Path) -> ClassificationTask:
             "nearest neighbours."
         )
     return ClassificationTask(str(path), short_name(path), rows, train)
+
+
+def read_nearest(path: Path) -> NearestTask:
+    """Read a task of nearest texts from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
+    return NearestTask(str(path), short_name(path), *read_labelled_rows(path))
 
 
 def read_clustering(path: Path) -> ClusteringTask:

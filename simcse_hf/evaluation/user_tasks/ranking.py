@@ -1,8 +1,6 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,8 @@ from transformers.utils import logging
 from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
-from ...indexes.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
-from ..metrics import cosine_similarity_pairs
+from ..metrics import spearman
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
@@ -28,7 +25,34 @@ LAYOUT = (
 )
 
 
-class PairsTask(UserTask):
+class ScoredPairsTask(UserTask):
+    """Rank pairs of texts by their cosine as their gold scores rank them.
+
+    Args:
+        source (`str`): The file.
+        name (`str`): Short name.
+        units (`list[tuple[str, str, float]]`): The pairs, with their scores.
+    """
+
+    kind = "sts"
+    metric = "spearman"
+    unit = "pair"
+
+    def __post_init__(self) -> None:
+        self.first, self.second, gold = zip(*self.units, strict=True)
+        self.gold = np.array(gold)
+        self.roles = {None: [*self.first, *self.second]}
+        self.links = [texts for *texts, _ in self.units]
+        self.marks = [(*texts, f"{score:g}") for *texts, score in self.units]
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Compute Spearman's correlation of similarity and gold score; see [`UserTask.score`]."""
+        predicted = embeddings.pairs(self.first, self.second)
+        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
+        return self._result(metrics, {"predicted": predicted, "gold": self.gold}, self.marks)
+
+
+class PairsTask(ScoredPairsTask):
     """Rank pairs of texts by their cosine; pairs labelled 1 should come before pairs labelled 0.
 
     Args:
@@ -42,42 +66,38 @@ class PairsTask(UserTask):
 
     kind = "pairs"
     metric = "average_precision"
-    unit = "pair"
 
     def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
                 raise ValueError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
-        self.first, self.second, labels = zip(*self.units, strict=True)
-        if len(set(labels)) < 2:
-            raise ValueError(f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}.")
-        self.gold = np.array(labels, dtype=np.int64)
-        self.roles = {None: [*self.first, *self.second]}
-        self.links = [texts for *texts, _ in self.units]
+        super().__post_init__()
+        self.gold = self.gold.astype(np.int64)
+        if len(set(self.gold)) < 2:
+            raise ValueError(f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}.")
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""
-        similarity = embeddings.similarity
-        predicted = cosine_similarity_pairs(embeddings(self.first), embeddings(self.second), similarity)
-        marks = [(*texts, f"{label:g}") for *texts, label in self.units]
+        predicted = embeddings.pairs(self.first, self.second)
         return self._result(
             {"average_precision": 100 * float(average_precision_score(self.gold, predicted))},
             {"similarity": predicted, "gold": self.gold},
-            marks,
-            protocol=f"average precision of the {similarity}",
+            self.marks,
+            protocol=f"average precision of the {embeddings.similarity}",
             positives=int(self.gold.sum()),
         )
 
 
-def read_pairs(path: Path) -> PairsTask:
+def read_pairs(path: Path, task: type[ScoredPairsTask] = PairsTask) -> ScoredPairsTask:
     """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`].
 
     Args:
-        path (`Path`): The file.
+        path (`Path`): The file, or a data set of the hub.
+        task (`type[ScoredPairsTask]`, *optional*): What the pairs are; by default they have labels.
 
     Returns:
-        `PairsTask`: The task.
+        `ScoredPairsTask`: The task.
 
     Raises:
         ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
@@ -85,9 +105,9 @@ def read_pairs(path: Path) -> PairsTask:
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder. Name a file of pairs.")
-    pairs = read_scored_pairs(path)
+    pairs = read_scored_pairs(str(path))
     units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
-    return PairsTask(str(path), short_name(path), units)
+    return task(str(path), short_name(path), units)
 
 
 @dataclass
@@ -161,14 +181,11 @@ class RerankingTask(RankingTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
-        similarity = embeddings.similarity
-        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
-        ends = np.cumsum([len(query.relevance) for query in self.units])
         values = []
         marks = []
-        for query, x, candidates in zip(self.units, queries, np.split(documents, ends[:-1]), strict=True):
-            texts = list(query.relevance)  # a candidate has no other id
-            [ranking] = rank_documents(x[None], texts, candidates, similarity, len(texts))
+        for query in self.units:
+            candidates = {text: text for text in query.relevance}  # a candidate has no other id
+            [ranking] = embeddings.rank([query.text], candidates, len(candidates))
             hits = 1 + np.flatnonzero([query.relevance[text] > 0 for text in ranking])
             precisions = np.arange(1, len(hits) + 1) / hits
             values.append({"map": precisions.mean(), f"mrr@{MRR_CUTOFF}": _reciprocal_rank(hits)})
@@ -176,8 +193,8 @@ class RerankingTask(RankingTask):
         return self._ranked_result(
             values,
             marks,
-            protocol=f"candidates ranked by {similarity}, mean over the queries",
-            candidates=len(documents),
+            protocol=f"candidates ranked by {embeddings.similarity}, mean over the queries",
+            candidates=len(self.roles["document"]),
         )
 
 
@@ -228,9 +245,7 @@ class RetrievalTask(RankingTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
-        similarity = embeddings.similarity
-        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
-        rankings = rank_documents(queries, list(self.shared), documents, similarity, DEPTH + 1)
+        rankings = embeddings.rank(self.roles["query"], self.shared, DEPTH + 1)
         values = []
         marks = []
         for query, ranking in zip(self.units, rankings, strict=True):
@@ -249,37 +264,9 @@ class RetrievalTask(RankingTask):
         return self._ranked_result(
             values,
             marks,
-            protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
+            protocol=f"exact search by {embeddings.similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
-
-
-def rank_documents(
-    queries: ndarray, ids: Sequence[str], documents: ndarray, similarity: str, depth: int
-) -> Iterator[list[str]]:
-    """Rank documents for queries as trec_eval does: by similarity, and equal ones by their ids, the highest first.
-
-    Args:
-        queries (`numpy.ndarray`): Embeddings of any length, of shape `(queries, dim)`.
-        ids (`Sequence[str]`): The id of each document. They are compared as texts, so "9" is higher than "10".
-        documents (`numpy.ndarray`): Their embeddings, of shape `(documents, dim)`.
-        similarity (`str`): As in [`similarity_matrix`].
-        depth (`int`): The most documents to find for a query.
-
-    Yields:
-        `list[str]`: The ids of the documents of a query, the best one first.
-    """
-    queries, documents = (comparable(each.astype(np.float32), similarity) for each in (queries, documents))
-    # Equal embeddings are compared once, because the rounding of their products depends on the place in a matrix.
-    copies: dict[bytes, list[int]] = {}
-    for row in sorted(range(len(ids)), key=ids.__getitem__, reverse=True):
-        copies.setdefault(blake2b(documents[row].tobytes()).digest(), []).append(row)
-    groups = list(copies.values())
-    index = ExactIndex(documents.shape[1], similarity)
-    index.add(documents[[group[0] for group in groups]])
-    for found in zip(*index.search(queries, min(depth, len(groups))), strict=True):
-        ranked = [(score, ids[row]) for score, group in zip(*found, strict=True) for row in groups[group][:depth]]
-        yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
 
 
 def _reciprocal_rank(hits: ndarray) -> float:

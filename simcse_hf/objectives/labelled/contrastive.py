@@ -101,6 +101,16 @@ class ClassLabels(Objective):
 
     Raises:
         ValueError: If an argument is not valid.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> texts = torch.eye(2).repeat(2, 1)[:, None]  # four texts, of shape (4, 1, 2): the first equals the third
+        >>> for labels in ([0, 1, 0, 1], [0, 0, 1, 1]):
+        ...     batch = EncodedBatch(texts, {"labels": torch.tensor(labels)})
+        ...     print(round(build_objective("class_labels", 2)(batch).item(), 4))
+        0.0
+        20.0
     """
 
     name = "class_labels"

@@ -27,6 +27,16 @@ class CoSENT(Objective):
 
     Raises:
         ValueError: If the temperature is not above 0.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> pairs = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])  # their cosines are 1 and 0
+        >>> for scores in ([5.0, 1.0], [1.0, 5.0]):
+        ...     loss = build_objective("cosent", 2)(EncodedBatch(pairs, {"scores": torch.tensor(scores)}))
+        ...     print(round(loss.item(), 4))
+        0.0
+        20.0
     """
 
     name = "cosent"

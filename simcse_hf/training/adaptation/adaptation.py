@@ -15,7 +15,8 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
-from ...evaluation.user_tasks import KINDS, TaskResult, UserTask
+from ...data.sample import sample_files
+from ...evaluation.user_tasks import KINDS, TaskResult, UserTask, name_general_tasks
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
@@ -67,6 +68,7 @@ class Asked:
     pooler_type: str | None
     bf16: bool
     extend_tokenizer: int | None
+    general: list[str]
 
 
 def adapt(
@@ -86,13 +88,14 @@ def adapt(
     pooler_type: PoolerType | None = None,
     bf16: bool = False,
     extend_tokenizer: int | None = None,
+    general: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Adaptation:
     """Adapt a model to a domain, and keep it only if it helps.
 
-    A fixed list of arms is tried with the same number of steps. One is chosen on a third of the task, and judged on
-    the rest by new runs. The same call continues an interrupted adaptation; finished runs are not repeated, and a
-    finished adaptation returns its result.
+    A fixed list of ways to train it, called arms, is tried with the same number of steps each. One is chosen on a
+    third of the task, and judged on the rest by new runs. The same call continues an interrupted adaptation; finished
+    runs are not repeated, and a finished adaptation returns its result.
 
     The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
@@ -102,14 +105,14 @@ def adapt(
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
         model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
-            pretrained pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
+            `pretrained` also pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
         steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
         batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
         seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
@@ -120,6 +123,8 @@ def adapt(
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
         extend_tokenizer (`int`, *optional*): Before mlm-labels, add this many words to the tokenizer: the most
             frequent ones that it splits.
+        general (`Sequence[str]`, *optional*, defaults to `()`): General tasks, on which the verdict says what the
+            chosen arm forgets: files of scored pairs, or KIND=FILE. The default is the dev set of the sample.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
@@ -127,6 +132,13 @@ def adapt(
 
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
+
+    Examples:
+        >>> from simcse_hf import adapt
+        >>> adaptation = adapt("sentences.txt", model="outputs/my-model", task=["classification=tickets.csv"],
+        ...                    output="outputs/adapted", arms=["simcse"], steps=2, seeds=1)
+        >>> adaptation.helped  # if not, outputs/adapted/model is the present model
+        False
     """
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
@@ -142,6 +154,7 @@ def adapt(
         if kind not in KINDS or not file:
             raise ValueError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
         inputs.append((f"--task {kind}", file))
+    inputs += [("--general", word.rpartition("=")[2]) for word in general]
     check_files(inputs)
 
     asked = Asked(
@@ -159,6 +172,7 @@ def adapt(
         pooler_type=pooler_type,
         bf16=bf16,
         extend_tokenizer=extend_tokenizer,
+        general=list(general),
     )
     directory = Path(output).expanduser()
     with hold(directory):
@@ -258,7 +272,8 @@ class _Adaptation:
         self.present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
-        dev, self.held_out, scored = read_tasks(asked.task)
+        general = name_general_tasks(asked.general or [str(sample_files()[0].dev)])
+        dev, self.held_out, scored = read_tasks(asked.task, general)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         steps_done.save()  # before other files, because it marks their folder as that of an adaptation

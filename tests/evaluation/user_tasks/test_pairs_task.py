@@ -10,42 +10,94 @@ HEADER = ["sentence1", "sentence2", "label"]
 
 
 @pytest.fixture
-def table(tmp_path):
-    return write_rows(tmp_path / "mine.csv", HEADER, binary_pairs())
+def read_pairs(tmp_path):
+    """`read_pairs(rows)` writes pairs of texts with a label to a file, and reads them as a task."""
+    return lambda rows: read_task("pairs", write_rows(tmp_path / "mine.csv", HEADER, rows))
+
+
+# --- the score ---
 
 
 def average_precision(gold, scores):
     """The mean over the positives of the precision at their rank, for scores without ties."""
-    ranked = [g for _, g in sorted(zip(scores, gold, strict=True), key=lambda pair: -pair[0])]
-    return np.mean([np.mean(ranked[: rank + 1]) for rank, g in enumerate(ranked) if g])
+    ranked = np.array(gold)[np.argsort(-np.array(scores))]
+    precisions = []
+    for rank, is_positive in enumerate(ranked, start=1):
+        if is_positive:
+            precisions.append(np.mean(ranked[:rank]))
+    return np.mean(precisions)
 
 
-def test_average_precision_equals_its_definition(table):
-    result = read_task("pairs", table).evaluate(encode)
+def cosine(first, second):
+    x, y = encode([first, second]).astype(np.float64)
+    return x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+
+
+def test_average_precision_equals_its_definition(read_pairs):
     rows = binary_pairs()
-    x, y = (encode([row[i] for row in rows]).astype(np.float64) for i in (0, 1))
-    cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
-    gold = [row[2] for row in rows]
-    assert result.metrics["average_precision"] == pytest.approx(100 * average_precision(gold, cosines))
-    assert result.details == {"protocol": "average precision of the cosine", "examples": 60, "positives": sum(gold)}
+    gold = [label for _, _, label in rows]
+    cosines = [cosine(first, second) for first, second, _ in rows]
+    result = read_pairs(rows).evaluate(encode)
+    expected = 100 * average_precision(gold, cosines)
+    assert result.metrics["average_precision"] == pytest.approx(expected)
 
 
-def test_a_split_separates_no_pairs_that_share_a_text(tmp_path):
-    rows = binary_pairs(60)
-    # Chains of three: the second pair has the first text of the first, and the third the second text of the second.
-    rows = [(rows[i - 1][0] if i % 3 == 1 else a, b, label) for i, (a, b, label) in enumerate(rows)]
-    rows = [(a, rows[i - 1][1] if i % 3 == 2 else b, label) for i, (a, b, label) in enumerate(rows)]
-    task = read_task("pairs", write_rows(tmp_path / "mine.tsv", HEADER, rows))
-    first, second = task.split(0.3, seed=1)
-    assert len(first) + len(second) == 60 and abs(len(first) - 18) <= 2
+def test_a_result_says_what_was_scored(read_pairs):
+    rows = binary_pairs()
+    assert read_pairs(rows).evaluate(encode).details == {
+        "protocol": "average precision of the cosine",
+        "examples": 60,
+        "positives": sum(label for _, _, label in rows),
+    }
+
+
+# --- splits ---
+
+
+def chains_of_three():
+    """60 pairs, of which every three share a first text or a second text."""
+    rows = []
+    for first, second, third in zip(*[iter(binary_pairs(60))] * 3, strict=True):
+        second = (first[0], *second[1:])
+        third = (third[0], second[1], third[2])
+        rows += [first, second, third]
+    return rows
+
+
+@pytest.fixture
+def parts(read_pairs):
+    """30% and 70% of chains of pairs."""
+    return read_pairs(chains_of_three()).split(0.3, seed=1)
+
+
+def test_a_split_separates_no_pairs_that_share_a_text(parts):
+    first, second = parts
     assert not set(first.texts) & set(second.texts)
+
+
+def test_a_split_has_the_sizes_asked_for_and_loses_no_pair(parts):
+    first, second = parts
+    assert len(first) == pytest.approx(18, abs=2)
+    assert len(first) + len(second) == 60
+
+
+def test_a_part_of_a_split_can_be_evaluated(parts):
+    first, _ = parts
     assert first.evaluate(encode).metrics["average_precision"] > 0
 
 
-def test_pairs_that_all_hang_together_cannot_be_split(tmp_path):
-    rows = [("the same text", b, label) for _, b, label in binary_pairs(20)]
-    task = read_task("pairs", write_rows(tmp_path / "mine.csv", HEADER, rows))
-    with pytest.raises(ValueError, match="mine.csv: 20 of 20 units are linked by shared texts.*two separate files"):
-        task.split(0.5)
+@pytest.fixture
+def task_of_one_first_text(read_pairs):
+    rows = [("the same text", second, label) for _, second, label in binary_pairs(20)]
+    return read_pairs(rows)
+
+
+def test_pairs_that_all_hang_together_cannot_be_split(task_of_one_first_text):
+    words = "mine.csv: 20 of 20 units are linked by shared texts.*two separate files"
+    with pytest.raises(ValueError, match=words):
+        task_of_one_first_text.split(0.5)
+
+
+def test_a_share_outside_0_and_1_is_refused(task_of_one_first_text):
     with pytest.raises(ValueError, match="share must lie between 0 and 1"):
-        task.split(1.0)
+        task_of_one_first_text.split(1.0)

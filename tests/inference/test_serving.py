@@ -1,0 +1,174 @@
+"""`check_server` compares a server's embeddings with those of its model, and says why they differ.
+
+The server is a small one on loopback with OpenAI's interface, which encodes with whatever a test gives it.
+"""
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from cli_helpers import status
+from conftest import tiny_config
+
+from simcse_hf import BertForCL, SimCSE, check_server
+
+LENGTH = 30
+
+
+class EmbeddingServer(ThreadingHTTPServer):
+    """Answers POST /v1/embeddings with `encode(texts)`, or with `answer`, a status and a body, if it is set."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        self.encode = None
+        self.answer = None
+        self.asked = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        code, body = self.server.answer or (200, None)
+        if self.path != "/v1/embeddings":
+            code, body = 404, {"detail": "Not Found"}
+        if body is None:
+            vectors = torch.as_tensor(self.server.encode(self.server.asked[-1]["input"])).tolist()
+            body = {"object": "list", "data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def server():
+    with EmbeddingServer() as running:
+        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.fixture
+def model(save_checkpoint):
+    prompts = {"query": "the cat : ", "document": "a house : "}
+    settings = {"pooler_type": "cls", "prompts": prompts, "max_length": LENGTH}
+    return SimCSE(save_checkpoint(BertForCL(tiny_config(initializer_range=0.2), **settings), "my-model"))
+
+
+def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
+    server.encode = model.encode
+    found = check_server(server.url, model=model)
+    assert (found.texts, found.cause, found.exit_status) == (20, "", 0)
+    assert found.cosine == pytest.approx(1, abs=1e-6) and found.length == pytest.approx(1, abs=1e-6)
+    assert server.asked[0]["model"] == model.name_or_path and len(set(server.asked[0]["input"])) == 20
+    assert status("check-server", f"{server.url}/", "--model", model.name_or_path, "--served_name", "mine") == 0
+    printed = capsys.readouterr()
+    assert "smallest cosine of 20 texts: 1.000000" in printed.out
+    assert "The server gives the embeddings of the model" in printed.out
+    assert server.asked[1] == server.asked[0] | {"model": "mine"} and "maximum length" not in printed.err
+    assert status("check-server", server.url, "--model", model.name_or_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == ""
+
+
+def test_lengths_that_differ_are_said_and_are_no_difference(model, server):
+    server.encode = lambda texts: 3 * model.encode(texts)
+    found = check_server(server.url, model=model)
+    assert found.exit_status == 0 and found.length == pytest.approx(3)
+    assert "lengths: 3.000 times the model's" in str(found)
+
+
+OTHERWISE = {
+    "a missing head": (dict(pooler_type="cls_before_pooler"), {}, "takes the first token of the last layer after"),
+    "another pooler": (dict(pooler_type="avg"), {}, "takes the mean of the last layer over all tokens after"),
+    "a prompt": ({}, dict(prompt_name="document"), "head after the prompt 'a house : ', and the model the first"),
+    "a pooler and a prompt": (dict(pooler_type="max"), dict(prompt_name="query"), "maximum .* prompt 'the cat : '"),
+    "a shorter length": (dict(max_length=20), {}, "other weights, another tokenizer or another length"),
+    "a longer length": (dict(max_length=38), {}, f"does not cut long texts after {LENGTH} tokens"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_the_cause_of_other_embeddings_is_found(case, model, server, capsys):
+    loading, encoding, words = OTHERWISE[case]
+    other = SimCSE(model.name_or_path, **loading)
+    server.encode = lambda texts: other.encode(texts, **encoding)
+    found = check_server(server.url, model=model)
+    assert found.cosine < 0.999 and found.exit_status == 1
+    texts = server.asked[0]["input"]
+    cosines = torch.cosine_similarity(model.encode(texts).double(), server.encode(texts).double())
+    assert found.cosine == pytest.approx(cosines.min().item(), abs=1e-6)
+    assert status("check-server", server.url, "--model", model.name_or_path) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "gives other embeddings (below 0.999)" in printed
+    assert re.search(words, printed), printed
+
+
+@pytest.mark.parametrize("value", [None, float("nan")], ids=["other weights", "not a number"])
+def test_an_unknown_cause_is_said(value, model, server):
+    torch.manual_seed(5)
+    server.encode = lambda texts: torch.randn(len(texts), 32) if value is None else torch.full((len(texts), 32), value)
+    found = check_server(server.url, model=model)
+    assert found.exit_status == 1 and "other weights, another tokenizer or another length" in str(found)
+
+
+def embeddings(*vectors):
+    return 200, {"data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]}
+
+
+ANSWERS = {
+    "an unknown model": (
+        (400, {"error": "no model x, there are a, b"}),
+        "no model x, there are a, b.*give served_name",
+    ),
+    "no JSON": ((200, b"<html>hello</html>"), "gives no embeddings .*JSONDecodeError"),
+    "another form": ((200, {"embeddings": [[1.0]]}), "gives no embeddings .*'data'"),
+    "encoded vectors": (embeddings(*["AAAA"] * 20), "gives no embeddings"),
+    "uneven vectors": (embeddings(*[[1.0] * 32] * 19, [1.0]), "gives no embeddings"),
+    "fewer vectors": (embeddings(*[[1.0] * 32] * 19), r"of shape \(19, 32\), and .*my-model of \(20, 32\)"),
+    "another dimension": (embeddings(*[[1.0] * 16] * 20), r"\(20, 16\), .*another model, or leaves out a layer"),
+    "nothing": (embeddings(), "of shape"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_without_comparable_embeddings_is_refused(case, model, server):
+    server.answer, words = ANSWERS[case]
+    with pytest.raises(ValueError, match=words):
+        check_server(server.url, model=model)
+
+
+@pytest.mark.parametrize(
+    "url, words",
+    [
+        ("http://127.0.0.1:9/v1", "Connection refused.*start the server"),
+        ("localhost:8080/v1", "unknown url type"),
+        ("{root}", "404.*Not Found.*often ends in /v1/embeddings"),
+        ("file:///{file}", "gives no embeddings"),
+    ],
+)
+def test_an_address_without_a_server_is_refused_in_one_line(url, words, model, server, tmp_path, capsys):
+    (tmp_path / "embeddings").write_text("secret")
+    url = url.format(root=server.url.removesuffix("/v1"), file=tmp_path)
+    assert status("check-server", url, "--model", model.name_or_path) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "secret" not in error
+    with pytest.raises(ValueError, match=words):
+        check_server(url, model=model)
+
+
+def test_long_texts_can_be_left_out_for_a_server_that_refuses_them(model, server):
+    def encode(texts):
+        assert len(texts) == 18 and all(len(text.split()) < 30 for text in texts)
+        return model.encode(texts)
+
+    server.encode = encode
+    assert check_server(server.url, model=model, skip_long=True).texts == 18

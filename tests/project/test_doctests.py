@@ -1,0 +1,133 @@
+"""The examples of the docstrings run, and give what stands there.
+
+Each runs in a folder of its own with a few lines of the sample corpus as `sentences.txt`, `triplets.csv`, `pairs.csv`,
+`nli.csv`, `tickets.csv` and `sts-dev.csv`, and with a model that was trained on them, `outputs/my-model`.
+"""
+
+import ast
+import doctest
+import gzip
+import importlib.util
+import shutil
+from itertools import islice
+
+import pytest
+from docs_workspace import ROOT
+from evaluation_helpers import write_rows
+
+import simcse_hf
+from simcse_hf import train
+from simcse_hf.cli.main import COMMANDS, main
+from simcse_hf.data.sample import sample_files
+from simcse_hf.data.views import VIEW_CLASSES
+from simcse_hf.objectives import OBJECTIVES
+
+PACKAGE = ROOT / "simcse_hf"
+#: What an example needs that a plain installation lacks.
+NEEDS = {"publishing.analysis.analyze": "matplotlib", "publishing.exports.export": "sentence_transformers"}
+#: Public names without an example: the first asks a server, and the second is one.
+NO_EXAMPLE = {"check_server", "demo", "__version__"}
+
+
+def examples():
+    """The name, the docstring and the line of every docstring with an example."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if ">>> " in source:
+            module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+            yield from examples_of(ast.parse(source), module)
+
+
+def examples_of(node, name):
+    text = ast.get_docstring(node) or ""
+    if ">>> " in text:
+        yield name, text, node.body[0].lineno
+    for inner in node.body:
+        if isinstance(inner, (ast.ClassDef, ast.FunctionDef)):
+            yield from examples_of(inner, f"{name}.{inner.name}")
+
+
+EXAMPLES = {name: (text, line) for name, text, line in examples()}
+
+
+def lines(path, number):
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in islice(file, number)]
+
+
+def write_lines(path, texts):
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("examples")
+    corpus, encoder = sample_files()
+    write_lines(folder / "sentences.txt", lines(corpus.train_sentences, 200))
+    write_lines(folder / "sts-dev.csv", [line.replace("\t", ",") for line in lines(corpus.dev, 201)])
+    header, *triplets = [line.split(",") for line in lines(corpus.train_triplets, 4001)]
+    write_rows(folder / "triplets.csv", header, triplets)
+    write_rows(folder / "pairs.csv", ["anchor", "positive"], [row[:2] for row in triplets[:64]])
+    hypotheses = [(anchor, positive, "entailment") for anchor, positive, _ in triplets[:64]]
+    hypotheses += [(anchor, negative, "contradiction") for anchor, _, negative in triplets[:64]]
+    write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], hypotheses)
+    places = [(anchor, "sea" if "harbour" in anchor or "port" in anchor else "land") for anchor, *_ in triplets[:256]]
+    write_rows(folder / "tickets.csv", ["text", "label"], places)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train(
+            "sup",
+            model_name_or_path=str(encoder),
+            train_file="triplets.csv",
+            dev_file="sts-dev.csv",
+            output_dir="outputs/my-model",
+            pooler_type="avg",
+            learning_rate=3e-3,
+            per_device_train_batch_size=64,
+            max_steps=70,
+            eval_steps=35,
+            save_steps=35,
+            use_cpu=True,
+            report_to="none",
+        )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_examples_define():
+    """Leave the tables of objectives and views as they are, in which an example's own class registers itself."""
+    tables = [(table, dict(table)) for table in (OBJECTIVES, VIEW_CLASSES)]
+    yield
+    for table, before in tables:
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_docstring_gives_what_stands_there(name, workspace, tmp_path, monkeypatch):
+    needed = NEEDS.get(name, "torch")
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"needs {needed}")
+    monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here"))
+    text, line = EXAMPLES[name]
+    test = doctest.DocTestParser().get_doctest(text, {}, name, name, line)
+    differences = []
+    doctest.DocTestRunner().run(test, out=differences.append)
+    assert not differences, "".join(differences)
+
+
+@pytest.mark.parametrize("name", sorted(set(simcse_hf.__all__) - NO_EXAMPLE))
+def test_a_public_name_has_an_example(name):
+    assert f"{simcse_hf._MODULE_OF[name]}.{name}" in EXAMPLES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_example_is_skipped(name):
+    assert "doctest:" not in EXAMPLES[name][0]
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "train"])
+def test_help_shows_no_example(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert ">>>" not in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""The examples by task: each is short, runs as it is, and prints what it shows; two of them are notebooks."""
+
+import json
+import re
+import runpy
+
+import pytest
+from conftest import NEEDS_PEFT
+from docs_workspace import ROOT
+from test_tutorials import ON_A_PROCESSOR, difference
+
+from simcse_hf.data.views import VIEW_CLASSES
+from simcse_hf.objectives import OBJECTIVES
+
+EXAMPLES = ROOT / "examples"
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
+#: Programs with options, whose tests are elsewhere.
+PROGRAMS = (
+    "build_pairs encode_ray finetune_classifier pretrain_mlm run_sup run_unsup search_pgvector search_qdrant "
+    "synthesize_triplets"
+).split()
+BY_TASK = [name for name in SCRIPTS if name not in PROGRAMS]
+NOTEBOOKS = [path.stem for path in sorted(EXAMPLES.glob("*.ipynb"))]
+#: It serves until it is interrupted.
+SERVER = "serve_index"
+PRINTS = "\n\n# Prints:\n"
+MOST_LINES = 40
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to run an example in, with the modules beside it, as `python examples/NAME.py` finds them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    known = [(registry, dict(registry)) for registry in (OBJECTIVES, VIEW_CLASSES)]
+    yield tmp_path
+    for registry, before in known:
+        registry.clear()
+        registry.update(before)
+
+
+def start(name, run_name="__main__"):
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name=run_name)
+
+
+def printed_by_cells(notebook):
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return ["".join(output["text"]) for cell in cells for output in cell["outputs"]]
+
+
+PRINTING = [
+    pytest.param(name, marks=NEEDS_PEFT if name == "lora_decoder" else ())
+    for name in BY_TASK
+    if name not in (*NOTEBOOKS, SERVER)
+]
+
+
+@ON_A_PROCESSOR
+@pytest.mark.parametrize("name", PRINTING)
+def test_an_example_prints_what_stands_at_its_end(name, here, capsys):
+    _, found, comment = SCRIPTS[name].partition(PRINTS)
+    assert found, f"examples/{name}.py shows nothing of what it prints"
+    start(name)
+    assert difference(re.sub(r"^# ?", "", comment, flags=re.MULTILINE), capsys.readouterr().out) is None
+
+
+@ON_A_PROCESSOR
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
+    notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))
+    written = runpy.run_path(str(ROOT / "tools/write_notebooks.py"))["write"](name)
+    sources = [[cell["source"] for cell in each["cells"]] for each in (notebook, written)]
+    assert sources[0] == sources[1], "run python tools/write_notebooks.py"
+    shown, printed = printed_by_cells(notebook), printed_by_cells(written)
+    assert [difference(*pair) for pair in zip(shown, printed, strict=True)] == [None] * len(shown)
+
+
+def test_the_server_finds_what_the_index_finds(here):
+    testclient = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed")
+    server = start(SERVER, run_name=SERVER)
+    query = "The tired mariner lost the fiddle."
+    found = testclient.TestClient(server["app"]).get("/search", params={"query": query, "top_k": 2}).json()
+    assert [each["text"] for each in found] == [match.sentence for match in server["model"].search(query, top_k=2)]
+
+
+@pytest.mark.parametrize("name", BY_TASK)
+def test_an_example_is_short_and_says_how_to_start_it(name):
+    lines = [line for line in SCRIPTS[name].splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) <= MOST_LINES
+    assert lines[1].startswith(f"python examples/{name}.py")
+
+
+def test_the_page_lists_every_example_and_nothing_else():
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\]\((\w+\.(?:py|ipynb))\)", page)
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
+    assert sorted(listed) == sorted(files)
