@@ -84,8 +84,8 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, and the
-            `vectors`.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)` or, of
+            lists, `(batch, most numbers)` with -100 where a row has fewer, and the `vectors`.
 
         Raises:
             ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
@@ -129,7 +129,9 @@ class ContrastiveCollator:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
-                batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
+                cells = [row[name] for row in rows]
+                is_ragged = hasattr(cells[0], "__len__")
+                batch[f"{name}s"] = pad(cells, ABSENT)[0] if is_ragged else torch.tensor(cells)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

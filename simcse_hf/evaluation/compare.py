@@ -30,7 +30,7 @@ from .report import (
     write_results,
 )
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_once
-from .user_tasks import UserTask
+from .user_tasks import UserTask, name_tasks
 
 
 class Difference(TypedDict):
@@ -147,6 +147,7 @@ def compare(
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
+    label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
@@ -158,17 +159,17 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first one, or find the one to take, with intervals of the differences.
+    """Compare models or result files with the first one, with confidence intervals, or find the one to take.
 
-    With `models` and an `output` NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
+    With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
     call reads those whose model and task have not changed.
 
     Args:
         results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
             `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
             models.
-        models (`Sequence[str | Encoder]`, *optional*): In place of `results`: which of these to take. All are compared
-            with the best, and the fastest is named that was not shown to be worse.
+        models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
+            comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -177,6 +178,7 @@ def compare(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
         aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
@@ -229,7 +231,9 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
+    user_tasks = name_tasks(task, label_separator).values()
+    scored_pairs = map(read_scored_pairs, pairs)
+    data = read_tasks(tasks, data_dir, protocol, scored_pairs, user_tasks=user_tasks, task_set=task_set)
     if KEYWORDS in given:
         check_keywords(data)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None

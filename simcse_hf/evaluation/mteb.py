@@ -76,7 +76,8 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
 
     The results are also in mteb's own cache, from where `mteb.ResultCache().submit_results(name)` takes them. A model
     in a folder has a digest of its weights and settings as its revision there, so what was measured before is read
-    again. One from the hub has its commit, which does not say how it was loaded, and is measured again.
+    again. One from the hub has its commit, which does not say how it was loaded, and is measured again. Several
+    processes neither read nor write the cache.
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.

@@ -141,6 +141,7 @@ def evaluate(
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
+    label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
@@ -154,12 +155,12 @@ def evaluate(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Score a model on STS, transfer tasks and tasks from your own files.
+    """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; bm25 for keyword search without a
-            model (a folder of this name is ./bm25); in Python also an object with `encode(list[str])` that returns an
-            array of shape `(n, dim)`.
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+            bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
+            `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -168,6 +169,7 @@ def evaluate(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
         aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
@@ -210,7 +212,7 @@ def evaluate(
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
-    named = name_tasks(task)
+    named = name_tasks(task, label_separator)
     precision = read_goal(threshold, named)
 
     # 2. Score the model
@@ -246,8 +248,7 @@ def evaluate(
         if output is not None:
             write_results(output, evaluation.to_dict(), evaluation.scores)
     if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
-        path = write_threshold(encoder, evaluation.threshold)
-        evaluation = replace(evaluation, threshold_file=str(path))
+        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder, evaluation.threshold)))
     return evaluation
 
 
@@ -274,7 +275,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     evaluation = score_tasks(data, embeddings, device)
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
-    texts = sum(len(set(of_role)) for of_role in data.roles.values())
+    texts = len(set(data.texts()))
     module = getattr(model, "model", model)
     size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
     if isinstance(module, nn.Module):
@@ -291,7 +292,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
 def score_once(
     model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool, folder: Path | None
 ) -> Evaluation:
-    """Score a model on each task by itself, and keep the evaluations in a folder, where a later call reads them.
+    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
 
     A task is scored again if its data, the protocol, the model (its [`Identity`]), the packages, the device or the
     number of threads have changed; and with an encoder whose identity says nothing of its tokenizer.
@@ -301,7 +302,7 @@ def score_once(
         data (`TaskData`): See [`score_model`].
         device (`str`, *optional*): See [`score_model`].
         show_progress_bar (`bool`): See [`score_model`].
-        folder (`Path`, *optional*): The folder; without one, nothing is kept.
+        folder (`Path`, *optional*): The folder; without one, all tasks are scored together, and nothing is kept.
 
     Returns:
         [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
@@ -310,8 +311,10 @@ def score_once(
     made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
     whole = Evaluation({}, {}, data.protocol, identity)
     costs = []
-    for name in (*data.tasks, *data.pairs, *data.user_tasks):
-        part = data.only(name)
+    parts = [data]
+    if folder is not None:
+        parts = [data.only(name) for name in (*data.tasks, *data.pairs, *data.user_tasks)]
+    for part in parts:
         path = folder and folder / f"{digest_value([part, *made_by])}.json"
         if path and path.exists() and identity.tokenizer:
             evaluation = Evaluation.read(path)

@@ -127,6 +127,12 @@ def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, p
     assert evaluate(Known("a"), task=[task]).results["nearest"]["accuracy"] == before.scores["a"]["nearest"]
 
 
+def test_without_an_output_the_texts_of_all_tasks_are_encoded_together(task):
+    models = [Known("a"), Known("b", 8)]
+    compare(models=models, task=[task, task.replace("nearest", "clustering")])
+    assert [len(model.calls) for model in models] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "change", [{"weights": "trained"}, {"tokenizer": "other"}, {"prompts": {"query": "q: "}}, {"max_length": 8}]
 )

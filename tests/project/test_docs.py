@@ -53,7 +53,7 @@ def test_a_skill_has_the_open_form_and_is_short(path):
     assert 0 < len(fields["description"]) <= 1024 and len(fields["name"]) <= 64
     assert "Use when" in fields["description"] and len(fields["compatibility"]) <= 500
     assert fields.keys() <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-    assert len(text.split()) <= 550
+    assert len(text.split()) <= 500
 
 
 def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):
