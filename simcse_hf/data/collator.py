@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from ..objectives.base import ABSENT
@@ -129,7 +130,8 @@ class ContrastiveCollator:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
-                batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
+                values = [torch.as_tensor(row[name]) for row in rows]  # one of a row, or one of each candidate
+                batch[f"{name}s"] = pad_sequence(values, True) if values[0].dim() else torch.stack(values)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():
