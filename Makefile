@@ -19,7 +19,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 help:
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1:/p' $(MAKEFILE_LIST) | awk -F: '{printf "make %-14s %s\n", $$1, $$2}'
 
-.PHONY: help quickstart test test-all test-versions coverage types suite quality docs clean
+.PHONY: help quickstart test test-folder test-all test-versions coverage types suite quality docs clean
 
 quickstart: $(PACKAGE)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/simcse-hf train unsup
@@ -34,6 +34,11 @@ types: $(INSTALLED)
 
 suite: $(INSTALLED)
 	$(PYTEST)
+
+test-folder: $(INSTALLED)  ## lint, types and the tests of one folder (FOLDER=objectives)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(PYTEST) tests/$(FOLDER) $(addprefix tests/project/test_,layout.py counts.py docs.py docstrings.py doctests.py)
 
 test-all: $(INSTALLED)  ## the test suite with the tests marked slow, which takes half an hour
 	$(PYTEST) --run_slow

@@ -37,7 +37,7 @@ def on_page_content(html, page, config, files):
 
 
 def on_post_build(config):
-    """Copy each page as Markdown beside its HTML, and list the pages in llms.txt (see llmstxt.org)."""
+    """Copy pages as Markdown beside their HTML, and skills, and list both in llms.txt (see llmstxt.org)."""
     docs, site = Path(config.docs_dir), Path(config.site_dir)
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     for section in config.nav:
@@ -50,4 +50,10 @@ def on_post_build(config):
                 (site / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(docs / path, site / path)
             lines.append("")
+    lines += ["## For coding agents", ""]
+    for skill in sorted(docs.parent.glob("skills/*/SKILL.md")):
+        path = skill.relative_to(docs.parent)
+        lines.append(f"- [{skill.parent.name}]({path.as_posix()})")
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(skill, site / path)
     (site / "llms.txt").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -38,18 +38,18 @@ KEYWORDS = "bm25"
 Export = Literal["sentence-transformers", "onnx", "openvino", "int8", "onnx-int8", "openvino-int8"]
 Instructions = Literal["avx2", "vnni", "amx", "arm"]
 
-POOLER_TYPES: tuple[PoolerType, ...] = get_args(PoolerType)
-LONG_TEXTS: tuple[LongTexts, ...] = get_args(LongTexts)
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-FORMATS: tuple[ShardFormat, ...] = get_args(ShardFormat)
-MODES: tuple[Mode, ...] = get_args(Mode)
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+POOLER_TYPES = get_args(PoolerType)
+LONG_TEXTS = get_args(LongTexts)
+BACKENDS = get_args(Backend)
+PRECISIONS = get_args(Precision)
+FORMATS = get_args(ShardFormat)
+MODES = get_args(Mode)
+AGGREGATIONS = get_args(Aggregation)
 #: In the order of the numbers 0, 1, 2 in SNLI and MultiNLI.
-NLI_LABELS: tuple[NLILabel, ...] = get_args(NLILabel)
-SAMPLING_STRATEGIES: tuple[SamplingStrategy, ...] = get_args(SamplingStrategy)
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-INSTRUCTIONS: tuple[Instructions, ...] = get_args(Instructions)
+NLI_LABELS = get_args(NLILabel)
+SAMPLING_STRATEGIES = get_args(SamplingStrategy)
+OUTPUT_FORMATS = get_args(OutputFormat)
+INSTRUCTIONS = get_args(Instructions)
 
 
 class WeightOptions(TypedDict, total=False):

@@ -114,7 +114,7 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
 SAVES = {"save_strategy": "steps", "save_steps": 2}
 _OF_THE_TRAINER = {
-    *("dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
+    *("dev_set", "dev_tasks", "general", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
     *("compute_loss_func", "optimizer_cls_and_kwargs", "compute_metrics", "preprocess_logits_for_metrics"),
 }
 

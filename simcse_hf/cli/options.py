@@ -171,7 +171,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     description, parameters = read_function(command.function)
     parser = CommandParser(prog=f"simcse-hf {name}", description=description, argument_default=SUPPRESS)
     if command.action is not None:
-        parser.add_argument("action", choices=(command.action,))
+        parser.add_argument("action", choices=(command.action,), help="the only action")
     groups: dict[str, Any] = {"options": parser}
     for parameter in parameters:
         if parameter.name == "show_progress_bar":

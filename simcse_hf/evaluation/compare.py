@@ -132,8 +132,8 @@ class Comparison(Result):
             blocks.append(format_rows(rows, f"{name} - {self.baseline}", "", f"{100 * self.confidence:g}% interval"))
         if self.choice is not None:
             blocks.append(
-                f"Take {self.choice}: the fastest that was not shown to be worse than the best, {self.baseline}. The "
-                f"intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
+                f"Take {self.choice}, the fastest of those that were not shown to be worse than the best "
+                f"({self.baseline}). The intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
             )
         return "\n\n".join(blocks)
 
@@ -158,17 +158,17 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first one, or find the one to take, with intervals of the differences.
+    """Compare models or result files with the first one, with confidence intervals, or find the one to take.
 
-    With `models` and an `output` NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
+    With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
     call reads those whose model and task have not changed.
 
     Args:
         results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
             `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
             models.
-        models (`Sequence[str | Encoder]`, *optional*): In place of `results`: which of these to take. All are compared
-            with the best, and the fastest is named that was not shown to be worse.
+        models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
+            comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -230,7 +230,7 @@ def compare(
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
-    if KEYWORDS in named:
+    if KEYWORDS in given:
         check_keywords(data)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None
     for name in to_score:

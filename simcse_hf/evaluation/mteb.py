@@ -32,8 +32,7 @@ def benchmark_tasks(benchmark: str = BENCHMARK) -> dict:
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
     categories: dict = {}
     for task in mteb.get_benchmark(benchmark).tasks:
-        category = categories.setdefault(task.metadata.type, {})
-        category[task.metadata.name] = task
+        categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
     return dict(sorted(categories.items()))
 
 
@@ -77,7 +76,8 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
 
     The results are also in mteb's own cache, from where `mteb.ResultCache().submit_results(name)` takes them. A model
     in a folder has a digest of its weights and settings as its revision there, so what was measured before is read
-    again. One from the hub has its commit, which does not say how it was loaded, and is measured again.
+    again. One from the hub has its commit, which does not say how it was loaded, and is measured again. Several
+    processes neither read nor write the cache.
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
@@ -124,15 +124,14 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
 
         encoder = MTEBEncoder()
 
-    # 3. The scores. One process writes the cache, and reads it if the others need not encode with it.
-    rank, processes = world()
-    cache = mteb.ResultCache() if rank == 0 else None
-    is_known = identity.weights is not None and identity.revision is None
-    strategy = "only-missing" if is_known and processes == 1 else "always"
+    # 3. The scores. Several processes, which encode together, neither read nor write the cache.
+    options: dict = {"co2_tracker": False, "show_progress_bar": False, "cache": None}
+    if world()[1] == 1:
+        options["cache"] = mteb.ResultCache()
+    if identity.revision or not identity.weights:  # the name in the cache does not say how the model was loaded
+        options["overwrite_strategy"] = "always"
     scores = {}
     for task, data in tqdm(chosen.items(), desc="MTEB"):
-        result = mteb.evaluate(
-            encoder, data, cache=cache, overwrite_strategy=strategy, co2_tracker=False, show_progress_bar=False
-        )
+        result = mteb.evaluate(encoder, data, **options)
         scores[task] = 100 * float(result.task_results[0].get_score())
     return scores

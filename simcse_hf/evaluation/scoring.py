@@ -154,12 +154,12 @@ def evaluate(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Score a model on STS, transfer tasks and tasks from your own files.
+    """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; bm25 for keyword search without a
-            model (a folder of this name is ./bm25); in Python also an object with `encode(list[str])` that returns an
-            array of shape `(n, dim)`.
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+            bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
+            `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -199,8 +199,8 @@ def evaluate(
     Examples:
         >>> from simcse_hf import evaluate
         >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
-        >>> round(evaluation.results["sts-dev"]["spearman"])
-        65
+        >>> evaluation.results["sts-dev"]["spearman"] > 50
+        True
         >>> evaluation.results["classification"]["accuracy"] > 80
         True
     """
@@ -274,7 +274,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     evaluation = score_tasks(data, embeddings, device)
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
-    texts = sum(len(set(of_role)) for of_role in data.roles.values())
+    texts = len(set(data.texts()))
     module = getattr(model, "model", model)
     size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
     if isinstance(module, nn.Module):
@@ -291,7 +291,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
 def score_once(
     model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool, folder: Path | None
 ) -> Evaluation:
-    """Score a model on each task by itself, and keep the evaluations in a folder, where a later call reads them.
+    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
 
     A task is scored again if its data, the protocol, the model (its [`Identity`]), the packages, the device or the
     number of threads have changed; and with an encoder whose identity says nothing of its tokenizer.
@@ -301,7 +301,7 @@ def score_once(
         data (`TaskData`): See [`score_model`].
         device (`str`, *optional*): See [`score_model`].
         show_progress_bar (`bool`): See [`score_model`].
-        folder (`Path`, *optional*): The folder; without one, nothing is kept.
+        folder (`Path`, *optional*): The folder; without one, all tasks are scored together, and nothing is kept.
 
     Returns:
         [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
@@ -310,8 +310,10 @@ def score_once(
     made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
     whole = Evaluation({}, {}, data.protocol, identity)
     costs = []
-    for name in (*data.tasks, *data.pairs, *data.user_tasks):
-        part = data.only(name)
+    parts = [data]
+    if folder is not None:
+        parts = [data.only(name) for name in (*data.tasks, *data.pairs, *data.user_tasks)]
+    for part in parts:
         path = folder and folder / f"{digest_value([part, *made_by])}.json"
         if path and path.exists() and identity.tokenizer:
             evaluation = Evaluation.read(path)

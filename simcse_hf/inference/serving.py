@@ -92,8 +92,8 @@ def check_server(
     cosines = cosine_similarity(served, expected)
     least = int(cosines.argmin())
     cause = "" if cosines[least] >= SAME else _likely_cause(encoder, served, cosines)
-    lengths = served.norm(dim=1) / expected.norm(dim=1)
-    return ServerCheck(len(texts), float(cosines[least]), texts[least][:60], float(lengths.mean()), cause)
+    length = float(served.norm() / expected.norm())
+    return ServerCheck(len(texts), float(cosines[least]), texts[least][:60], length, cause)
 
 
 def _ask(address: str, name: str, texts: list[str]) -> Tensor:

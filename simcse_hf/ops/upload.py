@@ -16,7 +16,8 @@ from .loading import ADAPTER_CONFIG, adapter_base
 
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _PRIVATE = re.compile(
-    r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|seed-\d+|runs|__pycache__|[._][^/]*)(/|$)"
+    r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|"
+    r"(^|/)(checkpoint-\d+|seed-\d+|[^/]+\.evaluations|runs|__pycache__|[._][^/]*)(/|$)"
 )
 _PUBLIC = re.compile(r"\.eval_results/[^/]+\.yaml|openvino/[^/]+\.bin")
 #: Records of this package and of the Trainer, whose texts may name folders.

@@ -120,6 +120,9 @@ def _dev_protocol(model: Subject) -> str:
         _origin_of_dev_scores(model),
         _change(model),
     ]
+    for each in model.run.get("general", ()):
+        change = describe_difference(each["difference"], each["low"], each["high"], each["confidence"])
+        sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {change}.")
     if model.transform:
         sentences.append(f"All scores are without the {model.method}, which was fitted later.")
     return " ".join(filter(None, sentences))

@@ -3,7 +3,8 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import chain, compress
+from dataclasses import replace
+from itertools import chain, compress, product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, spearman, uniformity
 from ..evaluation.scoring import TaskData
 from ..evaluation.sts import predict_pairs
-from ..evaluation.user_tasks import name_tasks
+from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
 from ..indexes.description import Role
 from ..inference.encoder import Encoder
 from ..ops.distributed import on_first_process
@@ -69,12 +70,16 @@ class DevSetCallback(TrainerCallback, ABC):
         roles (`dict[Role, list[str]]`): The distinct texts of each role.
         gold (`list`): What decides the scores beside the texts: gold scores, or digests of the tasks' files.
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
+        headlines (`list[str]`): This one, and the main metrics of further tasks.
+        what (`str`): What the sets are to the run: `"dev"` or `"general"`.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
             arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
         shows_bar (`bool`): Whether an evaluation shows a bar, as the Trainer decides.
     """
 
     headline: str
+    headlines: list[str]
+    what = "dev"
     gold: list[Any]
     scores: Scores
     shows_bar = False
@@ -101,31 +106,29 @@ class DevSetCallback(TrainerCallback, ABC):
             tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
         Returns:
-            `dict[str, float]`: The metrics, and the headline by each of `PLAIN_POOLERS` that is not the run's own as
-            `start_{pooler}_{headline}`; `scores` has the same names.
+            `dict[str, float]`: The metrics, and each of `headlines` by each of `PLAIN_POOLERS` that is not the run's
+            own as `start_{pooler}_{headline}`; `scores` has the same names.
         """
         inner: Any = getattr(model, "module", model)
-        values = {}
-        scores: Scores = {}
+        found = {}
         plain = ("avg",) if reads_left_to_right(type(inner.config)) else PLAIN_POOLERS  # its first token sees no other
         for pooler in plain:
             if pooler != inner.settings.inference_pooler:
                 with inner.pooled_by(pooler):
-                    values[pooler] = self.evaluate(model, tokenizer)[self.headline]
-                scores[pooler] = self.scores.get(self.headline, {})  # in the first process
+                    found[pooler] = self.evaluate(model, tokenizer), self.scores
         metrics = self.evaluate(model, tokenizer)
-        own = metrics[self.headline]
-        for pooler, value in values.items():
-            name = start_metric(pooler, self.headline)
-            metrics[name] = value
-            if not self.scores:
+        for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
+            name = start_metric(pooler, headline)
+            value = metrics[name] = values[headline]
+            if not self.scores:  # but in the first process
                 continue
-            self.scores[name] = scores[pooler]
-            change = _change(name, [self.scores[self.headline], scores[pooler]], value - own)
+            self.scores[name] = scores[headline]
+            own = metrics[headline]
+            change = _change(name, [self.scores[headline], scores[headline]], value - own)
             if change.low > 0:
                 logger.info(
                     f"The start scores {value:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
-                    f"({self.headline}, difference {change.difference:+.2f} [{change.low:+.2f}, {change.high:+.2f}]): "
+                    f"({headline}, difference {change.difference:+.2f} [{change.low:+.2f}, {change.high:+.2f}]): "
                     f"try --pooler_type {pooler}, which begins there."
                 )
         return metrics
@@ -159,6 +162,15 @@ class DevSetCallback(TrainerCallback, ABC):
         """Return the names of the metrics, which are those of any vectors."""
         vectors = torch.randn(sum(map(len, self.roles.values())), 8, generator=torch.Generator().manual_seed(0))
         return list(self.score(SentenceEmbeddings.of(self.roles, vectors)))
+
+    def warn_of_shared(self, texts: set[str], what: str) -> None:
+        """Warn if some other texts, and what these are, are also texts of the sets."""
+        shared = texts.intersection(self.texts)
+        if shared:
+            logger.warning(
+                f"{len(shared)} of {len(self.texts)} {self.what} texts, such as {min(shared)[:60]!r}, are {what}. "
+                f"The {self.what} scores may be better than those on new text."
+            )
 
     @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
@@ -198,6 +210,7 @@ class SimilarityEvalCallback(DevSetCallback):
         self.pairs = pairs
         self.name = name
         self.headline = f"{name}_spearman"
+        self.headlines = [self.headline]
         self.gold = list(pairs.scores)
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
@@ -235,14 +248,18 @@ class TasksEvalCallback(DevSetCallback):
 
     Args:
         tasks (`dict[str, UserTask]`): The tasks by their name in the metrics, at least one.
+        what (`str`, *optional*, defaults to `"dev"`): `"general"` for tasks that the run is not about, which say what
+            it forgets, for example as `eval_general_sts_spearman`.
     """
 
-    def __init__(self, tasks: dict):
+    def __init__(self, tasks: dict, what: str = "dev"):
+        self.what = what
+        tasks = {name.replace(":", "_"): task for name, task in tasks.items()}
         sources = {name: task.source for name, task in tasks.items()}
         super().__init__(sources, TaskData(user_tasks=tasks).roles)
         self.tasks = tasks
-        name, task = next(iter(tasks.items()))
-        self.headline = f"{name}_{task.metric}"
+        self.headlines = [f"{name}_{task.metric}" for name, task in tasks.items()]
+        self.headline = self.headlines[0]
         self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
@@ -264,29 +281,41 @@ class TasksEvalCallback(DevSetCallback):
         return metrics
 
 
-def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetCallback]:
+def make_dev_sets(
+    dev_set: Any, dev_tasks: Sequence[Any] | None, general: Sequence[str | UserTask] = ()
+) -> list[DevSetCallback]:
     """Make the callbacks of a trainer's dev sets.
 
     Args:
         dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, also as rows, or their file.
         dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
             kind is named after its kind in the metrics, and any other one also after its file.
+        general (`Sequence`, *optional*): General tasks, as in [`~user_tasks.name_general_tasks`].
 
     Returns:
-        `list[DevSetCallback]`: One for the scored pairs, if there are any, and then one for all tasks.
+        `list[DevSetCallback]`: One for the scored pairs, one for all tasks, and one for all general tasks, if there
+        are any.
 
     Raises:
-        ValueError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
+        ValueError: If a word is not KIND=FILE, a file cannot be read, two tasks would have the same name, or there are
+            general tasks alone.
     """
     callbacks: list[DevSetCallback] = []
     if dev_set is not None:
         callbacks.append(SimilarityEvalCallback(dev_set))
-    if not dev_tasks:
-        return callbacks
-    if isinstance(dev_tasks, str):
-        raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
-    named = {name.replace(":", "_"): task for name, task in name_tasks(dev_tasks).items()}
-    return [*callbacks, TasksEvalCallback(named)]
+    for tasks in (dev_tasks, general):
+        if isinstance(tasks, str):
+            raise ValueError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
+    if dev_tasks:
+        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks)))
+    if general:
+        if not callbacks:
+            raise ValueError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")
+        named = {f"general_{name}": task for name, task in name_general_tasks(general).items()}
+        chooses = {text for dev_set in callbacks for text in dev_set.texts}
+        callbacks.append(TasksEvalCallback(named, "general"))
+        callbacks[-1].warn_of_shared(chooses, "also dev texts, which choose the checkpoint")
+    return callbacks
 
 
 def check_dev_sets(
@@ -311,6 +340,8 @@ def check_dev_sets(
             "with SimilarityEvalCallback(file, name=...)"
         )
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    if metric.startswith("general_"):
+        logger.warning(f"{metric} chooses the checkpoint, so its change may not show what the model forgets.")
     if not metric or losses is None or metric in [*losses, *[dev_set.headline for dev_set in dev_sets]]:
         return
     known = [*losses]
@@ -325,7 +356,7 @@ def check_dev_sets(
 
 
 def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
-    """Warn if texts of the dev sets are among the training texts.
+    """Warn if texts of the dev sets, or of general tasks, are among the training texts.
 
     Args:
         rows (`datasets.Dataset`): The training rows. Only columns of strings are read.
@@ -339,11 +370,8 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         if feature == Value("string"):
             for batch in rows.select_columns(name).iter(10_000):
                 found |= dev_texts.intersection(batch[name])
-    if found:
-        logger.warning(
-            f"{len(found)} of {len(dev_texts)} dev texts, such as {min(found)[:60]!r}, are also training texts. The "
-            "dev scores may be better than those on new text."
-        )
+    for dev_set in dev_sets:
+        dev_set.warn_of_shared(found, "also training texts")
 
 
 def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
@@ -363,8 +391,8 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
         write_arrays(path, scores)
 
 
-def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
-    """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
+def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) -> Change | None:
+    """Compare the saved weights of a run, or of its repetitions with other seeds, with the start.
 
     The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
     seeds over the seeds as well. Where the dev set chose the checkpoint, the interval is moved by the optimism of that
@@ -372,6 +400,7 @@ def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
 
     Args:
         runs (`Sequence[tuple[Path, Results]]`): For each seed, the output directory and the results.
+        metric (`str`, *optional*): The metric, such as that of a general task. The default is that of the dev set.
 
     Returns:
         `Change`, *optional*: The change, its difference the mean over the seeds; `None` without the scores of both
@@ -384,20 +413,39 @@ def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
         dev = results.dev
         if dev is None:
             return None
-        start = _read_scores(folder, dev.start.step, dev.start.metric)
-        saved = _read_scores(folder, dev.saved.step, dev.metric)
+        name = metric or dev.metric
+        begin = start_metric(dev.start.pooler, name) if dev.start.pooler else name
+        start = _read_scores(folder, dev.start.step, begin)
+        saved = _read_scores(folder, dev.saved.step, name)
         if start is None or saved is None:
             return None
         others = []
-        for step in dev.chosen_among:
-            scores = _read_scores(folder, step, dev.metric)
+        for step in dev.chosen_among if name == dev.metric else ():
+            scores = _read_scores(folder, step, name)
             if scores is not None and step != dev.saved.step:
                 others.append(scores)
         systems += [start, saved]
         optimism.append(optimism_of_choice(start, saved, others) if others else 0.0)
-        differences.append(dev.value(dev.saved) - dev.value(dev.start))
-    assert dev is not None
-    return _change(dev.metric, systems, float(np.mean(differences)), optimism)
+        differences.append(dev.saved.metrics[name] - dev.initial.metrics[begin])
+    return _change(name, systems, float(np.mean(differences)), optimism)
+
+
+def general_changes(runs: Sequence[tuple[Path, Results]], tasks: Mapping[str, str]) -> list[Change]:
+    """Compare the saved weights with the start on general tasks, as [`dev_change`] does on the dev set.
+
+    Args:
+        runs (`Sequence[tuple[Path, Results]]`): As there.
+        tasks (`Mapping[str, str]`): The file of each task by its metric.
+
+    Returns:
+        `list[Change]`: The changes on the tasks that both evaluations scored.
+    """
+    changes = []
+    for metric, source in tasks.items():
+        change = dev_change(runs, metric)
+        if change is not None:
+            changes.append(replace(change, source=source))
+    return changes
 
 
 def _read_scores(folder: Path, step: int, metric: str) -> Any:

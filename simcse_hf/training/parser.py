@@ -16,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..objectives import describe_options, import_objective, objective_class, part_weights
+from ..objectives import OBJECTIVES, describe_options, import_objective, objective_class, part_weights
 from ..ops.checks import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
@@ -126,6 +126,7 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
     parser = _make_parser(classes)
     parser.set_defaults(**defaults)
     if "objective" in argument_names(classes):
+        parser.epilog = f"Objectives: {', '.join(sorted(OBJECTIVES))}. --objective NAME --help lists its options."
         for part in part_weights(given.get("objective") or "simcse"):
             import_objective(part)
             add_objective(parser, part)

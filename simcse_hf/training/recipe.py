@@ -212,7 +212,7 @@ class Recipe:
         args = decided.training
         given = None if args.datasets is None else args.tables
         texts = named_texts(data, given, supervised=self.command == "sup")
-        dev_sets = make_dev_sets(data.dev_file, data.dev_task)
+        dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general)
         # 2. The run is decided, once. What the tables of data sets say about files is not for the Trainer.
         tables = {}
         for name, own in args.tables.items():
@@ -286,6 +286,7 @@ class Recipe:
         seeds = seed_list(decided.data.seeds, args.seed)
         settings = vars(decided.model) | vars(decided.data)
         inputs = inputs_of(self.given)
+        make_dev_sets(decided.data.dev_file, decided.data.dev_task, decided.data.general)  # or refuse them now
         states = on_first_process(lambda: prepare_seeds(seeds, args, settings, inputs, overwrites))
         for number, seed in enumerate(seeds, start=1):
             folder = seed_folder(directory, seed)
@@ -370,10 +371,11 @@ def objective_of_labels(named: Mapping[str, Any]) -> Values:
 def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Return the options that name a file or folder that a run reads, with its path."""
     inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
-    for task in given.get("dev_task") or ():
-        if isinstance(task, str):
-            kind, _, path = task.partition("=")
-            inputs.append((f"--dev_task {kind}", path))
+    for option in ("dev_task", "general"):
+        for task in given.get(option) or ():
+            if isinstance(task, str):
+                kind, _, path = task.partition("=")
+                inputs.append((f"--{option} {kind}" if path else f"--{option}", path or task))
     for name, own in (given.get("datasets") or {}).items():
         inputs.append((f"datasets, {name}:", own.get("train_file")))
     return inputs

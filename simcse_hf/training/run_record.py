@@ -23,7 +23,7 @@ from ..ops.errors import changes, refuse_changes
 from ..ops.files import read_json_object, write_atomically, write_json
 from ..ops.identity import digest_weights
 from ..publishing.secrets import hide_secrets
-from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, start_metric
+from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, general_changes, start_metric
 from .rows import Rows
 from .run_results import RESULTS, Changed, DevHistory, Results, RunDescription, Scored, Start, is_better
 from .training_args import SimCSETrainingArguments
@@ -76,7 +76,7 @@ def run_settings(
     values |= rows.digests()
     for dev_set in dev_sets:
         content = repr((dev_set.texts, dev_set.gold)).encode()
-        values[f"dev set {dev_set.headline}"] = blake2b(content).hexdigest()
+        values[f"{dev_set.what} set {dev_set.headline}"] = blake2b(content).hexdigest()
     return json.loads(json.dumps(values, default=str))
 
 
@@ -170,7 +170,12 @@ def make_results(
         weights=weights,
     )
     if state.is_world_process_zero:
-        results = replace(results, change=dev_change([(folder, results)]))
+        runs = [(folder, results)]
+        tasks = {}
+        for dev_set in dev_sets:
+            if dev_set.what == "general":
+                tasks = dict(zip(dev_set.headlines, dev_set.sources.values(), strict=True))
+        results = replace(results, change=dev_change(runs), general=general_changes(runs, tasks))
         with write_atomically(folder / "trainer_state.json") as temporary:
             state.save_to_json(str(temporary))
         write_json(folder / RESULTS, results.to_dict())

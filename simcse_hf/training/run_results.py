@@ -26,6 +26,7 @@ class Change:
         resamples (`int`): Resamples of the bootstrap.
         optimism (`float`): By how much the choice of the checkpoint on the dev set flatters it.
         seeds (`int`): The number of runs.
+        source (`str`): The file of a general task.
     """
 
     metric: str
@@ -36,9 +37,11 @@ class Change:
     resamples: int
     optimism: float = 0.0
     seeds: int = 1
+    source: str = ""
 
     def __str__(self) -> str:
-        return describe_difference(self.difference, self.low, self.high, self.confidence)
+        file = f"   ({Path(self.source).name})" if self.source else ""
+        return describe_difference(self.difference, self.low, self.high, self.confidence) + file
 
 
 @dataclass(frozen=True)
@@ -228,11 +231,12 @@ class Results:
         seeds (`Mapping[str, Any]`, *optional*): With several seeds, the results of all, see [`~seeds.summarise`].
         weights (`str`, *optional*): The digest of the encoder, by which a card knows the model; `None` if it is
             sharded, or saved as an adapter.
+        general (`Sequence[Change]`): What training has changed on general tasks. Only the first process has it.
 
     Examples:
         >>> from simcse_hf.training.run_results import Results
         >>> results = Results.read("outputs/my-model")
-        >>> results.dev.metric, results.dev.best.step
+        >>> results.dev.metric, results.dev.final.step
         ('stsb_spearman', 70)
         >>> results.change.low > 0  # the lower end of the interval: the model has become better
         True
@@ -247,6 +251,7 @@ class Results:
     versions: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, Any] | None = None
     weights: str | None = None
+    general: Sequence[Change] = ()
 
     def to_dict(self) -> Values:
         """Return the content of results.json."""
@@ -258,6 +263,7 @@ class Results:
             "command": self.command,
             "versions": dict(self.versions),
             "change": self.change and asdict(self.change),
+            "general": [asdict(change) for change in self.general],
             "weights": self.weights,
         }
         return content if self.seeds is None else {**content, "seeds": dict(self.seeds)}
@@ -278,10 +284,11 @@ class Results:
         content = read_json_object(Path(folder, RESULTS), advice="Delete it and repeat the command.")
         dev = DevHistory.from_dict(content)
         change = content.pop("change", None)
+        general = [Change(**each) for each in content.pop("general", [])]
         own = {name: content.pop(name, None) for name in _OWN}
         of_dev = {*_OF_DEV_SETS, content["dev_metric"]}
         run: Any = {name: value for name, value in content.items() if name not in of_dev}
-        return cls(dev=dev, run=run, change=change and Change(**change), **own)
+        return cls(dev=dev, run=run, change=change and Change(**change), general=general, **own)
 
     def __str__(self) -> str:
         return f"{self.verdict()}{self.where()}"
@@ -308,6 +315,7 @@ class Results:
         ]
         if self.change is not None:
             lines.append(f"  change           {self.change}")
+        lines += [f"  general task     {change}" for change in self.general]
         return "\n".join(lines) + "\n"
 
     def _verdict_of_seeds(self, seeds: Mapping[str, Any]) -> str:
@@ -321,6 +329,7 @@ class Results:
             lines.append(f"  {label:<17} {seeds['mean'][when][metric]:6.2f}{spread}   ({each})")
         if self.change is not None:
             lines.append(f"  change            {self.change}")
+        lines += [f"  general task      {change}" for change in self.general]
         lines.append(f"Seed {seeds['published']} is the best one on the dev set.")
         return "\n".join(lines) + "\n"
 

@@ -71,8 +71,8 @@ class ModelArguments:
     )
     objective_options: list[str] = option(
         list,
-        "Options of the objective as name=value pairs (a table in YAML); --objective NAME --help_all lists those of "
-        "NAME with their defaults.",
+        "Options of the objective as name=value pairs (a table in YAML); --objective NAME --help lists those of NAME "
+        "with their defaults.",
     )  # a table after __post_init__
     matryoshka_dims: list[str] | None = option(
         None, "Also apply the objective to these leading dimensions, for example 256,128,64."
@@ -146,6 +146,11 @@ class DataArguments:
         list,
         "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, nearest, "
         "clustering, pairs, reranking or retrieval.",
+        action="extend",
+    )
+    general: list[str] = option(
+        list,
+        "General tasks, on which the run says what it forgot: files of scored pairs, or KIND=FILE as in --dev_task.",
         action="extend",
     )
     overwrite_output_dir: bool = option(

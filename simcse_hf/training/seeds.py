@@ -21,7 +21,7 @@ from ..ops.errors import refuse_changes
 from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
-from .dev_sets import DEV_SCORES, dev_change
+from .dev_sets import DEV_SCORES, dev_change, general_changes
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .run_record import hyperparameter_values
 from .run_results import RESULTS, Results
@@ -200,12 +200,14 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> Results:
     runs = {seed: Results.read(seed_folder(directory, seed)) for seed in seeds}
     summary = summarise(runs)
     published = summary["published"]
+    folders = [(seed_folder(directory, seed), run) for seed, run in runs.items()]
     results = replace(
         runs[published],
         model=str(directory.resolve()),
         command=hide_secrets(sys.argv),
         train_seconds=sum(run.train_seconds or 0 for run in runs.values()),
-        change=dev_change([(seed_folder(directory, seed), run) for seed, run in runs.items()]),
+        change=dev_change(folders),
+        general=general_changes(folders, {task.metric: task.source for task in runs[published].general}),
         seeds=summary,
     )
     path = directory / RESULTS

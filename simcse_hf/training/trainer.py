@@ -33,6 +33,7 @@ from ..data.collator import CheckedCollator
 from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
+from ..evaluation.user_tasks import UserTask
 from ..inference.encoder import Encoder
 from ..inference.probes import probe_embedding
 from ..inference.vectors import RowVectors
@@ -143,6 +144,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
         dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, or what
             `read_task` returns. Their metrics are logged as `eval_classification_accuracy` and the like.
+        general (`Sequence`, *optional*): General tasks, on which the results say what training forgot: files of scored
+            pairs, or tasks as in `dev_tasks`.
         kwargs (`Any`): Further arguments of transformers' Trainer, such as `model_init`.
 
     Raises:
@@ -183,6 +186,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         dev_tasks: Sequence[Any] | None = None,
+        general: Sequence[str | UserTask] = (),
         **kwargs: Any,
     ):
         # 1. The arguments, which stay as the caller made them.
@@ -206,7 +210,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
-        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks)]
+        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks, general)]
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.

@@ -37,7 +37,7 @@ def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named
     assert comparison.baseline == "slow" and comparison.choice == "fast"
     assert comparison.differences["words"]["mean"]["high"] < 0 < comparison.differences["fast"]["mean"]["high"]
     printed = str(comparison)
-    assert "Take fast: the fastest that was not shown to be worse than the best, slow." in printed
+    assert "Take fast, the fastest of those that were not shown to be worse than the best (slow)." in printed
     assert [line.split()[-2:] for line in printed.splitlines()[3:6]] == [
         ["10.0", "1.0"], ["100.0", "1.0"], ["1,000.0", "1.0"],
     ]  # fmt: skip
@@ -127,6 +127,12 @@ def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, p
     assert evaluate(Known("a"), task=[task]).results["nearest"]["accuracy"] == before.scores["a"]["nearest"]
 
 
+def test_without_an_output_the_texts_of_all_tasks_are_encoded_together(task):
+    models = [Known("a"), Known("b", 8)]
+    compare(models=models, task=[task, task.replace("nearest", "clustering")])
+    assert [len(model.calls) for model in models] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "change", [{"weights": "trained"}, {"tokenizer": "other"}, {"prompts": {"query": "q: "}}, {"max_length": 8}]
 )
@@ -176,7 +182,7 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
     assert printed["choice"] in ("bm25", "a") and set(printed["costs"]) == {"bm25", "a"}
     assert Comparison.read(tmp_path / "c.json").to_dict() == printed
     assert status(*words, "--overwrite") == 0
-    assert f"Take {printed['choice']}: the fastest" in capsys.readouterr().out
+    assert f"Take {printed['choice']}, the fastest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from simcse_hf.ops.files import digest
 from simcse_hf.publishing.export import export_onnx
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
+#: Seven texts, of which the first and the fifth are the same.
 TEXTS = [
     "a cat sat on the mat .",
     "dog",
@@ -40,10 +41,15 @@ def make(save_checkpoint):
     """`make(family, **settings)` saves a checkpoint and loads it as `SimCSE`."""
 
     def make(family="bert", options=None, **settings):
-        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), **settings), f"{family}-model")
-        return SimCSE(directory, device="cpu", **(options or {}))
+        model = AutoModelForCL.from_config(tiny_config(family), **settings)
+        return SimCSE(save_checkpoint(model, f"{family}-model"), device="cpu", **(options or {}))
 
     return make
+
+
+@pytest.fixture
+def simcse(make):
+    return make()
 
 
 def slow_encode(simcse, text, pooler_type):
@@ -55,98 +61,178 @@ def slow_encode(simcse, text, pooler_type):
     if pooler_type == "cls":
         return output.pooler_output[0]
     pooler = POOLERS[pooler_type]
-    return pooler.pool(output.last_hidden_state, inputs["attention_mask"], output.hidden_states)[0]
+    pooled = pooler.pool(output.last_hidden_state, inputs["attention_mask"], output.hidden_states)
+    return pooled[0]
 
 
-# --- vectors ------------------------------------------------------------------------------------------------------
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+# --- vectors ---
 
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("token_budget", [1, 20, 1024])
-def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(token_budget, pooler_type, make):
+def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(
+    token_budget,
+    pooler_type,
+    make,
+):
     simcse = make(pooler_type=pooler_type)
     vectors = simcse.encode(TEXTS, normalize_embeddings=False, token_budget=token_budget)
-    wanted = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
-    torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
-    assert (torch.cdist(wanted, wanted) > 1e-3).sum() == 7 * 7 - 7 - 2, "the six texts can be told apart"
+    expected = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
+    assert_close(vectors, expected)
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+def test_different_texts_can_be_told_apart(pooler_type, make):
+    vectors = make(pooler_type=pooler_type).encode(TEXTS, normalize_embeddings=False)
+    other_texts = torch.tensor([[one != other for other in TEXTS] for one in TEXTS])
+    assert torch.equal(torch.cdist(vectors, vectors) > 1e-3, other_texts)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_encode_runs_in_evaluation_mode_and_restores_the_mode(training, make):
-    simcse = make()
+def test_encode_runs_in_evaluation_mode(training, simcse):
     simcse.model.train(training)
     assert torch.equal(simcse.encode(TEXTS), simcse.encode(TEXTS))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encode_restores_the_mode(training, simcse):
+    simcse.model.train(training)
+    simcse.encode(TEXTS)
     assert simcse.model.training is training
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2"])
 def test_linear_layers_by_onednn_change_no_embedding(family, make, monkeypatch):
-    simcse, texts = make(family), TEXTS * 10
+    simcse = make(family)
+    texts = TEXTS * 10
     monkeypatch.setattr(cpu, "_MKL_IS_SLOW", False)
     expected = simcse.encode(texts)
     monkeypatch.setattr(cpu, "_MKL_IS_SLOW", torch.backends.mkldnn.is_available())
-    torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
+    assert_close(simcse.encode(texts), expected)
 
 
-def test_shapes_types_and_lengths(make):
-    simcse = make()
-    assert simcse.encode("a cat").shape == (32,)
-    assert simcse.encode(("a cat", "dog")).shape == (2, 32)
+@pytest.mark.parametrize(
+    "texts, shape",
+    [
+        pytest.param("a cat", (32,), id="a text"),
+        pytest.param(("a cat", "dog"), (2, 32), id="a tuple"),
+        pytest.param([], (0, 32), id="no texts"),
+    ],
+)
+def test_a_text_has_a_vector_and_several_have_a_matrix(simcse, texts, shape):
+    assert simcse.encode(texts).shape == shape
+
+
+def test_texts_may_come_from_an_iterator(simcse):
     assert simcse.encode(iter(TEXTS)).shape == (7, 32)
-    assert simcse.encode([]).shape == (0, 32) and simcse.encode([], convert_to_numpy=True).shape == (0, 32)
-    tensor, array = simcse.encode(TEXTS), simcse.encode(TEXTS, convert_to_numpy=True)
-    assert tensor.dtype == torch.float32 and tensor.device.type == "cpu" and not tensor.requires_grad
-    np.testing.assert_array_equal(array, tensor.numpy(), strict=True)
+
+
+def test_no_texts_have_an_empty_array(simcse):
+    assert simcse.encode([], convert_to_numpy=True).shape == (0, 32)
+
+
+def test_embeddings_are_float32_tensors_on_the_cpu_without_a_gradient(simcse):
+    vectors = simcse.encode(TEXTS)
+    assert vectors.dtype == torch.float32
+    assert vectors.device.type == "cpu"
+    assert not vectors.requires_grad
+
+
+def test_embeddings_are_arrays_of_numpy_if_asked_for(simcse):
+    array = simcse.encode(TEXTS, convert_to_numpy=True)
+    np.testing.assert_array_equal(array, simcse.encode(TEXTS).numpy(), strict=True)
+
+
+def test_embeddings_are_normalized_unless_asked_otherwise(simcse):
     raw = simcse.encode(TEXTS, normalize_embeddings=False)
     assert (raw.norm(dim=1) - 1).abs().min() > 1e-3
-    torch.testing.assert_close(F.normalize(raw, dim=1), tensor)
+    torch.testing.assert_close(simcse.encode(TEXTS), F.normalize(raw, dim=1))
 
 
-# --- batches ------------------------------------------------------------------------------------------------------
+# --- batches ---
+
+LENGTHS = [3, 9, 1, 9, 4, 4, 7, 2, 16, 1]
+BUDGETS = pytest.mark.parametrize("budget", [1, 7, 16, 100])
 
 
-@pytest.mark.parametrize("token_budget", [1, 7, 16, 100])
-def test_batches_are_longest_first_and_within_the_budget(token_budget):
-    lengths = [3, 9, 1, 9, 4, 4, 7, 2, 16, 1]
-    batches = length_sorted_batches(lengths, token_budget)
-    order = [index for batch in batches for index in batch]
+@BUDGETS
+def test_batches_are_longest_first_and_hold_each_text_once(budget):
+    order = [text for batch in length_sorted_batches(LENGTHS, budget) for text in batch]
     assert sorted(order) == list(range(10))
-    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
-    for batch in batches:
-        longest = max(lengths[i] for i in batch)
-        assert len(batch) == 1 or len(batch) * longest <= token_budget
-    for batch, following in zip(batches, batches[1:], strict=False):
-        assert (len(batch) + 1) * lengths[batch[0]] > token_budget, f"there was room for {following[0]}"
-    assert length_sorted_batches([], token_budget) == []
+    assert [LENGTHS[text] for text in order] == sorted(LENGTHS, reverse=True)
 
 
-def test_an_accelerator_gets_windows_and_its_results_are_put_together_in_order(make, monkeypatch):
-    simcse = make()
+@BUDGETS
+def test_batches_are_within_the_budget_unless_a_single_text_is_longer(budget):
+    for batch in length_sorted_batches(LENGTHS, budget):
+        longest = max(LENGTHS[text] for text in batch)
+        assert len(batch) == 1 or len(batch) * longest <= budget
+
+
+@BUDGETS
+def test_batches_have_no_room_for_another_text(budget):
+    *all_but_last, _ = length_sorted_batches(LENGTHS, budget)
+    for batch in all_but_last:
+        longest = LENGTHS[batch[0]]
+        assert (len(batch) + 1) * longest > budget
+
+
+@BUDGETS
+def test_no_texts_have_no_batches(budget):
+    assert length_sorted_batches([], budget) == []
+
+
+@pytest.fixture
+def move_to_accelerator(monkeypatch):
+    """`move_to_accelerator(simcse)` lets a model believe it is on one, which gets windows of seven texts."""
+
+    def move(simcse):
+        monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))
+        monkeypatch.setattr("simcse_hf.inference.simcse._WINDOW", 7)
+
+    return move
+
+
+def test_the_windows_of_an_accelerator_are_put_together_in_order(simcse, move_to_accelerator):
     texts = [f"a cat {'sat ' * (number % 9)}" for number in range(50)]
     expected = simcse.encode(texts)
-    monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))  # the model itself stays on the CPU
-    monkeypatch.setattr("simcse_hf.inference.simcse._WINDOW", 7)
-    torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
+    move_to_accelerator(simcse)
+    assert_close(simcse.encode(texts), expected)
+
+
+def test_an_embedding_that_is_not_finite_is_named_in_a_later_window(simcse, move_to_accelerator):
+    move_to_accelerator(simcse)
+    word = simcse.tokenizer.convert_tokens_to_ids("bird")
     with torch.no_grad():
-        word = simcse.tokenizer.convert_tokens_to_ids("bird")
         simcse.model.base_model.embeddings.word_embeddings.weight[word] = torch.nan
-    with pytest.raises(ValueError, match=r"text 30 \('bird'\) has an embedding that is not finite"):
+    message = r"text 30 \('bird'\) has an embedding that is not finite"
+    with pytest.raises(ValueError, match=message):
         simcse.encode(["dog"] * 30 + ["bird"] + ["dog"] * 10)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("simcse-")]
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("simcse-")], "no thread is left"
 
 
 @pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])
 def test_no_batch_waits_for_the_device(pooler_type):
     """On meta tensors, which have no values, every wait is an error."""
-    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type=pooler_type).eval().to("meta")
-    finished = []
-    model.register_forward_hook(lambda module, inputs, output: finished.append(len(output.sentence_embeddings)))
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type=pooler_type)
+    model.eval().to("meta")
+    batch_sizes = []
+
+    def record(module, inputs, output):
+        batch_sizes.append(len(output.sentence_embeddings))
+
+    model.register_forward_hook(record)
     token_ids = [[1, *range(5, 5 + number % 4), 2] for number in range(12)]
     assert encode_token_ids(model, token_ids, 0, batch_size=3).device.type == "meta"
-    assert finished == [3, 3, 3, 3]
+    assert batch_sizes == [3, 3, 3, 3]
 
 
-# --- lengths ------------------------------------------------------------------------------------------------------
+# --- lengths ---
 
 
 def test_a_maximum_length_of_numpy_is_saved(make, tmp_path):
@@ -160,12 +246,25 @@ def test_a_maximum_length_of_none_is_the_limit_of_the_model(make):
     assert simcse.max_length == 40
 
 
-def test_max_length_truncates_and_the_length_of_training_does_not(make):
-    simcse = make(max_seq_length=5, options={"max_length": 6})
-    torch.testing.assert_close(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat on"))
-    torch.testing.assert_close(simcse.encode("a cat sat", max_length=np.int64(4)), simcse.encode("a cat"))
-    longer = simcse.encode("a cat sat on the", max_length=7)
-    assert not torch.allclose(longer, simcse.encode("a cat sat on the"), atol=1e-5)
+@pytest.fixture
+def of_six_tokens(make):
+    """A model that was trained on five tokens and reads six."""
+    return make(max_seq_length=5, options={"max_length": 6})
+
+
+def test_the_maximum_length_truncates_and_that_of_training_does_not(of_six_tokens):
+    found = of_six_tokens.encode("a cat sat on the mat")
+    torch.testing.assert_close(found, of_six_tokens.encode("a cat sat on"))
+
+
+def test_a_shorter_maximum_length_of_a_call_truncates(of_six_tokens):
+    found = of_six_tokens.encode("a cat sat", max_length=np.int64(4))
+    torch.testing.assert_close(found, of_six_tokens.encode("a cat"))
+
+
+def test_a_longer_maximum_length_of_a_call_reads_more(of_six_tokens):
+    longer = of_six_tokens.encode("a cat sat on the", max_length=7)
+    assert not torch.allclose(longer, of_six_tokens.encode("a cat sat on the"), atol=1e-5)
 
 
 def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(tokenizer, monkeypatch):
@@ -178,41 +277,81 @@ def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(tokenizer,
     assert tokenize_texts(tokenizer, ["cat", "a cat"]) == expected
 
 
-# --- similarity ---------------------------------------------------------------------------------------------------
+# --- similarity ---
 
 
-def test_similarity_is_the_cosine_of_texts_or_embeddings_and_its_shape_follows_the_arguments(make):
-    simcse = make()
-    vectors = simcse.encode(TEXTS, normalize_embeddings=False)
-    cosines = F.cosine_similarity(vectors[:, None].double(), vectors.double(), dim=-1).float()
-    one = simcse.similarity(TEXTS[0], TEXTS[1])
-    assert isinstance(one, float) and one == pytest.approx(cosines[0, 1].item(), abs=1e-6)
-    for a, b, wanted in [
-        (TEXTS[0], TEXTS, cosines[0]),
-        (TEXTS[:3], TEXTS, cosines[:3]),
-        (TEXTS, TEXTS[:1], cosines[:, :1]),
-        (3 * vectors[:2], TEXTS, cosines[:2]),
-        (TEXTS[:2], -5 * vectors.numpy().astype(np.float64), -cosines[:2]),
-    ]:
-        torch.testing.assert_close(simcse.similarity(a, b), wanted, rtol=0, atol=1e-6)
+@pytest.fixture
+def vectors(simcse):
+    """Embeddings that are not normalized."""
+    return simcse.encode(TEXTS, normalize_embeddings=False)
+
+
+@pytest.fixture
+def cosines(vectors):
+    """The cosine of each two texts."""
+    return F.cosine_similarity(vectors[:, None].double(), vectors.double(), dim=-1).float()
+
+
+def test_the_similarity_of_two_texts_is_a_number(simcse, cosines):
+    found = simcse.similarity(TEXTS[0], TEXTS[1])
+    assert isinstance(found, float)
+    assert found == pytest.approx(cosines[0, 1].item(), abs=1e-6)
+
+
+def test_the_similarity_of_a_text_to_several_is_a_vector(simcse, cosines):
+    assert_close(simcse.similarity(TEXTS[0], TEXTS), cosines[0])
+
+
+@pytest.mark.parametrize("first, second", [(3, 7), (7, 1)])
+def test_the_similarity_of_several_texts_to_several_is_a_matrix(simcse, cosines, first, second):
+    found = simcse.similarity(TEXTS[:first], TEXTS[:second])
+    assert_close(found, cosines[:first, :second])
+
+
+def test_embeddings_of_any_length_are_compared_with_texts(simcse, vectors, cosines):
+    assert_close(simcse.similarity(3 * vectors[:2], TEXTS), cosines[:2])
+
+
+def test_texts_are_compared_with_an_array_of_embeddings(simcse, vectors, cosines):
+    opposite = -5 * vectors.numpy().astype(np.float64)
+    assert_close(simcse.similarity(TEXTS[:2], opposite), -cosines[:2])
+
+
+def test_no_texts_have_an_empty_matrix_of_similarities(simcse):
     assert simcse.similarity([], TEXTS).shape == (0, 7)
-    pairs = simcse.similarity_pairwise(vectors[:3].numpy(), TEXTS[2:5])
-    torch.testing.assert_close(pairs, cosines[range(3), range(2, 5)], rtol=0, atol=1e-6)
 
 
-# --- which pooler -------------------------------------------------------------------------------------------------
+def test_pairs_of_embeddings_and_texts_are_compared(simcse, vectors, cosines):
+    found = simcse.similarity_pairwise(vectors[:3].numpy(), TEXTS[2:5])
+    assert_close(found, cosines.diagonal(2)[:3])
+
+
+# --- which pooler ---
+
+
+@pytest.fixture
+def folder_with_a_misleading_name(save_checkpoint):
+    """A model without a head in inference, whose folder is called like one of the paper's."""
+    model = BertForCL(tiny_config(), pooler_type="cls", mlp_only_train=True)
+    return save_checkpoint(model, "unsup-simcse-bert")
+
+
+def test_the_pooler_is_that_of_the_config_whatever_the_folder_is_called(
+    folder_with_a_misleading_name,
+):
+    simcse = SimCSE(folder_with_a_misleading_name, device="cpu")
+    assert simcse.pooler_type == "cls_before_pooler"
 
 
 @pytest.mark.parametrize("pooler", [None, *POOLER_TYPES])
-def test_the_pooler_is_the_one_named_or_that_of_the_config_whatever_the_folder_is_called(pooler, save_checkpoint):
-    model = BertForCL(tiny_config(), pooler_type="cls", mlp_only_train=True)
-    simcse = SimCSE(save_checkpoint(model, "unsup-simcse-bert"), pooler_type=pooler, device="cpu")
+def test_texts_are_encoded_with_the_pooler_that_is_named(pooler, folder_with_a_misleading_name):
+    simcse = SimCSE(folder_with_a_misleading_name, pooler_type=pooler, device="cpu")
     assert simcse.pooler_type == (pooler or "cls_before_pooler")
-    wanted = slow_encode(simcse, TEXTS[2], simcse.pooler_type)
-    torch.testing.assert_close(simcse.encode(TEXTS[2], normalize_embeddings=False), wanted, rtol=0, atol=1e-6)
+    expected = slow_encode(simcse, TEXTS[2], simcse.pooler_type)
+    assert_close(simcse.encode(TEXTS[2], normalize_embeddings=False), expected)
 
 
-@pytest.mark.parametrize(
+WITHOUT_HEAD = pytest.mark.parametrize(
     "model",
     [
         BertForMaskedLM(tiny_config()),
@@ -220,61 +359,125 @@ def test_the_pooler_is_the_one_named_or_that_of_the_config_whatever_the_folder_i
         BertForCL(tiny_config(), pooler_type="avg"),
         AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg"),
     ],
+    ids=["masked-LM", "masked-LM of RoBERTa", "mean pooling", "DistilBERT"],
 )
+
+
+@WITHOUT_HEAD
 def test_an_untrained_head_is_refused(model, save_checkpoint):
-    directory = save_checkpoint(model)
-    with pytest.raises(ValueError, match="no trained head for pooler_type 'cls'.*would be random.*avg"):
-        SimCSE(directory, pooler_type="cls", device="cpu")
-    assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
+    message = "no trained head for pooler_type 'cls'.*would be random.*avg"
+    with pytest.raises(ValueError, match=message):
+        SimCSE(save_checkpoint(model), pooler_type="cls", device="cpu")
 
 
-# --- one length -----------------------------------------------------------------------------------------------------
+@WITHOUT_HEAD
+def test_a_model_without_a_head_takes_a_pooler_without_one(model, save_checkpoint):
+    simcse = SimCSE(save_checkpoint(model), pooler_type="avg", device="cpu")
+    assert simcse.pooler_type == "avg"
 
 
-def test_texts_that_are_cut_or_have_unknown_tokens_are_counted_once(make, caplog):
+# --- one length in training and inference ---
+
+
+def test_unknown_tokens_are_reported_once(make, caplog):
+    model = make(pooler_type="avg")
+    for _ in range(2):
+        model.encode(["猫 坐 在 垫子 上"] * 8)
+    assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1
+
+
+def test_texts_that_are_cut_are_counted_and_reported_once(make, caplog):
     model = make(pooler_type="avg")
     for _ in range(2):
         model.encode(TEXTS, max_length=6)
-        model.encode(["猫 坐 在 垫子 上"] * 8)
-    assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1
-    assert caplog.text.count("fill the maximum length of 6 tokens") == 1 and "4 of 7 texts (57.1%)" in caplog.text
+    assert caplog.text.count("fill the maximum length of 6 tokens") == 1
+    assert "4 of 7 texts (57.1%)" in caplog.text
 
 
-def test_an_encoder_gives_the_embeddings_of_simcse_with_its_prompt_and_length(make):
-    model = make(pooler_type="avg", prompts={"query": "the dog : "}, default_prompt_name="query", max_length=9)
-    encoder = Encoder(model.model, model.tokenizer)
-    prefix = encoder.resolve_prompt()
-    found = encoder.embed(encoder.tokenize(TEXTS, prefix))
-    assert torch.equal(found, model.encode(TEXTS, normalize_embeddings=False))
-    assert encoder.reading(prefix) == model.reading(prefix) != encoder.reading()
+@pytest.fixture
+def with_prompt(make):
+    return make(
+        pooler_type="avg",
+        prompts={"query": "the dog : "},
+        default_prompt_name="query",
+        max_length=9,
+    )
+
+
+def test_an_encoder_gives_the_embeddings_of_simcse_with_its_prompt_and_length(with_prompt):
+    encoder = Encoder(with_prompt.model, with_prompt.tokenizer)
+    found = encoder.embed(encoder.tokenize(TEXTS, encoder.resolve_prompt()))
+    assert torch.equal(found, with_prompt.encode(TEXTS, normalize_embeddings=False))
+
+
+def test_how_a_text_is_read_depends_on_its_prompt(with_prompt):
+    encoder = Encoder(with_prompt.model, with_prompt.tokenizer)
+    prompted = encoder.reading(encoder.resolve_prompt())
+    assert prompted == with_prompt.reading(encoder.resolve_prompt())
+    assert prompted != encoder.reading()
 
 
 def test_dev_scores_of_training_use_the_length_of_inference(make):
     model = make(pooler_type="avg")
     model.tokenizer.model_max_length = 6
-    pairs = ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])
-    dev_set = SimilarityEvalCallback(pairs)
+    dev_set = SimilarityEvalCallback(ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0]))
     dev_set.evaluate(model.model, model.tokenizer)
-    assert max(map(len, dev_set._token_ids)) == 6
+    assert max(len(ids) for ids in dev_set._token_ids) == 6
 
 
-def test_an_export_is_encoded_to_shards_and_searched_like_its_model(make, tmp_path):
+# --- an export ---
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tokenizer):
+    """The folder of a model, and that of its export to ONNX."""
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    plain, folder, texts = make(), str(tmp_path / "onnx"), tmp_path / "texts.txt"
-    export_onnx(plain, folder)
-    exported = SimCSE(folder, backend="onnx")
-    texts.write_text("the cat sat\na dog\n")
+    plain = tmp_path_factory.mktemp("model")
+    AutoModelForCL.from_config(tiny_config()).save_pretrained(plain)
+    tokenizer.save_pretrained(plain)
+    exported = tmp_path_factory.mktemp("export") / "onnx"
+    export_onnx(SimCSE(plain, device="cpu"), str(exported))
+    return plain, exported
+
+
+@pytest.fixture
+def exported(folders):
+    _, folder = folders
+    return SimCSE(str(folder), backend="onnx")
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("the cat sat\na dog\n")
+    return path
+
+
+@pytest.fixture
+def shards(exported, texts, tmp_path):
+    """The folder of the texts, encoded by the export."""
     encode(exported, texts, tmp_path / "shards")
-    np.testing.assert_allclose(
-        np.load(tmp_path / "shards/vectors.npy"), plain.encode(["the cat sat", "a dog"]).numpy(), atol=1e-5
-    )
+    return tmp_path / "shards"
+
+
+def test_an_export_is_encoded_to_shards_like_its_model(folders, shards):
+    plain, _ = folders
+    expected = SimCSE(plain, device="cpu").encode(["the cat sat", "a dog"]).numpy()
+    np.testing.assert_allclose(np.load(shards / "vectors.npy"), expected, atol=1e-5)
+
+
+def test_the_shards_of_an_export_are_searched(exported, texts, shards):
+    exported.build_index(texts, vectors=read_shards(shards))
+    assert exported.search("a dog")[0].sentence == "a dog"
+
+
+def test_shards_of_another_graph_are_not_continued(exported, texts, shards):
+    exported.model.digests = [digest(texts)]
+    with pytest.raises(ValueError, match="made with other settings .model weights"):
+        encode(exported, texts, shards, resume=True)
+
+
+def test_an_export_has_no_device(exported):
     with pytest.raises(ValueError, match="leave out device"):
         exported.encode("a dog", device="meta")
-
-    exported.build_index(texts, vectors=read_shards(tmp_path / "shards"))
-    assert exported.search("a dog")[0][0] == "a dog"
-
-    exported.model.digests = [digest(texts)]  # another graph
-    with pytest.raises(ValueError, match="made with other settings .model weights"):
-        encode(exported, texts, tmp_path / "shards", resume=True)

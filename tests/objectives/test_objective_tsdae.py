@@ -5,17 +5,15 @@ import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
 from model_helpers import unused
-from objective_helpers import assert_opens_in_transformers, assert_same
-from objective_helpers import tsdae as model_of
+from objective_helpers import assert_opens_in_transformers, assert_same, tsdae
 from safetensors.torch import load_file
+from torch.nn.functional import gelu, pad
 from trainer_helpers import make
 from transformers import AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 
-DECODERS = ["bert", "roberta", "xlm-roberta", "electra"]
-OTHERS = ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"]
-TEXTS = [" ".join(VOCABULARY[5:15])] * 8
+# --- the loss of BERT against a slow reference ---
 
 
 def linear(module, x):
@@ -31,94 +29,164 @@ def attend_to_the_past(attention, states, heads=2):
     """Self-attention of the last of a list of states, one head and one earlier token at a time."""
     size = len(states[0]) // heads
     query = linear(attention.self.query, states[-1])
-    keys, values = ([linear(module, x) for x in states] for module in (attention.self.key, attention.self.value))
+    keys = [linear(attention.self.key, state) for state in states]
+    values = [linear(attention.self.value, state) for state in states]
     mixed = []
     for head in range(heads):
         part = slice(head * size, (head + 1) * size)
-        weights = torch.stack([(query[part] * key[part]).sum() / size**0.5 for key in keys]).softmax(0)
+        scores = torch.stack([(query[part] * key[part]).sum() / size**0.5 for key in keys])
+        weights = scores.softmax(0)
         mixed.append(sum(weight * value[part] for weight, value in zip(weights, values, strict=True)))
     return torch.cat(mixed)
 
 
+def embedded_token(embeddings, token, position):
+    word = embeddings.word_embeddings.weight[token]
+    place = embeddings.position_embeddings.weight[position]
+    kind = embeddings.token_type_embeddings.weight[0]
+    return normalized(embeddings.LayerNorm, word + place + kind)
+
+
+def decoded_state(layer, cross, states, sentence):
+    """What a layer makes of the last of a list of states, with the embedding of the sentence."""
+    attended = linear(layer.attention.output.dense, attend_to_the_past(layer.attention, states))
+    state = normalized(layer.attention.output.LayerNorm, states[-1] + attended)
+    # The sentence is the only key of the cross-attention, so its weight is 1.
+    told = linear(cross.output.dense, linear(cross.self.value, sentence))
+    state = normalized(cross.output.LayerNorm, state + told)
+    wide = gelu(linear(layer.intermediate.dense, state))
+    return normalized(layer.output.LayerNorm, state + linear(layer.output.dense, wide))
+
+
+def token_losses(model, text, sentence):
+    """The cross-entropy of each token but the first, given those before it and the embedding of the sentence."""
+    bert = model.bert
+    decoder = model.objective.decoder
+    head = model.objective.lm_head["cls"].predictions
+    states = [embedded_token(bert.embeddings, token, place) for place, token in enumerate(text[:-1])]
+    for layer, with_cross in zip(bert.encoder.layer, decoder.encoder.layer, strict=True):
+        outputs = []
+        for number in range(len(states)):
+            past = states[: number + 1]
+            outputs.append(decoded_state(layer, with_cross.crossattention, past, sentence))
+        states = outputs
+    losses = []
+    for state, target in zip(states, text[1:], strict=True):
+        transformed = gelu(linear(head.transform.dense, state))
+        hidden = normalized(head.transform.LayerNorm, transformed)
+        logits = bert.embeddings.word_embeddings.weight @ hidden + head.bias
+        losses.append(-logits.log_softmax(0)[target])
+    return losses
+
+
 def slow_loss(model, batch):
     """The mean cross-entropy for BERT, from its parameters, one sentence, layer and token at a time."""
-    bert, decoder, head = model.bert, model.objective.decoder, model.objective.lm_head["cls"].predictions
-    total, count = 0.0, 0
-    for row in range(len(batch["input_ids"])):
-        ids, mask = batch["input_ids"][row], batch["attention_mask"][row]
-        sentence = model.embed(ids[1:2, : mask[1].sum()])[0]
-        text = ids[0, : mask[0].sum()].tolist()
-        inputs = []
-        for position, token in enumerate(text[:-1]):
-            tables = bert.embeddings
-            x = tables.word_embeddings.weight[token] + tables.position_embeddings.weight[position]
-            inputs.append(normalized(tables.LayerNorm, x + tables.token_type_embeddings.weight[0]))
-        for number, layer in enumerate(bert.encoder.layer):
-            cross = decoder.encoder.layer[number].crossattention
-            outputs = []
-            for t, x in enumerate(inputs):
-                mixed = attend_to_the_past(layer.attention, inputs[: t + 1])
-                x = normalized(layer.attention.output.LayerNorm, x + linear(layer.attention.output.dense, mixed))
-                told = linear(cross.output.dense, linear(cross.self.value, sentence))  # one key: its weight is 1
-                x = normalized(cross.output.LayerNorm, x + told)
-                wide = torch.nn.functional.gelu(linear(layer.intermediate.dense, x))
-                outputs.append(normalized(layer.output.LayerNorm, x + linear(layer.output.dense, wide)))
-            inputs = outputs
-        for x, target in zip(inputs, text[1:], strict=True):
-            x = normalized(head.transform.LayerNorm, torch.nn.functional.gelu(linear(head.transform.dense, x)))
-            logits = bert.embeddings.word_embeddings.weight @ x + head.bias
-            total = total - logits.log_softmax(0)[target]
-            count += 1
-    return total / count
+    losses = []
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        text_length, damaged_length = mask.sum(1).tolist()
+        sentence = model.embed(ids[1:2, :damaged_length])[0]
+        losses += token_losses(model, ids[0, :text_length].tolist(), sentence)
+    return sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize("pooler", ["cls_before_pooler", "cls", "avg"])
 def test_loss_and_gradient_match_a_slow_reference(pooler):
-    model, batch = model_of(pooler_type=pooler), random_batch(3, 2)
-    trained = [p for p in model.parameters() if p.requires_grad]
+    model = tsdae(pooler_type=pooler)
+    batch = random_batch(3, 2)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert_same(model(**batch).loss, slow_loss(model, batch), trained, rtol=1e-6)
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
+# --- every decoder ---
+
+DECODERS = pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm-roberta", "electra"])
+
+
+@DECODERS
 def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(model_type):
-    model = model_of(model_type)
-    encoder = {id(p) for p in model.base_model.parameters()}
-    new = [name for name, p in model.objective.decoder.named_parameters() if id(p) not in encoder]
-    assert new and all(".crossattention." in name for name in new)
+    model = tsdae(model_type)
+    of_encoder = {id(parameter) for parameter in model.base_model.parameters()}
+    named = model.objective.decoder.named_parameters()
+    new = [name for name, parameter in named if id(parameter) not in of_encoder]
+    assert new
+    assert all(".crossattention." in name for name in new)
+
+
+@DECODERS
+def test_the_output_embeddings_of_the_decoder_are_the_encoders(model_type):
+    model = tsdae(model_type)
     embeddings = model.base_model.get_input_embeddings().weight
     assert model.objective._head.stock.get_output_embeddings().weight is embeddings
+
+
+@DECODERS
+def test_every_weight_has_a_part_in_the_loss(model_type):
+    model = tsdae(model_type)
     model(**random_batch(3, 2)).loss.backward()
     assert not unused(model)
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
-def test_padding_changes_nothing(model_type):
-    model, batch = model_of(model_type), random_batch(4, 2)
-    pad = torch.nn.functional.pad
-    wider = {name: pad(x, (0, 5), value=PAD if name == "input_ids" else 0) for name, x in batch.items()}
-    alone = model(**batch).loss.item()
-    for model.unpadded in (True, False):
-        assert model(**wider).loss.item() == pytest.approx(alone, rel=1e-9)
+@DECODERS
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_padding_changes_nothing(model_type, unpadded):
+    model = tsdae(model_type)
+    batch = random_batch(4, 2)
+    wider = {
+        "input_ids": pad(batch["input_ids"], (0, 5), value=PAD),
+        "attention_mask": pad(batch["attention_mask"], (0, 5), value=0),
+    }
+    expected = model(**batch).loss.item()
+    model.unpadded = unpadded
+    assert model(**wider).loss.item() == pytest.approx(expected, rel=1e-9)
+
+
+# --- checkpoints ---
+
+
+def transform_of(predictions):
+    return predictions.transform.dense.weight
 
 
 def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):
     torch.manual_seed(1)
-    start = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2)), "start")
-    model = AutoModelForCL.from_pretrained(start, objective="tsdae", pooler_type="avg")
+    masked_lm = AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2))
+    model = AutoModelForCL.from_pretrained(
+        save_checkpoint(masked_lm, "start"),
+        objective="tsdae",
+        pooler_type="avg",
+    )
     model.prepare_objective()
-    trained = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.dense.weight
-    assert torch.equal(model.objective.lm_head["cls"].predictions.transform.dense.weight, trained)
+    head = model.objective.lm_head["cls"].predictions
+    assert torch.equal(transform_of(head), transform_of(masked_lm.cls.predictions))
 
 
-def test_a_checkpoint_holds_each_weight_once_and_continues(tmp_path, tokenizer):
-    model, batch = model_of(), random_batch(3, 2)
+@pytest.fixture
+def saved(tmp_path):
+    """A model, which is saved in `tmp_path`."""
+    model = tsdae()
     model.save_pretrained(tmp_path)
-    saved = load_file(tmp_path / "_objective.safetensors")
-    assert all(".crossattention." in name or ".lm_head." in name for name in saved)
-    assert not any(x.shape[0] == len(VOCABULARY) and x.dim() == 2 for x in saved.values())
+    return model
+
+
+def test_a_checkpoint_holds_the_cross_attention_and_the_head_beside_the_encoder(saved, tmp_path):
+    names = load_file(tmp_path / "_objective.safetensors")
+    assert all(".crossattention." in name or ".lm_head." in name for name in names)
+
+
+def test_a_checkpoint_holds_the_word_embeddings_once(saved, tmp_path):
+    tensors = load_file(tmp_path / "_objective.safetensors").values()
+    assert not [tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == len(VOCABULARY)]
+
+
+def test_a_checkpoint_opens_in_transformers(saved, tmp_path):
     assert_opens_in_transformers(tmp_path)
-    again = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
-    assert again(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
+
+
+def test_a_loaded_checkpoint_continues_with_the_same_loss(saved, tmp_path):
+    batch = random_batch(3, 2)
+    loaded = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
+    expected = saved(**batch).loss.item()
+    assert loaded(**batch).loss.item() == pytest.approx(expected, rel=1e-12)
 
 
 # --- refusals ---
@@ -129,21 +197,58 @@ def test_a_checkpoint_holds_each_weight_once_and_continues(tmp_path, tokenizer):
     [
         ({"matryoshka_dims": [16]}, "matryoshka_dims"),
         ({"dense_layers": [{"in_features": 32, "out_features": 16}]}, "dense_layers"),
-        *[({"model_type": other}, f"cross-attention for model_type '{other}'") for other in OTHERS],
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        model_of(**settings)
+        tsdae(**settings)
+
+
+@pytest.mark.parametrize("model_type", ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"])
+def test_an_encoder_without_cross_attention_is_refused(model_type):
+    with pytest.raises(ValueError, match=f"cross-attention for model_type '{model_type}'"):
+        tsdae(model_type)
 
 
 # --- the view ---
 
+TEN_WORDS = " ".join(VOCABULARY[5:15])
 
-def test_sixty_percent_of_the_words_are_deleted_unless_the_run_says_otherwise(tmp_path, tokenizer):
-    for arguments, view, rate, words in (({}, "delete_words", 0.6, 4), ({"view_rate": 0.3}, "delete_words", 0.3, 7),
-                                         ({"view": "shuffle"}, "shuffle", None, 10)):  # fmt: skip
-        trainer = make(tmp_path, tokenizer, Dataset.from_dict({"sent0": TEXTS}), model_of(), **arguments)
-        assert (trainer.args.view, trainer.args.view_rate) == (view, rate)
-        sentence, damaged = trainer.train_dataset[0]["input_ids"]
-        assert sentence == tokenizer(TEXTS[0])["input_ids"] != damaged and len(damaged) == words + 2
+
+@pytest.fixture
+def make_trainer(tmp_path, tokenizer):
+    """`make_trainer(**arguments)` makes a trainer on sentences of ten words."""
+    rows = Dataset.from_dict({"sent0": [TEN_WORDS] * 8})
+    return lambda **arguments: make(tmp_path, tokenizer, rows, tsdae(), **arguments)
+
+
+VIEWS = pytest.mark.parametrize(
+    "arguments, view, rate, words",
+    [
+        pytest.param({}, "delete_words", 0.6, 4, id="60% deleted by default"),
+        pytest.param({"view_rate": 0.3}, "delete_words", 0.3, 7, id="another rate"),
+        pytest.param({"view": "shuffle"}, "shuffle", None, 10, id="another view"),
+    ],
+)
+
+
+@VIEWS
+def test_words_are_deleted_unless_the_run_says_otherwise(make_trainer, arguments, view, rate, words):
+    args = make_trainer(**arguments).args
+    assert args.view == view
+    assert args.view_rate == rate
+
+
+@VIEWS
+def test_the_second_text_of_a_row_is_damaged(
+    make_trainer,
+    tokenizer,
+    arguments,
+    view,
+    rate,
+    words,
+):
+    sentence, damaged = make_trainer(**arguments).train_dataset[0]["input_ids"]
+    assert sentence == tokenizer(TEN_WORDS)["input_ids"]
+    assert damaged != sentence
+    assert len(damaged) == words + 2  # [CLS] and [SEP]

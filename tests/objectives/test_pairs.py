@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from conftest import MASK, fast_first, random_batch
+from conftest import MASK, random_batch
 from datasets import Dataset
 from objective_helpers import batch_of_templates, masked_lm_folder, model_of
 from process_helpers import in_processes
@@ -45,7 +45,11 @@ def settings_of(names, source, has_templates=False):
     for name in names:
         options |= OPTIONS.get(name, {}) | ({"generator": folder} if name == "diffcse" else {})
     if has_templates or "promptbert" in names:
-        return options, {"pooler_type": "mask", "templates": TEMPLATES, **template_settings(TEMPLATES, tokenizer)}
+        return options, {
+            "pooler_type": "mask",
+            "templates": TEMPLATES,
+            **template_settings(TEMPLATES, tokenizer),
+        }
     return options, {"pooler_type": "avg"}
 
 
@@ -57,7 +61,16 @@ def batch_of(name, width, source, has_templates):
         columns = 3
     batch = random_batch(ROWS, columns)
     if has_templates:
-        words = ["cat", "a big dog ran", "bird", "old man", "red house", "woman sang", "tree", "a mat"]
+        words = [
+            "cat",
+            "a big dog ran",
+            "bird",
+            "old man",
+            "red house",
+            "woman sang",
+            "tree",
+            "a mat",
+        ]
         batch = batch_of_templates(source[1], {f"sent{i}": words[i:] + words[:i] for i in range(columns)}, TEMPLATES)
     if columns == 3:
         batch["relations"] = torch.tensor([[0, 2]] * ROWS)
@@ -148,8 +161,12 @@ def sum_of(pair, width, source, **more):
 
 
 def trains(pair, width):
-    readers = OF_SENTENCES if width == "even" else OF_UNEVEN
-    return readers.issuperset(pair) or pair == ("softmax", "supcon") or pair == ("angle", "cosent") and width == "even"
+    """Whether a sum of two objectives can learn from rows of this width."""
+    if pair == ("softmax", "supcon"):
+        return True
+    if width == "even":
+        return pair == ("angle", "cosent") or OF_SENTENCES.issuperset(pair)
+    return OF_UNEVEN.issuperset(pair)
 
 
 CASES = [(pair, width) for width in WIDTHS for pair in PAIRS if trains(pair, width)]
@@ -157,11 +174,23 @@ REFUSED = [(pair, "even") for pair in PAIRS if not trains(pair, "even")]
 REFUSED += [(pair, "uneven") for pair in PAIRS if not trains(pair, "uneven") and not OF_UNEVEN.isdisjoint(pair)]
 
 
-def test_a_sum_that_cannot_learn_from_the_rows_is_refused_with_the_reason(source):
-    reasons = "other training rows or columns|rows with relations|two views|single ones|takes its negatives"
-    for pair, width in REFUSED:
-        with pytest.raises(ValueError, match=reasons):
-            sum_of(pair, width, source)
+REASONS = [
+    "other training rows or columns",
+    "rows with relations",
+    "two views",
+    "single ones",
+    "takes its negatives",
+]
+
+
+def ids_of(cases):
+    return ["-".join((*pair, width)) for pair, width in cases]
+
+
+@pytest.mark.parametrize("pair, width", REFUSED, ids=ids_of(REFUSED))
+def test_a_sum_that_cannot_learn_from_the_rows_is_refused_with_the_reason(pair, width, source):
+    with pytest.raises(ValueError, match="|".join(REASONS)):
+        sum_of(pair, width, source)
 
 
 def with_states_of_parts(model, pair, width, source, parts):
@@ -173,7 +202,7 @@ def with_states_of_parts(model, pair, width, source, parts):
     return losses
 
 
-@pytest.mark.parametrize("pair, width", CASES, ids=["-".join((*pair, width)) for pair, width in CASES])
+@pytest.mark.parametrize("pair, width", CASES, ids=ids_of(CASES))
 def test_a_sum_has_the_losses_of_its_parts_and_trains(pair, width, source):
     model, batch = sum_of(pair, width, source)
     expected = with_states_of_parts(model, pair, width, source, model.objective.objectives)
@@ -199,8 +228,36 @@ def test_a_sum_of_an_objective_that_reads_states_uses_the_second_encoder_of_anot
 # --- two processes ---
 
 
+def share_of(batch, rank, processes):
+    """The rows of a process, with the columns that these fill."""
+    rows = len(batch["input_ids"]) // processes
+    mine = {name: values[rank * rows : (rank + 1) * rows] for name, values in batch.items()}
+    columns = int(mine["attention_mask"].any(-1).sum(1).max())
+    for name in ("input_ids", "attention_mask", "text_ids", "teacher"):
+        mine[name] = mine[name][:, :columns]
+    if "relations" in mine:
+        mine["relations"] = mine["relations"][:, : columns - 1]
+    return mine
+
+
+def gradients(model):
+    named = model.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+def mask_words(ids, special_tokens_mask):
+    return torch.where(ids > MASK, MASK, ids), ids
+
+
+def mask_every_word(model):
+    """Let DiffCSE mask every word, so that nothing is drawn."""
+    for part in model.objective.objectives:
+        if part.name == "diffcse":
+            part._masker.torch_mask_tokens = mask_words
+
+
 class Share:
-    """The gradients of all sums in one of two processes, with half of the rows and the columns that these fill."""
+    """The gradients of all sums for rows of a width in one of two processes, which has half of the rows."""
 
     def __init__(self, source, width):
         self.source = source
@@ -208,44 +265,44 @@ class Share:
 
     def __call__(self, rank, processes):
         found = {}
-        for pair, width in cases_of(self.width):
-            model, batch = sum_of(pair, width, self.source)
-            if "diffcse" in pair:
-                masking_every_word_of(model)
-            rows = len(batch["input_ids"]) // processes
-            mine = {name: x[rank * rows : (rank + 1) * rows] for name, x in batch.items()}
-            columns = int(mine["attention_mask"].any(-1).sum(1).max())
-            for name in ("input_ids", "attention_mask", "text_ids", "teacher"):
-                mine[name] = mine[name][:, :columns]
-            if "relations" in mine:
-                mine["relations"] = mine["relations"][:, : columns - 1]
-            wrapped = DistributedDataParallel(model)
-            in_training(wrapped, mine).loss.backward()
-            found[pair, width] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        for pair, width in CASES:
+            if width == self.width:
+                model, batch = sum_of(pair, width, self.source)
+                mask_every_word(model)
+                wrapped = DistributedDataParallel(model)
+                in_training(wrapped, share_of(batch, rank, processes)).loss.backward()
+                found[pair] = gradients(model)
         return found
 
 
-def cases_of(width):
-    return [case for case in CASES if case[1] == width]
+@pytest.fixture(scope="module")
+def shares_of(source, tmp_path_factory):
+    """`shares_of(width)` gives the gradients of each of two processes, which run once for each width."""
+
+    @functools.cache
+    def shares(width):
+        folder = tmp_path_factory.mktemp(width)
+        return in_processes(Share(tuple(source), width), folder, PROCESSES)
+
+    return shares
 
 
-def masking_every_word_of(model):
-    """Let DiffCSE mask every word, so that nothing is drawn."""
-    for part in model.objective.objectives:
-        if part.name == "diffcse":
-            part._masker.torch_mask_tokens = lambda ids, special_tokens_mask: (torch.where(ids > MASK, MASK, ids), ids)
+def slow_for_even_rows(cases):
+    found = []
+    for pair, width in cases:
+        marks = [pytest.mark.slow] if width == "even" else []
+        found.append(pytest.param(pair, width, marks=marks, id="-".join((*pair, width))))
+    return found
 
 
-@pytest.mark.parametrize("width", fast_first("uneven", "even"))
-def test_two_processes_have_the_gradient_of_one_with_the_whole_batch(source, tmp_path, width):
-    shares = in_processes(Share(tuple(source), width), tmp_path, PROCESSES)
-    for pair, _ in cases_of(width):
-        model, batch = sum_of(pair, width, source)
-        masking_every_word_of(model)
-        in_training(model, batch).loss.backward()
-        whole = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        for share in shares:  # DistributedDataParallel takes the mean over the processes
-            torch.testing.assert_close(share[pair, width], whole, rtol=1e-6, atol=1e-9, msg=f"{pair}, {width}")
+@pytest.mark.parametrize("pair, width", slow_for_even_rows(CASES))
+def test_two_processes_have_the_gradient_of_one_with_the_whole_batch(pair, width, source, shares_of):
+    """DistributedDataParallel takes the mean over the processes."""
+    model, batch = sum_of(pair, width, source)
+    mask_every_word(model)
+    in_training(model, batch).loss.backward()
+    for share in shares_of(width):
+        torch.testing.assert_close(share[pair], gradients(model), rtol=1e-6, atol=1e-9)
 
 
 # --- two data sets of a run ---
@@ -270,11 +327,14 @@ def needs(name):
     return OBJECTIVES[name].encoders, OBJECTIVES[name].reconstructs
 
 
-def test_objectives_that_need_other_encoders_or_columns_are_refused_for_two_data_sets(source):
-    for pair in PAIRS:
-        if needs(pair[0]) != needs(pair[1]):
-            with pytest.raises(ValueError, match="other numbers of encoders or other columns: train them one by one"):
-                mixture_of(pair, source)
+UNFIT = [pair for pair in PAIRS if needs(pair[0]) != needs(pair[1])]
+
+
+@pytest.mark.parametrize("pair", UNFIT, ids=map("-".join, UNFIT))
+def test_objectives_that_need_other_encoders_or_columns_are_refused_for_two_data_sets(pair, source):
+    message = "other numbers of encoders or other columns: train them one by one"
+    with pytest.raises(ValueError, match=message):
+        mixture_of(pair, source)
 
 
 MIXTURES = [pair for pair in PAIRS if needs(pair[0]) == needs(pair[1])]
@@ -284,10 +344,10 @@ MIXTURES = [pair for pair in PAIRS if needs(pair[0]) == needs(pair[1])]
 def test_two_data_sets_have_the_losses_of_their_objectives_alone_and_train(pair, source):
     model, batches = mixture_of(pair, source)
     parts = [model.objective.of_dataset(number) for number in range(2)]
-    expected = with_states_of_parts(model, pair, "uneven", source, parts)
+    alone = with_states_of_parts(model, pair, "uneven", source, parts)
     optimizer = optimizer_of(model)
     for name, batch in zip(pair, batches, strict=True):
-        losses = in_training(model, batch).parts
-        torch.testing.assert_close(losses, {f"{name}_{what}": x for what, x in expected[name].items()})
+        expected = {f"{name}_{part}": loss for part, loss in alone[name].items()}
+        torch.testing.assert_close(in_training(model, batch).parts, expected)
     for batch in batches:
         step(model, batch, optimizer)

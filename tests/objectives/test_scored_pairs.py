@@ -11,17 +11,35 @@ from simcse_hf.objectives.labelled.graded_pairs import AnglE, CoSENT
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [2, 7], [8, 8], [10, 3]])
 
 
-def pairs_of(rows=5, dim=6, seed=0):
-    """Embeddings of pairs and scores from 0 to 2, some of which are equal."""
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = torch.randn(rows, 2, dim, dtype=torch.float64, generator=generator)
+@pytest.fixture
+def embeddings(rows):
+    """Those of pairs."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(rows, 2, 6, dtype=torch.float64, generator=generator)
+    return vectors.requires_grad_()
+
+
+@pytest.fixture
+def scores(rows):
+    """Scores from 0 to 2, some of which are equal and the first two of which are not."""
+    generator = torch.Generator().manual_seed(1)
     scores = torch.randint(0, 3, (rows,), generator=generator).double()
-    return embeddings.requires_grad_(), scores
+    scores[:2] = torch.tensor([0.0, 2.0])
+    return scores
 
 
-def slow_loss(embeddings, scores, temperature, compare=cosine):
+@pytest.fixture
+def rows():
+    return len(TEXT_IDS)
+
+
+# --- CoSENT ---
+
+
+def slow_cosent(embeddings, scores, temperature, compare=cosine):
     """The formula, one comparison of two pairs at a time."""
-    total, similarities = 1.0, [compare(*pair) for pair in embeddings]
+    similarities = [compare(first, second) for first, second in embeddings]
+    total = 1.0
     for i, higher in enumerate(scores):
         for j, lower in enumerate(scores):
             if higher > lower:
@@ -31,20 +49,17 @@ def slow_loss(embeddings, scores, temperature, compare=cosine):
 
 @pytest.mark.parametrize("temperature", [0.05, 0.7])
 @pytest.mark.parametrize("rows", [2, 5, 9])
-def test_loss_and_gradient_match_a_slow_reference(rows, temperature):
-    embeddings, scores = pairs_of(rows)
-    scores[:2] = torch.tensor([0.0, 2.0])
+def test_loss_and_gradient_match_a_slow_reference(embeddings, scores, temperature):
     objective = build_objective("cosent", 6, {"temperature": temperature})
     loss = objective(EncodedBatch(embeddings, {"scores": scores}))
-    expected = slow_loss(embeddings, scores, temperature)
-    assert_same(loss, expected, embeddings)
+    assert_same(loss, slow_cosent(embeddings, scores, temperature), embeddings)
 
 
-def test_pairs_without_an_order_have_no_loss_and_no_gradient():
-    embeddings, scores = pairs_of(4)
+def test_pairs_without_an_order_have_no_loss_and_no_gradient(embeddings, scores):
     loss = CoSENT(6)(EncodedBatch(embeddings, {"scores": torch.ones_like(scores)}))
     loss.backward()
-    assert loss.item() == 0 and torch.equal(embeddings.grad, torch.zeros_like(embeddings))
+    assert loss.item() == 0
+    assert not embeddings.grad.any()
 
 
 # --- AnglE ---
@@ -59,39 +74,77 @@ def slow_angle(z, w):
     half = len(z) // 2
     total = 0.0
     for k in range(half):
-        a, b, c, d = z[k], z[half + k], w[k], w[half + k]
+        a, b = z[k], z[half + k]
+        c, d = w[k], w[half + k]
         real = (a * c + b * d) / norm(w) ** 2
         imaginary = (b * c - a * d) / norm(w) ** 2
         total = total + (real + imaginary) / (norm(z) / norm(w))
     return total.abs()
 
 
-def encoded(embeddings, scores, text_ids=TEXT_IDS):
-    return EncodedBatch(embeddings, {"scores": scores, "text_ids": text_ids})
+@pytest.fixture(params=[1.0, 2.0])
+def positive_score(request):
+    return request.param
 
 
-@pytest.mark.parametrize("positive_score", [1.0, 2.0])
-def test_each_loss_and_its_gradient_match_a_slow_reference(positive_score):
-    embeddings, scores = pairs_of(6)
-    scores[:2] = torch.tensor([0.0, 2.0])
-    options = {"cosine_weight": 0.5, "in_batch_weight": 2.0, "angle_weight": 3.0, "angle_temperature": 0.4}
-    objective = build_objective("angle", 6, {"temperature": 0.1} | options | {"positive_score": positive_score})
-    losses = objective(encoded(embeddings, scores))
-    positives = [i for i, score in enumerate(scores) if score >= positive_score]
-    in_batch = slow_info_nce(embeddings, 0.1, rows=positives, symmetric=True, ids=TEXT_IDS, pairs=positives)
-    expected = {
-        "cosine_loss": 0.5 * slow_loss(embeddings, scores, 0.1),
-        "in_batch_loss": 2.0 * in_batch,
-        "angle_loss": 3.0 * slow_loss(embeddings, scores, 0.4, slow_angle),
+@pytest.fixture
+def losses(embeddings, scores, positive_score):
+    """The three losses of AnglE with different weights."""
+    options = {
+        "temperature": 0.1,
+        "cosine_weight": 0.5,
+        "in_batch_weight": 2.0,
+        "angle_weight": 3.0,
+        "angle_temperature": 0.4,
+        "positive_score": positive_score,
     }
-    assert losses.keys() == expected.keys()
-    for name, loss in losses.items():
-        assert_same(loss, expected[name], embeddings)
+    inputs = {"scores": scores, "text_ids": TEXT_IDS}
+    return build_objective("angle", 6, options)(EncodedBatch(embeddings, inputs))
 
 
-def test_a_batch_without_positive_pairs_has_no_in_batch_loss():
-    embeddings, scores = pairs_of(6)
-    losses = AnglE(6, positive_score=5.0)(encoded(embeddings, scores))
-    assert losses["in_batch_loss"].item() == 0 and losses["angle_loss"] > 0
-    sum(losses.values()).backward()
-    assert torch.isfinite(embeddings.grad).all()
+def test_angle_has_three_losses(losses):
+    assert losses.keys() == {"cosine_loss", "in_batch_loss", "angle_loss"}
+
+
+def test_the_cosine_loss_is_that_of_cosent(losses, embeddings, scores):
+    expected = 0.5 * slow_cosent(embeddings, scores, 0.1)
+    assert_same(losses["cosine_loss"], expected, embeddings)
+
+
+def test_the_angle_loss_is_that_of_cosent_with_the_authors_angle(losses, embeddings, scores):
+    expected = 3.0 * slow_cosent(embeddings, scores, 0.4, slow_angle)
+    assert_same(losses["angle_loss"], expected, embeddings)
+
+
+def test_the_in_batch_loss_is_the_contrast_of_the_positive_pairs(
+    losses,
+    embeddings,
+    scores,
+    positive_score,
+):
+    positives = [row for row, score in enumerate(scores) if score >= positive_score]
+    expected = slow_info_nce(
+        embeddings,
+        0.1,
+        rows=positives,
+        symmetric=True,
+        ids=TEXT_IDS,
+        pairs=positives,
+    )
+    assert_same(losses["in_batch_loss"], 2.0 * expected, embeddings)
+
+
+@pytest.fixture
+def losses_without_positives(embeddings, scores):
+    inputs = {"scores": scores, "text_ids": TEXT_IDS}
+    return AnglE(6, positive_score=5.0)(EncodedBatch(embeddings, inputs))
+
+
+def test_a_batch_without_positive_pairs_has_no_in_batch_loss(losses_without_positives):
+    assert losses_without_positives["in_batch_loss"].item() == 0
+    assert losses_without_positives["angle_loss"] > 0
+
+
+def test_a_batch_without_positive_pairs_has_a_finite_gradient(losses_without_positives, embeddings):
+    sum(losses_without_positives.values()).backward()
+    assert embeddings.grad.isfinite().all()

@@ -41,11 +41,13 @@ def make_workspace(folder, with_model=True):
     write_rows(folder / "paraphrases.tsv", paraphrases[0], paraphrases[1:])
     (folder / "test-sentences.txt").write_text(third[0] + "\n")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
-    write_rows(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
+    for name in ("sts-dev", "scored-pairs"):
+        write_rows(folder / f"{name}.csv", ["sentence1", "sentence2", "score"], scored)
     similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
     write_rows(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
-    write_rows(folder / "tickets.csv", ["text", "label"], labelled)
+    for name in ("tickets", "dev", "held-out"):
+        write_rows(folder / f"{name}.csv", ["text", "label"], labelled)
     queries, documents = ({f"{kind}{i}": texts[i] for i in range(64)} for kind, texts in (("q", first), ("d", second)))
     write_beir(folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)})
     write_stsb(folder / SENTEVAL)

@@ -22,6 +22,8 @@ NOT_COUNTED = ("migration.md",)
 #: A part of a page that tools/write_reference.py writes.
 GENERATED = re.compile(r"<!-- from the classes: (\w+) -->.*?<!-- end -->", re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[bip]*.md"))]
+SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
+DOCUMENTS += SKILLS
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,18 @@ def test_the_documentation_is_short():
     assert len(text_of(ROOT / "README.md").split()) <= 800
     assert words["tutorial.md"] <= 900 and words["tutorial_labels.md"] <= 900 and words["concepts.md"] <= 1_200
     assert words["notebook.md"] <= 500
+
+
+@pytest.mark.parametrize("path", SKILLS, ids=lambda path: path.parent.name)
+def test_a_skill_has_the_open_form_and_is_short(path):
+    """As agentskills.io specifies it: a name, which is that of the folder, and what the skill is for."""
+    _, header, text = text_of(path).split("---\n", 2)
+    fields = yaml.safe_load(header)
+    assert fields["name"] == path.parent.name and re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", fields["name"])
+    assert 0 < len(fields["description"]) <= 1024 and len(fields["name"]) <= 64
+    assert "Use when" in fields["description"] and len(fields["compatibility"]) <= 500
+    assert fields.keys() <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert len(text.split()) <= 500
 
 
 def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):

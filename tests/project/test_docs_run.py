@@ -11,7 +11,8 @@ from docs_workspace import ROOT, blocks, commands, make_workspace, run_command, 
 
 #: tests/project/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
-DOCUMENTS = ["README.md", "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
+SKILL = "skills/train-sentence-embeddings/SKILL.md"
+DOCUMENTS = ["README.md", SKILL, "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
 
 #: Commands that the test cannot run, by how they start, with the reason.
 NOT_RUN = {

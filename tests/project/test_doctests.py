@@ -25,8 +25,8 @@ from simcse_hf.objectives import OBJECTIVES
 PACKAGE = ROOT / "simcse_hf"
 #: What an example needs that a plain installation lacks.
 NEEDS = {"publishing.analysis.analyze": "matplotlib", "publishing.exports.export": "sentence_transformers"}
-#: Public names without an example: the first trains for minutes, the second asks a server, and the third is one.
-NO_EXAMPLE = {"adapt", "check_server", "demo", "__version__"}
+#: Public names without an example: the first asks a server, and the second is one.
+NO_EXAMPLE = {"check_server", "demo", "__version__"}
 
 
 def examples():

@@ -5,8 +5,8 @@ import re
 import runpy
 
 import pytest
+from conftest import NEEDS_PEFT
 from docs_workspace import ROOT
-from fastapi.testclient import TestClient
 from test_tutorials import ON_A_PROCESSOR, difference
 
 from simcse_hf.data.views import VIEW_CLASSES
@@ -48,8 +48,15 @@ def printed_by_cells(notebook):
     return ["".join(output["text"]) for cell in cells for output in cell["outputs"]]
 
 
+PRINTING = [
+    pytest.param(name, marks=NEEDS_PEFT if name == "lora_decoder" else ())
+    for name in BY_TASK
+    if name not in (*NOTEBOOKS, SERVER)
+]
+
+
 @ON_A_PROCESSOR
-@pytest.mark.parametrize("name", [name for name in BY_TASK if name not in (*NOTEBOOKS, SERVER)])
+@pytest.mark.parametrize("name", PRINTING)
 def test_an_example_prints_what_stands_at_its_end(name, here, capsys):
     _, found, comment = SCRIPTS[name].partition(PRINTS)
     assert found, f"examples/{name}.py shows nothing of what it prints"
@@ -69,9 +76,10 @@ def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
 
 
 def test_the_server_finds_what_the_index_finds(here):
+    testclient = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed")
     server = start(SERVER, run_name=SERVER)
     query = "The tired mariner lost the fiddle."
-    found = TestClient(server["app"]).get("/search", params={"query": query, "top_k": 2}).json()
+    found = testclient.TestClient(server["app"]).get("/search", params={"query": query, "top_k": 2}).json()
     assert [each["text"] for each in found] == [match.sentence for match in server["model"].search(query, top_k=2)]
 
 

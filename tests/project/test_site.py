@@ -31,3 +31,11 @@ def test_every_page_is_built_and_has_a_markdown_copy(site):
         assert "<!-- reference" not in text and "<!-- table" not in text, (
             "a copy holds the tables and the reference themselves"
         )
+
+
+@pytest.mark.slow
+def test_agents_find_the_pages_and_skills_in_llms_txt(site):
+    listed = (site / "llms.txt").read_text()
+    skills = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("skills/*/SKILL.md"))
+    for path in [*PAGES, *skills]:
+        assert f"]({path})" in listed and (site / path).is_file(), path

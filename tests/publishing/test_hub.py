@@ -164,7 +164,8 @@ def test_pickles_checkpoints_and_hidden_files_are_not_pushed(hub, saved):
     wanted = set(files_to_push(directory))
     kept = {"results.json", ".eval_results/simcse_hf.yaml", "trainer_state.json"}
     for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "checkpoint-5/model.safetensors", ".git/config",
-                 "runs/x/events", ".env", "_notes.md", "evaluation.scores.npz", *kept):  # fmt: skip
+                 "runs/x/events", ".env", "_notes.md", "evaluation.scores.npz",
+                 "comparison.evaluations/0.json", *kept):  # fmt: skip
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text("{}")
     (directory / "again.json").symlink_to("config.json")  # a link within the directory is a file of the model

@@ -12,8 +12,14 @@ from simcse_hf.indexes.exact import ExactIndex
 from simcse_hf.indexes.faiss_index import new_index
 
 DIM = 16
-#: With few vectors and all cells probed, the approximate indexes are exact as well.
-BACKENDS = {"exact": None, "hnsw": None, "ivf": "nprobe=100", "Flat": None, "IVF8,SQ8": "nprobe=8"}
+#: Backends with their parameters. With few vectors and all cells probed, the approximate indexes are exact as well.
+BACKENDS = {
+    "exact": None,
+    "hnsw": None,
+    "ivf": "nprobe=100",
+    "Flat": None,
+    "IVF8,SQ8": "nprobe=8",
+}
 ALL = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -22,12 +28,11 @@ def unit_vectors(count, seed=0):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def numpy_search(vectors, queries, top_k, among=None):
+def numpy_search(vectors, queries, top_k):
+    """The highest scores in float64, and the places of their vectors."""
     scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
-    if among is not None:
-        scores[:, ~among] = -2
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-    return np.take_along_axis(scores, order, axis=1), order
+    places = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(scores, places, axis=1), places
 
 
 def make(backend, parameters=None):
@@ -45,87 +50,209 @@ def load(backend, folder):
     return index
 
 
-def assert_finds(index, vectors, queries, top_k, among=None):
-    scores, positions = index.search(queries, top_k, among)
-    expected_scores, expected = numpy_search(vectors, queries, top_k, among)
-    coded = getattr(index, "backend", "").endswith("SQ8")
-    np.testing.assert_allclose(scores, expected_scores, atol=0.03 if coded else 1e-6)
-    if coded:  # whose codes may rank close neighbours in another order
-        assert np.mean(positions == expected) > 0.5
-    else:  # other positions are right only where their scores are equal but for the rounding
-        own = np.einsum("qd,qkd->qk", queries, vectors[positions])
-        np.testing.assert_allclose(own, expected_scores, atol=1e-6)
-        assert np.mean(positions == expected) > 0.99 and all(len(set(row)) == top_k for row in positions.tolist())
-    assert scores.dtype == np.float32 and positions.dtype == np.int64
+def is_quantized(index):
+    return getattr(index, "backend", "").endswith("SQ8")
+
+
+def assert_finds_places(places, vectors, queries, expected_scores, expected):
+    """Other places are right only where their scores are equal but for the rounding."""
+    scores = np.einsum("qd,qkd->qk", queries, vectors[places])
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+    assert np.mean(places == expected) > 0.99
+    for found in places.tolist():
+        assert len(set(found)) == len(found)
+
+
+def assert_finds(index, vectors, queries, top_k):
+    """That an index finds what numpy finds; quantized vectors may rank close neighbours in another order."""
+    scores, places = index.search(queries, top_k)
+    expected_scores, expected = numpy_search(vectors, queries, top_k)
+    assert scores.dtype == np.float32
+    assert places.dtype == np.int64
+    if is_quantized(index):
+        np.testing.assert_allclose(scores, expected_scores, atol=0.03)
+        assert np.mean(places == expected) > 0.5
+    else:
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+        assert_finds_places(places, vectors, queries, expected_scores, expected)
+
+
+# --- an index that grows ---
+
+VECTORS = unit_vectors(900)
+QUERIES = unit_vectors(70, seed=1)
+
+
+@pytest.fixture
+def index(backend):
+    """An index of the first 600 vectors, which were added in two parts."""
+    index = make(backend, BACKENDS[backend])
+    index.add(VECTORS[:300])
+    index.add(VECTORS[300:600])
+    return index
+
+
+@pytest.fixture
+def loaded(index, backend, tmp_path):
+    index.save(tmp_path)
+    return load(backend, tmp_path)
 
 
 @ALL
-def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backend, tmp_path):
-    vectors, queries = unit_vectors(900), unit_vectors(70, seed=1)
-    index, given = make(backend, BACKENDS[backend]), vectors.copy()
-    index.add(given[:300])
-    index.add(given[300:600])
-    given[:] = 0  # the index holds a copy
+def test_an_index_finds_what_numpy_finds(index):
     assert len(index) == 600
-    assert_finds(index, vectors[:600], queries, 7)
-    index.save(tmp_path)
-    loaded = load(backend, tmp_path)
-    assert_finds(loaded, vectors[:600], queries, 7)
-    loaded.add(vectors[600:])
-    assert_finds(loaded, vectors, queries, 7)
-    assert len(load(backend, tmp_path)) == 600, "the file is as it was"
+    assert_finds(index, VECTORS[:600], QUERIES, 7)
+
+
+@ALL
+def test_an_index_holds_a_copy_of_its_vectors(backend):
+    given = VECTORS.copy()
+    index = make(backend, BACKENDS[backend])
+    index.add(given)
+    given[:] = 0
+    assert_finds(index, VECTORS, QUERIES, 7)
+
+
+@ALL
+def test_a_loaded_index_finds_the_same(loaded):
+    assert_finds(loaded, VECTORS[:600], QUERIES, 7)
+
+
+@ALL
+def test_a_loaded_index_can_grow(loaded):
+    loaded.add(VECTORS[600:])
+    assert_finds(loaded, VECTORS, QUERIES, 7)
+
+
+@ALL
+def test_the_file_of_an_index_stays_as_it_was_when_the_index_grows(loaded, backend, tmp_path):
+    loaded.add(VECTORS[600:])
+    assert len(load(backend, tmp_path)) == 600
+
+
+@ALL
+def test_an_index_that_has_grown_is_saved_again(loaded, backend, tmp_path):
+    loaded.add(VECTORS[600:])
     loaded.save(tmp_path)
-    assert_finds(load(backend, tmp_path), vectors, queries, 7)
+    assert_finds(load(backend, tmp_path), VECTORS, QUERIES, 7)
 
 
-def test_exact_search_is_exact_over_many_blocks_and_keeps_the_order_of_equal_scores(monkeypatch):
+# --- exact search ---
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
     monkeypatch.setattr(exact, "_BLOCK", 64)
     monkeypatch.setattr(exact, "_QUERIES", 3)
-    vectors, queries = unit_vectors(1000), unit_vectors(10, seed=1)
-    index, repeated = ExactIndex(DIM), ExactIndex(DIM)
+
+
+@pytest.mark.parametrize("top_k", [1, 70, 200, 1000])
+def test_exact_search_is_exact_over_many_blocks(small_blocks, top_k):
+    vectors = unit_vectors(1000)
+    index = ExactIndex(DIM)
     for part in np.array_split(vectors, 7):
         index.add(part)
-    repeated.add(np.repeat(unit_vectors(2), 100, axis=0))
-    for top_k in (1, 70, 200, 1000):
-        assert_finds(index, vectors, queries, top_k)
-        found = repeated.search(unit_vectors(1), min(top_k, 200))[1]
-        assert found.tolist() == [list(range(min(top_k, 200)))]
+    assert_finds(index, vectors, unit_vectors(10, seed=1), top_k)
 
 
-def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
-    vectors, queries = unit_vectors(2000), unit_vectors(50, seed=1)
-    truth = numpy_search(vectors, queries, 10)[1]
-    recall = {}
-    for parameters in ("nprobe=1", None, "nprobe=1000"):
-        index = make("ivf", parameters)
-        index.add(vectors)
-        recall[parameters] = np.mean(index.search(queries, 10)[1] == truth)
-    assert recall["nprobe=1"] < recall[None] < recall["nprobe=1000"] == 1
-    index.save(tmp_path)
-    assert np.mean(load("ivf", tmp_path).search(queries, 10)[1] == truth) == 1
-    narrow = load("ivf", tmp_path)
+@pytest.mark.parametrize("top_k", [1, 70, 200])
+def test_exact_search_keeps_the_order_of_equal_scores(small_blocks, top_k):
+    """Two vectors stand in the index a hundred times each; the query is the first."""
+    index = ExactIndex(DIM)
+    index.add(np.repeat(unit_vectors(2), 100, axis=0))
+    _, places = index.search(unit_vectors(1), top_k)
+    assert places.tolist() == [list(range(top_k))]
+
+
+# --- parameters of a search ---
+
+MANY = unit_vectors(2000)
+FEW_QUERIES = unit_vectors(50, seed=1)
+
+
+def recall(index):
+    """The share of the ten nearest vectors that are found."""
+    _, expected = numpy_search(MANY, FEW_QUERIES, 10)
+    _, places = index.search(FEW_QUERIES, 10)
+    return np.mean(places == expected)
+
+
+def index_of_cells(parameters):
+    index = make("ivf", parameters)
+    index.add(MANY)
+    return index
+
+
+def test_the_more_cells_are_probed_the_more_is_found():
+    narrow = recall(index_of_cells("nprobe=1"))
+    default = recall(index_of_cells(None))
+    assert narrow < default < 1
+
+
+@pytest.fixture
+def folder_of_a_wide_search(tmp_path):
+    index_of_cells("nprobe=1000").save(tmp_path)
+    return tmp_path
+
+
+def test_search_parameters_are_saved(folder_of_a_wide_search):
+    assert recall(load("ivf", folder_of_a_wide_search)) == 1
+
+
+def test_search_parameters_hold_when_the_whole_file_is_read(folder_of_a_wide_search):
+    """The file says nprobe=1000, and is read when a vector is added."""
+    narrow = load("ivf", folder_of_a_wide_search)
     narrow.set_parameters("nprobe=1")
-    narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000
-    assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
+    narrow.add(MANY[:1])
+    assert recall(narrow) < 0.9
+
+
+# --- copies ---
+
+
+def pickled(index):
+    return pickle.loads(pickle.dumps(index))
+
+
+OF_COPIES = VECTORS[:400]
+FIVE_QUERIES = unit_vectors(5, seed=1)
+
+
+@pytest.fixture(params=["new", "searched", "loaded"])
+def original(request, backend, tmp_path):
+    """An index in some state; the file of a loaded one is still there."""
+    index = make(backend, BACKENDS[backend])
+    index.add(OF_COPIES)
+    if request.param != "new":
+        index.search(FIVE_QUERIES, 3)
+    if request.param == "loaded":
+        folder = tmp_path / "saved"
+        folder.mkdir()
+        index.save(folder)
+        index = load(backend, folder)
+    return index
+
+
+@pytest.fixture(params=[copy.deepcopy, pickled], ids=["copy", "pickle"])
+def copied(request, original, tmp_path):
+    """A copy, as another process gets it; the file of the original is gone since."""
+    found = request.param(original)
+    shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+    return found
 
 
 @ALL
-@pytest.mark.parametrize(
-    "sent", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))], ids=["copy", "pickle"]
-)
-@pytest.mark.parametrize("state", ["new", "searched", "loaded"])
-def test_a_copy_and_one_in_another_process_find_the_same(backend, sent, state, tmp_path):
-    vectors, queries = unit_vectors(400), unit_vectors(5, seed=1)
-    index = make(backend, BACKENDS[backend])
-    index.add(vectors)
-    expected = sent(index).search(queries, 3) if state == "new" else index.search(queries, 3)
-    if state == "loaded":
-        (tmp_path / "saved").mkdir()
-        index.save(tmp_path / "saved")
-        index = load(backend, tmp_path / "saved")
-    other = sent(index)
-    shutil.rmtree(tmp_path / "saved", ignore_errors=True)
-    np.testing.assert_array_equal(other.search(queries, 3)[1], expected[1])
-    other.add(queries)
-    assert other.search(queries, 1)[1][:, 0].tolist() == list(range(400, 405))
-    assert len(index) == 400
+def test_a_copy_and_one_in_another_process_find_the_same(copied, backend):
+    plain = make(backend, BACKENDS[backend])
+    plain.add(OF_COPIES)
+    _, expected = plain.search(FIVE_QUERIES, 3)
+    _, places = copied.search(FIVE_QUERIES, 3)
+    np.testing.assert_array_equal(places, expected)
+
+
+@ALL
+def test_a_copy_can_grow_and_the_original_stays(copied, original):
+    copied.add(FIVE_QUERIES)
+    _, places = copied.search(FIVE_QUERIES, 1)
+    assert places[:, 0].tolist() == [400, 401, 402, 403, 404]
+    assert len(original) == 400

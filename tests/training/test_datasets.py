@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from datasets import Dataset
+from trainer_helpers import logged, model_of, scored, sentences, texts, train_command
 from trainer_helpers import make as make_trainer
-from trainer_helpers import model_of, scored, sentences, texts, train_command
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.samplers import MixtureSampler, PermutedSampler
@@ -17,10 +18,17 @@ from simcse_hf.training.recipe import Recipe
 
 
 def mixture():
+    """26 sentences, 17 pairs, and 19 pairs with a score."""
     return {"plain": texts(26), "pairs": texts(17, 2, seed=1), "sts.b": scored()}
 
 
-TABLES = {"sts.b": {"objective": "cosent", "prompts": {"anchor": "the old "}, "max_seq_length": 6}}
+TABLES = {
+    "sts.b": {
+        "objective": "cosent",
+        "prompts": {"anchor": "the old "},
+        "max_seq_length": 6,
+    },
+}
 
 
 def make(tmp_path, tokenizer, data=None, model=None, tables=TABLES, **changes):
@@ -30,196 +38,407 @@ def make(tmp_path, tokenizer, data=None, model=None, tables=TABLES, **changes):
 
 # --- the order ---
 
-
-def sampler(shares, sizes=(24, 9, 6), block=3, seed=0):
-    parts = {str(size): PermutedSampler(size, seed) for size in sizes}
-    return MixtureSampler(parts, np.cumsum([0, *sizes])[:-1], shares, block, seed)
+SIZES = [24, 9, 6]
 
 
-def numbers(order, sizes=(24, 9, 6), block=3):
-    """The data set of each batch, which must be one."""
-    of_row = np.searchsorted(np.cumsum(sizes), list(order), side="right").reshape(-1, block)
+def sampler(shares, batch_size=3):
+    parts = {str(size): PermutedSampler(size, 0) for size in SIZES}
+    first_rows = [0, 24, 33]
+    return MixtureSampler(parts, first_rows, shares, batch_size, 0)
+
+
+def dataset_of_each_batch(order):
+    """The number of the data set of each batch of three, which must be one."""
+    of_row = np.searchsorted(np.cumsum(SIZES), list(order), side="right").reshape(-1, 3)
     assert (of_row == of_row[:, :1]).all()
     return of_row[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
     "shares, batches",
-    [("proportional", [8, 3, 2]), ([1, 1, 2], [3, 3, 6]), ([1000, 1000, 1], [6, 6, 1])],  # no data set is left out
+    [
+        pytest.param("proportional", [8, 3, 2], id="proportional to rows"),
+        pytest.param([1, 1, 2], [3, 3, 6], id="shares"),
+        pytest.param([1000, 1000, 1], [6, 6, 1], id="no data set is left out"),
+    ],
 )
 def test_the_batches_of_an_epoch_are_in_proportion_to_rows_or_shares(shares, batches):
-    order = list(sampler(shares))
-    assert np.bincount(numbers(order)).tolist() == batches
-    if shares == "proportional":
-        assert sorted(order) == list(range(39))
+    numbers = dataset_of_each_batch(sampler(shares))
+    assert np.bincount(numbers).tolist() == batches
 
 
-def test_round_robin_takes_the_data_sets_in_turn_and_starts_small_ones_again():
+def test_an_epoch_in_proportion_to_rows_has_each_row_once():
+    assert sorted(sampler("proportional")) == list(range(39))
+
+
+def test_round_robin_takes_the_data_sets_in_turn():
+    assert dataset_of_each_batch(sampler("round_robin")) == [0, 1, 2] * 4
+
+
+def test_round_robin_starts_small_data_sets_again():
     order = list(sampler("round_robin"))
-    assert numbers(order) == [0, 1, 2] * 4
-    assert sorted(order[6::9] + order[7::9] + order[8::9]) == sorted(list(range(33, 39)) * 2), "two passes of six rows"
+    of_smallest = [row for row in order if row >= 33]
+    two_passes_of_six_rows = sorted([*range(33, 39)] * 2)
+    assert sorted(of_smallest) == two_passes_of_six_rows
 
 
 def test_a_data_set_that_fills_no_batch_is_refused():
-    with pytest.raises(ValueError, match="data set '6' has 6 rows, fewer than one batch of 8 over all processes"):
-        sampler("proportional", block=8)
+    message = "data set '6' has 6 rows, fewer than one batch of 8 over all processes"
+    with pytest.raises(ValueError, match=message):
+        sampler("proportional", batch_size=8)
 
 
-def test_several_data_sets_are_refused_where_one_process_makes_the_batches_of_all(tmp_path, tokenizer):
-    with pytest.raises(
-        ValueError, match="dispatch_batches cuts one batch for all processes, but not that of a mixture"
-    ):
+def test_several_data_sets_are_refused_where_one_process_makes_the_batches_of_all(
+    tmp_path,
+    tokenizer,
+):
+    message = "dispatch_batches cuts one batch for all processes, but not that of a mixture"
+    with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, accelerator_config={"dispatch_batches": True})
 
 
-# --- a run ---
+# --- the batches of a run ---
+
+PLAIN, OF_PAIRS, STS_B = 0, 1, 2
 
 
-def test_each_batch_is_as_its_data_set_needs_it(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer)
-    seen = {}
-    for batch in trainer.get_train_dataloader():
-        assert len(set(batch["dataset"])) == 1
-        seen.setdefault(int(batch["dataset"][0]), []).append(batch)
-    assert {number: len(batches) for number, batches in seen.items()} == {0: 6, 1: 4, 2: 4}
-    assert seen[0][0]["input_ids"].shape[:2] == (4, 2) and "scores" not in seen[0][0] and "scores" in seen[2][0]
-    assert all(batch["input_ids"].shape[-1] <= 6 for batch in seen[2])
-    first = trainer.train_dataset[26 + 17]
-    prompted = tokenizer(f"the old {sentences(1, 3)[0]}", truncation=True, max_length=6)["input_ids"]
-    assert first["dataset"] == 2 and first["input_ids"][0] == prompted
+@pytest.fixture(scope="module")
+def trainer_of_mixture(tmp_path_factory, tokenizer):
+    return make(tmp_path_factory.mktemp("run"), tokenizer)
 
 
-def test_texts_of_a_class_stay_together_in_a_mixture(tmp_path, tokenizer):
-    labelled = Dataset.from_dict({"text": sentences(24, 5), "label": [f"class {i % 6}" for i in range(24)]})
+@pytest.fixture(scope="module")
+def batches(trainer_of_mixture):
+    """The batches of each data set, by its number."""
+    seen = {PLAIN: [], OF_PAIRS: [], STS_B: []}
+    for batch in trainer_of_mixture.get_train_dataloader():
+        [number] = {int(number) for number in batch["dataset"]}
+        seen[number].append(batch)
+    return seen
+
+
+def test_each_data_set_has_its_batches(batches):
+    assert [len(batches[number]) for number in (PLAIN, OF_PAIRS, STS_B)] == [6, 4, 4]
+
+
+def test_a_batch_of_sentences_has_two_views_of_each(batches):
+    assert batches[PLAIN][0]["input_ids"].shape[:2] == (4, 2)
+
+
+def test_only_a_batch_of_scored_pairs_has_scores(batches):
+    assert "scores" in batches[STS_B][0]
+    assert "scores" not in batches[PLAIN][0]
+
+
+def test_a_batch_is_as_long_as_its_data_set_allows(batches):
+    assert max(batch["input_ids"].shape[-1] for batch in batches[STS_B]) <= 6
+
+
+def test_the_prompt_of_a_data_set_stands_before_its_anchors(trainer_of_mixture, tokenizer):
+    first = trainer_of_mixture.train_dataset[26 + 17]
+    [anchor] = sentences(1, 3)
+    expected = tokenizer(f"the old {anchor}", truncation=True, max_length=6)["input_ids"]
+    assert first["dataset"] == STS_B
+    assert first["input_ids"][0] == expected
+
+
+def rows_of_least_class(batch):
+    _, counts = torch.unique(batch["labels"], return_counts=True)
+    return counts.min().item()
+
+
+@pytest.fixture
+def trainer_with_classes(tmp_path, tokenizer):
+    """A trainer on sentences, and on texts of six classes."""
+    labels = [f"class {i % 6}" for i in range(24)]
+    labelled = Dataset.from_dict({"text": sentences(24, 5), "label": labels})
     tables = {"labelled": {"objective": "class_labels"}}
-    trainer = make(tmp_path, tokenizer, {"plain": texts(8), "labelled": labelled}, tables=tables)
-    batches = [batch for batch in trainer.get_train_dataloader() if batch["dataset"][0] == 1]
-    assert len(batches) == 6
-    for batch in batches:
-        assert min(torch.unique(batch["labels"], return_counts=True)[1]) >= 2
-    trainer.train()
+    data = {"plain": texts(8), "labelled": labelled}
+    return make(tmp_path, tokenizer, data, tables=tables)
 
 
-def test_each_data_set_trains_its_own_objective_and_its_loss_is_logged(tmp_path, tokenizer):
-    tables = {"sts.b": {"objective": "cosent"}, "pairs": {"objective": "simcse+barlow_twins:0.1",
-              "objective_options": {"projector_dim": 8}}}  # fmt: skip
-    trainer = make(tmp_path, tokenizer, tables=tables, logging_steps=14, num_train_epochs=1, max_steps=-1)
-    projector = trainer.model.objective.of_dataset(1).parts["barlow_twins"].projector[0].weight.clone()
+def test_texts_of_a_class_stay_together_in_a_mixture(trainer_with_classes):
+    loader = trainer_with_classes.get_train_dataloader()
+    of_classes = [batch for batch in loader if batch["dataset"][0] == 1]
+    assert len(of_classes) == 6
+    assert min(rows_of_least_class(batch) for batch in of_classes) >= 2
+
+
+def test_a_mixture_with_classes_trains(trainer_with_classes):
+    trainer_with_classes.train()
+
+
+# --- the objective of each data set ---
+
+BATCHES_OF_LOSSES = {
+    "plain_loss": 6,
+    "pairs_simcse_loss": 4,
+    "pairs_barlow_twins_loss": 4,
+    "sts.b_loss": 4,
+}
+
+
+def projector_of_pairs(trainer):
+    objective = trainer.model.objective.of_dataset(OF_PAIRS)
+    return objective.parts["barlow_twins"].projector[0].weight.detach().clone()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tokenizer):
+    """A trainer after an epoch in which each data set has another objective, and the projector before."""
+    tables = {
+        "sts.b": {"objective": "cosent"},
+        "pairs": {
+            "objective": "simcse+barlow_twins:0.1",
+            "objective_options": {"projector_dim": 8},
+        },
+    }
+    folder = tmp_path_factory.mktemp("objectives")
+    options = {"logging_steps": 14, "num_train_epochs": 1, "max_steps": -1}
+    trainer = make(folder, tokenizer, tables=tables, **options)
+    before = projector_of_pairs(trainer)
     trainer.train()
-    logged = next(entry for entry in trainer.state.log_history if "contrastive_loss" in entry)
-    parts = {"plain_loss": 6, "pairs_simcse_loss": 4, "pairs_barlow_twins_loss": 4, "sts.b_loss": 4}
-    assert parts.keys() <= logged.keys()
-    weighted = sum(logged[part] * batches for part, batches in parts.items()) / 14
-    assert weighted == pytest.approx(logged["contrastive_loss"], rel=1e-4), "means over the batches of each data set"
-    assert not torch.equal(projector, trainer.model.objective.of_dataset(1).parts["barlow_twins"].projector[0].weight)
-    saved = trainer.model.settings.dataset_objectives
-    assert {name: own.get("objective") for name, own in saved.items()} == {
-        **{"plain": None, "pairs": "simcse+barlow_twins:0.1", "sts.b": "cosent"}
+    return trainer, before
+
+
+@pytest.mark.parametrize("name", BATCHES_OF_LOSSES)
+def test_the_loss_of_each_objective_is_logged(trained, name):
+    trainer, _ = trained
+    assert len(logged(trainer, name)) == 1
+
+
+def test_a_logged_loss_is_the_mean_over_the_batches_of_its_data_set(trained):
+    trainer, _ = trained
+    total = 0.0
+    for name, number in BATCHES_OF_LOSSES.items():
+        total += logged(trainer, name)[0] * number
+    [whole] = logged(trainer, "contrastive_loss")
+    assert total / 14 == pytest.approx(whole, rel=1e-4)
+
+
+def test_the_weights_of_an_objective_are_trained(trained):
+    trainer, before = trained
+    assert not torch.equal(projector_of_pairs(trainer), before)
+
+
+def test_the_objective_of_each_data_set_is_recorded(trained):
+    trainer, _ = trained
+    recorded = trainer.model.settings.dataset_objectives
+    assert {name: own.get("objective") for name, own in recorded.items()} == {
+        "plain": None,
+        "pairs": "simcse+barlow_twins:0.1",
+        "sts.b": "cosent",
     }
 
 
 def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(tmp_path, tokenizer):
     make(tmp_path, tokenizer).save_model()
-    one = make_trainer(tmp_path / "one", tokenizer, model=AutoModelForCL.from_pretrained(tmp_path / "run"))
-    assert one.model.settings.dataset_objectives == {} and one.model.objective.name == "simcse"
+    start = AutoModelForCL.from_pretrained(tmp_path / "run")
+    model = make_trainer(tmp_path / "one", tokenizer, model=start).model
+    assert model.settings.dataset_objectives == {}
+    assert model.objective.name == "simcse"
 
 
-def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, eval_dataset={"sts.b": scored(8)})
-    assert "eval_sts.b_loss" in trainer.evaluate()
-    with pytest.raises(ValueError, match="names none of the data sets plain, pairs, sts.b: evaluate eval_dataset"):
-        trainer.evaluate(texts(8, 2))
+@pytest.fixture
+def trainer_with_evaluation(tmp_path, tokenizer):
+    return make(tmp_path, tokenizer, eval_dataset={"sts.b": scored(8)})
+
+
+def test_evaluation_data_of_a_data_set_has_its_objective(trainer_with_evaluation):
+    assert "eval_sts.b_loss" in trainer_with_evaluation.evaluate()
+
+
+def test_evaluation_data_of_no_data_set_is_refused(trainer_with_evaluation):
+    message = "names none of the data sets plain, pairs, sts.b: evaluate eval_dataset"
+    with pytest.raises(ValueError, match=message):
+        trainer_with_evaluation.evaluate(texts(8, 2))
+
+
+# --- tables that cannot work ---
 
 
 @pytest.mark.parametrize(
-    ("data", "changes", "message"),
+    "tables, message",
     [
-        (None, {"tables": {"stsb": {}}}, "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'"),
-        ([{"sent0": "a"}], {"tables": {"a": {}}}, "datasets has 'a', and train_dataset is one"),
-        (None, {"tables": {"plain": {"share": 2}}}, "1 of 3 data sets have a share.*all of them one, or none"),
-        (None, {"tables": {name: {"share": 0} for name in mixture()}}, "share must be a number above 0"),
-        (None, {"tables": {"plain": {"share": None}}}, "'plain': share must be a number above 0, got None"),
-        (None, {"tables": {"plain": {"train_file": "x"}}}, "train_file is not known; a data set has objective"),
-        (None, {"tables": "nli"}, "datasets must be a table"),
-        (None, {"tables": {"pairs": {"objective_options": {"scale": 2}}}}, "'pairs' has objective_options, but no"),
-        (None, {"tables": {"pairs": {"objective": "contrastive_tension"}}}, "contrastive_tension.*encoders"),
-        (None, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy = 'sequential' is for one data"),
-        (None, {"tables": {"pairs": {"max_seq_length": 2}}}, r"\['pairs'\]: max_seq_length must be an integer"),
+        ({"stsb": {}}, "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'"),
+        ({"plain": {"share": 2}}, "1 of 3 data sets have a share.*all of them one, or none"),
         (
-            None,
-            {"tables": {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}}},
-            r"train_dataset\['pairs'\], column positive: the prompt 'the old cat ' takes 5 of the 5 tokens",
+            {"plain": {"share": 0}, "pairs": {"share": 0}, "sts.b": {"share": 0}},
+            "share must be a number above 0",
+        ),
+        ({"plain": {"share": None}}, "'plain': share must be a number above 0, got None"),
+        ({"plain": {"train_file": "x"}}, "train_file is not known; a data set has objective"),
+        ("nli", "datasets must be a table"),
+        ({"pairs": {"objective_options": {"scale": 2}}}, "'pairs' has objective_options, but no"),
+        ({"pairs": {"objective": "contrastive_tension"}}, "contrastive_tension.*encoders"),
+        ({"pairs": {"max_seq_length": 2}}, r"\['pairs'\]: max_seq_length must be an integer"),
+        (
+            {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}},
+            r"train_dataset\['pairs'\], column positive: "
+            "the prompt 'the old cat ' takes 5 of the 5 tokens",
+        ),
+        (
+            {"pairs": {"objective": "angle"}},
+            r"train_dataset\['pairs'\]: no column 'score'",
         ),
     ],
 )
-def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, data, changes, message):
+def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, tables, message):
     with pytest.raises(ValueError, match=message):
-        make(tmp_path, tokenizer, data and Dataset.from_list(data), **changes)
+        make(tmp_path, tokenizer, tables=tables)
 
 
-def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_its_name(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"train_dataset\['pairs'\]: no column 'score'"):
-        make(tmp_path, tokenizer, tables={"pairs": {"objective": "angle"}})
-    trainer = make(tmp_path, tokenizer, tables={"pairs": {"objective": "is_bert"}}, model=model_of(pooler_type="avg"))
-    with pytest.raises(ValueError, match="data set 'pairs': the training data has rows with 2 sentences"):
+def test_tables_are_refused_for_a_single_data_set(tmp_path, tokenizer):
+    rows = Dataset.from_list([{"sent0": "a"}])
+    with pytest.raises(ValueError, match="datasets has 'a', and train_dataset is one"):
+        make(tmp_path, tokenizer, rows, tables={"a": {}})
+
+
+def test_a_sampling_strategy_for_one_data_set_is_refused(tmp_path, tokenizer):
+    message = "train_sampling_strategy = 'sequential' is for one data"
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, train_sampling_strategy="sequential")
+
+
+def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_its_name(
+    tmp_path,
+    tokenizer,
+):
+    tables = {"pairs": {"objective": "is_bert"}}
+    trainer = make(tmp_path, tokenizer, tables=tables, model=model_of(pooler_type="avg"))
+    message = "data set 'pairs': the training data has rows with 2 sentences"
+    with pytest.raises(ValueError, match=message):
         trainer.train()
 
 
-# --- the command line ---
+# --- a recipe with several data sets ---
 
 
-def test_a_recipe_names_several_data_sets(tmp_path, save_checkpoint):
-    start = save_checkpoint(model_of())
-    files = {name: tmp_path / f"{name}.csv" for name in ("pairs", "sts")}
-    texts(24, 2).rename_columns({"sent0": "a", "sent1": "b"}).to_csv(files["pairs"])
-    scored(16).to_csv(files["sts"])
+def write_csv(path, columns):
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return str(path)
+
+
+@pytest.fixture
+def run_of_recipe(tmp_path, save_checkpoint):
+    """The folder of a run on sentences, pairs and scored pairs, which a file describes."""
     plain = tmp_path / "plain.txt"
     plain.write_text("\n".join(sentences(24)) + "\n")
-    recipe = tmp_path / "run.yaml"
-    recipe.write_text(
-        f"model_name_or_path: {start}\noutput_dir: {tmp_path / 'out'}\nuse_cpu: true\nmax_steps: 6\n"
-        "per_device_train_batch_size: 4\ndatasets:\n"
-        f"  plain: {{train_file: {plain}, share: 2}}\n"
-        f"  pairs: {{train_file: {files['pairs']}, columns: [a, b], prompts: {{anchor: 'the '}}, share: 1}}\n"
-        f"  sts: {{train_file: {files['sts']}, objective: cosent, share: 1}}\n"
-    )
-    train_command("sup", [str(recipe)])
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["datasets"] == {"plain": 24, "pairs": 24, "sts": 16} and results["train_rows"] == 64
-    write_card(tmp_path / "out")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "one of the data sets `plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)." in card
-    assert "64 rows of texts" in card and "CoSENT" in card
+    first, second = (texts(24, 2)[f"sent{column}"][:] for column in range(2))
+    pairs = write_csv(tmp_path / "pairs.csv", {"a": first, "b": second})
+    sts = write_csv(tmp_path / "sts.csv", scored(16).to_dict())
+    recipe = {
+        "model_name_or_path": str(save_checkpoint(model_of())),
+        "output_dir": str(tmp_path / "out"),
+        "use_cpu": True,
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "datasets": {
+            "plain": {"train_file": str(plain), "share": 2},
+            "pairs": {
+                "train_file": pairs,
+                "columns": ["a", "b"],
+                "prompts": {"anchor": "the "},
+                "share": 1,
+            },
+            "sts": {"train_file": sts, "objective": "cosent", "share": 1},
+        },
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    train_command("sup", [str(path)])
+    return tmp_path / "out"
 
 
-@pytest.mark.parametrize("given", [{}, {"objective": "simcse"}], ids=["no objective", "an objective"])
-def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(tmp_path, given):
-    labelled, pairs, own = (str(tmp_path / f"{name}.csv") for name in ("labelled", "pairs", "own"))
-    rows = pd.DataFrame({"text": sentences(16), "label": [number % 4 for number in range(16)]})
-    for path in (labelled, own):
-        rows.to_csv(path, index=False)
-    texts(16, 2).to_csv(pairs)
-    assert Recipe.read("sup", {"train_file": labelled}, given).completed().given["objective"] == (
-        given.get("objective") or "class_labels"
-    )
-    tables = {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}}
-    tables["own"] = {"train_file": own, "objective": "supcon"}
+def test_the_results_of_a_recipe_name_its_data_sets(run_of_recipe):
+    results = json.loads((run_of_recipe / "results.json").read_text())
+    assert results["datasets"] == {"plain": 24, "pairs": 24, "sts": 16}
+    assert results["train_rows"] == 64
+
+
+def test_the_card_of_a_recipe_names_its_data_sets(run_of_recipe):
+    write_card(run_of_recipe)
+    card = (run_of_recipe / "README.md").read_text()
+    named = "`plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)"
+    assert f"one of the data sets {named}." in card
+    assert "64 rows of texts" in card
+    assert "CoSENT" in card
+
+
+# --- labelled texts among several data sets ---
+
+LABELLED = {"text": sentences(16), "label": [number % 4 for number in range(16)]}
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    return write_csv(tmp_path / "labelled.csv", LABELLED)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return write_csv(tmp_path / "pairs.csv", texts(16, 2).to_dict())
+
+
+GIVEN = pytest.mark.parametrize(
+    "given, expected",
+    [
+        pytest.param({}, "class_labels", id="no objective"),
+        pytest.param({"objective": "simcse"}, "simcse", id="an objective"),
+    ],
+)
+
+
+@GIVEN
+def test_a_file_of_labelled_texts_learns_from_classes_unless_told_otherwise(
+    labelled,
+    given,
+    expected,
+):
+    recipe = Recipe.read("sup", {"train_file": labelled}, given)
+    assert recipe.completed().given["objective"] == expected
+
+
+@GIVEN
+def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(
+    labelled,
+    pairs,
+    given,
+    expected,
+):
+    tables = {
+        "labelled": {"train_file": labelled},
+        "pairs": {"train_file": pairs},
+        "own": {"train_file": labelled, "objective": "supcon"},
+    }
     completed = Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
     objectives = {name: table.get("objective") for name, table in completed.items()}
-    assert objectives == {"labelled": None if given else "class_labels", "pairs": None, "own": "supcon"}
+    of_labelled = None if given else expected  # that of the run
+    assert objectives == {"labelled": of_labelled, "pairs": None, "own": "supcon"}
 
 
-def test_labelled_texts_among_several_data_sets_are_trained_in_pairs_of_a_class(tmp_path, save_checkpoint):
-    pd.DataFrame({"text": sentences(16), "label": [number % 4 for number in range(16)]}).to_csv(
-        tmp_path / "labelled.csv", index=False
-    )
-    texts(16, 2).to_csv(tmp_path / "pairs.csv")
-    tables = {name: {"train_file": str(tmp_path / f"{name}.csv")} for name in ("labelled", "pairs")}
-    given = {"model_name_or_path": str(save_checkpoint(model_of())), "output_dir": str(tmp_path / "out")}
-    given |= {"datasets": tables, "use_cpu": True, "per_device_train_batch_size": 4, "report_to": "none"}
-    trainer = Recipe.read("sup", given).trainer()
-    for batch in trainer.get_train_dataloader():
+@pytest.fixture
+def trainer_of_recipe(tmp_path, save_checkpoint, labelled, pairs):
+    given = {
+        "model_name_or_path": str(save_checkpoint(model_of())),
+        "output_dir": str(tmp_path / "out"),
+        "datasets": {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}},
+        "use_cpu": True,
+        "per_device_train_batch_size": 4,
+        "report_to": "none",
+    }
+    return Recipe.read("sup", given).trainer()
+
+
+def test_labelled_texts_among_several_data_sets_are_single_texts_in_pairs_of_a_class(
+    trainer_of_recipe,
+):
+    for batch in trainer_of_recipe.get_train_dataloader():
         if "labels" in batch:
             assert batch["input_ids"].shape[:2] == (4, 1)
-            assert min(batch["labels"].tolist().count(label) for label in batch["labels"].tolist()) >= 2
-    assert trainer.model.settings.dataset_objectives["labelled"]["objective"] == "class_labels"
+            assert rows_of_least_class(batch) >= 2
+
+
+def test_labelled_texts_among_several_data_sets_have_the_objective_of_classes(trainer_of_recipe):
+    recorded = trainer_of_recipe.model.settings.dataset_objectives
+    assert recorded["labelled"]["objective"] == "class_labels"

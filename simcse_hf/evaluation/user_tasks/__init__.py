@@ -1,6 +1,6 @@
 """Tasks from a user's own files: classification, nearest texts, clustering, pairs, reranking and retrieval."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from .base import TaskResult, UserTask, paired_interval
@@ -8,6 +8,7 @@ from .base import TaskResult, UserTask, paired_interval
 __all__ = [
     "TaskResult",
     "UserTask",
+    "name_general_tasks",
     "name_tasks",
     "paired_interval",
     "read_task",
@@ -48,7 +49,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
     from . import labelled, ranking  # scikit-learn takes a second to import
 
-    readers = {
+    readers: dict[str, Callable[[Path], UserTask]] = {
         "classification": labelled.read_classification,
         "nearest": labelled.read_nearest,
         "clustering": labelled.read_clustering,
@@ -86,3 +87,25 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
         named[name] = task
     return named
+
+
+def name_general_tasks(tasks: Sequence[str | UserTask]) -> dict[str, UserTask]:
+    """Read the tasks on which `--general` says what was forgotten, and name them as [`name_tasks`] does.
+
+    Args:
+        tasks (`Sequence[str | UserTask]`): As there; a word without `=` names scored pairs, as that of a dev set does.
+
+    Returns:
+        `dict[str, UserTask]`: The tasks by name; that of the first scored pairs is `sts`.
+
+    Raises:
+        ValueError: If there is no such task, or two would have the same name.
+    """
+    from .ranking import ScoredPairsTask, read_pairs
+
+    read = []
+    for task in tasks:
+        if isinstance(task, str) and "=" not in task:
+            task = read_pairs(Path(task), ScoredPairsTask)
+        read.append(task)
+    return name_tasks(read)

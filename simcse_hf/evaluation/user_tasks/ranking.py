@@ -12,6 +12,7 @@ from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ..embeddings import SentenceEmbeddings
+from ..metrics import spearman
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
@@ -24,7 +25,34 @@ LAYOUT = (
 )
 
 
-class PairsTask(UserTask):
+class ScoredPairsTask(UserTask):
+    """Rank pairs of texts by their cosine as their gold scores rank them.
+
+    Args:
+        source (`str`): The file.
+        name (`str`): Short name.
+        units (`list[tuple[str, str, float]]`): The pairs, with their scores.
+    """
+
+    kind = "sts"
+    metric = "spearman"
+    unit = "pair"
+
+    def __post_init__(self) -> None:
+        self.first, self.second, gold = zip(*self.units, strict=True)
+        self.gold = np.array(gold)
+        self.roles = {None: [*self.first, *self.second]}
+        self.links = [texts for *texts, _ in self.units]
+        self.marks = [(*texts, f"{score:g}") for *texts, score in self.units]
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Compute Spearman's correlation of similarity and gold score; see [`UserTask.score`]."""
+        predicted = embeddings.pairs(self.first, self.second)
+        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
+        return self._result(metrics, {"predicted": predicted, "gold": self.gold}, self.marks)
+
+
+class PairsTask(ScoredPairsTask):
     """Rank pairs of texts by their cosine; pairs labelled 1 should come before pairs labelled 0.
 
     Args:
@@ -38,41 +66,38 @@ class PairsTask(UserTask):
 
     kind = "pairs"
     metric = "average_precision"
-    unit = "pair"
 
     def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
                 raise ValueError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
-        self.first, self.second, labels = zip(*self.units, strict=True)
-        if len(set(labels)) < 2:
-            raise ValueError(f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}.")
-        self.gold = np.array(labels, dtype=np.int64)
-        self.roles = {None: [*self.first, *self.second]}
-        self.links = [texts for *texts, _ in self.units]
+        super().__post_init__()
+        self.gold = self.gold.astype(np.int64)
+        if len(set(self.gold)) < 2:
+            raise ValueError(f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}.")
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""
         predicted = embeddings.pairs(self.first, self.second)
-        marks = [(*texts, f"{label:g}") for *texts, label in self.units]
         return self._result(
             {"average_precision": 100 * float(average_precision_score(self.gold, predicted))},
             {"similarity": predicted, "gold": self.gold},
-            marks,
+            self.marks,
             protocol=f"average precision of the {embeddings.similarity}",
             positives=int(self.gold.sum()),
         )
 
 
-def read_pairs(path: Path) -> PairsTask:
+def read_pairs(path: Path, task: type[ScoredPairsTask] = PairsTask) -> ScoredPairsTask:
     """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`].
 
     Args:
-        path (`Path`): The file.
+        path (`Path`): The file, or a data set of the hub.
+        task (`type[ScoredPairsTask]`, *optional*): What the pairs are; by default they have labels.
 
     Returns:
-        `PairsTask`: The task.
+        `ScoredPairsTask`: The task.
 
     Raises:
         ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
@@ -80,9 +105,9 @@ def read_pairs(path: Path) -> PairsTask:
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder. Name a file of pairs.")
-    pairs = read_scored_pairs(path)
+    pairs = read_scored_pairs(str(path))
     units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
-    return PairsTask(str(path), short_name(path), units)
+    return task(str(path), short_name(path), units)
 
 
 @dataclass

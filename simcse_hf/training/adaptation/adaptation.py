@@ -15,7 +15,8 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
-from ...evaluation.user_tasks import KINDS, TaskResult, UserTask
+from ...data.sample import sample_files
+from ...evaluation.user_tasks import KINDS, TaskResult, UserTask, name_general_tasks
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
@@ -67,6 +68,7 @@ class Asked:
     pooler_type: str | None
     bf16: bool
     extend_tokenizer: int | None
+    general: list[str]
 
 
 def adapt(
@@ -86,6 +88,7 @@ def adapt(
     pooler_type: PoolerType | None = None,
     bf16: bool = False,
     extend_tokenizer: int | None = None,
+    general: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Adaptation:
     """Adapt a model to a domain, and keep it only if it helps.
@@ -120,6 +123,8 @@ def adapt(
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
         extend_tokenizer (`int`, *optional*): Before mlm-labels, add this many words to the tokenizer: the most
             frequent ones that it splits.
+        general (`Sequence[str]`, *optional*, defaults to `()`): General tasks, on which the verdict says what the
+            chosen arm forgets: files of scored pairs, or KIND=FILE. The default is the dev set of the sample.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
@@ -127,6 +132,13 @@ def adapt(
 
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
+
+    Examples:
+        >>> from simcse_hf import adapt
+        >>> adaptation = adapt("sentences.txt", model="outputs/my-model", task=["classification=tickets.csv"],
+        ...                    output="outputs/adapted", arms=["simcse"], steps=2, seeds=1)
+        >>> adaptation.helped  # if not, outputs/adapted/model is the present model
+        False
     """
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
@@ -142,6 +154,7 @@ def adapt(
         if kind not in KINDS or not file:
             raise ValueError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
         inputs.append((f"--task {kind}", file))
+    inputs += [("--general", word.rpartition("=")[2]) for word in general]
     check_files(inputs)
 
     asked = Asked(
@@ -159,6 +172,7 @@ def adapt(
         pooler_type=pooler_type,
         bf16=bf16,
         extend_tokenizer=extend_tokenizer,
+        general=list(general),
     )
     directory = Path(output).expanduser()
     with hold(directory):
@@ -258,7 +272,8 @@ class _Adaptation:
         self.present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
-        dev, self.held_out, scored = read_tasks(asked.task)
+        general = name_general_tasks(asked.general or [str(sample_files()[0].dev)])
+        dev, self.held_out, scored = read_tasks(asked.task, general)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         steps_done.save()  # before other files, because it marks their folder as that of an adaptation

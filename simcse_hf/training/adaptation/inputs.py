@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from transformers.utils import logging
@@ -35,16 +35,18 @@ _PAIR = ("sentence1", "sentence2", "score")
 
 def read_tasks(
     given: Sequence[str],
+    general: Mapping[str, UserTask],
 ) -> tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]:
     """Read the user's tasks, and split each in two.
 
     Args:
         given (`Sequence[str]`): Tasks as KIND=FILE. The first one chooses the arm.
+        general (`Mapping[str, UserTask]`): The general tasks, which choose nothing and are not split.
 
     Returns:
         `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
-        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, as
-        [`fold_text`] returns them.
+        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, those
+        of the general tasks, too, as [`fold_text`] returns them.
 
     Raises:
         ValueError: If there is no task, or one is malformed or too small to split.
@@ -53,8 +55,8 @@ def read_tasks(
         raise ValueError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
     dev = {}
     held_out = {}
-    scored: set[str] = set()
-    for name, task in name_tasks(given).items():
+    tasks = name_tasks(given)
+    for name, task in tasks.items():
         try:
             share = min(DEV_SHARE, _MAX_DEV_UNITS / len(task))
             dev[name], held_out[name] = task.split(share, _SPLIT_SEED)
@@ -62,9 +64,20 @@ def read_tasks(
             raise ValueError(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
-        for texts in task.links:
-            scored.update(fold_text(text[:_MAX_CHARACTERS]) for text in texts)
-    return dev, held_out, frozenset(scored)
+    scored = _scored_texts(tasks.values())
+    others = _scored_texts(general.values())
+    if scored & others:
+        logger.warning(
+            f"{len(scored & others):,} of {len(others):,} texts of the general tasks are also texts of --task. The "
+            "change there may not show what the model forgets."
+        )
+    held_out |= {f"general {name}": task for name, task in general.items()}
+    return dev, held_out, frozenset(scored | others)
+
+
+def _scored_texts(tasks: Iterable[UserTask]) -> set[str]:
+    links = chain.from_iterable(task.links for task in tasks)
+    return {fold_text(text[:_MAX_CHARACTERS]) for texts in links for text in texts}
 
 
 def read_corpus(

@@ -176,7 +176,7 @@ class Adaptation(Result):
         lines = [self.summary]
         for each in self.comparisons:
             if each.task != self.verdict.task:
-                lines.append(f"  also {each.task} ({each.metric}): {each.difference:+.2f} over {each.against}")
+                lines.append(f"  also {each.task} ({each.metric}): {each} over {each.against}")
         kept = "the adapted model" if self.helped else "the present model, unchanged"
         lines.append(f"{self.output}/model holds {kept}; {self.output}/arms.png shows the arms.")
         return "\n".join(lines)

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
+from simcse_hf.evaluation.user_tasks import name_general_tasks
 from simcse_hf.training.adaptation import adaptation as adapt_module
 from simcse_hf.training.adaptation import arms as arms_module
 from simcse_hf.training.adaptation import verdict as verdict_module
@@ -112,8 +113,9 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
     assert {sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]} == {4}
     assert [stage["method"] for stage in result["chosen"]["stages"]] == ["mlm", "labels"]
-    assert [each["against"] for each in result["comparisons"]] == [START, CONTROL]
-    assert [each["verdict"] for each in result["comparisons"]] == ["gain", "no gain"]
+    on_pairs = [each for each in result["comparisons"] if each["task"] == "pairs"]
+    assert [each["against"] for each in on_pairs] == [START, CONTROL]
+    assert [each["verdict"] for each in on_pairs] == ["gain", "no gain"]
     assert "gain: +1.50 [+0.50, +2.50] on pairs" in result["summary"]
     assert "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels" in result["summary"]
 
@@ -220,6 +222,7 @@ def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     result = run(arms=("untrained",))
     dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
     assert dev and held_out and not dev & held_out
+    seen = [task for task in seen if task.source.endswith(("part 1", "part 2"))]  # and not the general tasks
     first = next(n for n, task in enumerate(seen) if task.source.endswith("part 2"))
     assert all(task.source.endswith("part 2") for task in seen[first:]) and first >= len(result["arms"])
 
@@ -236,6 +239,52 @@ def test_training_reads_no_text_that_a_task_scores(run, settings, tmp_path, monk
     monkeypatch.setattr(adapt_module, "train_stage", train)
     run(labels=(str(tmp_path / "labels.csv"),), arms=("labels",))
     assert "text 7" in read[0] and leaked not in read[0].lower()
+
+
+@pytest.fixture
+def general(tmp_path):
+    """A file of scored pairs that share no text with the other files."""
+    rows = zip(sentences(40, 11), sentences(40, 12), [n % 6 for n in range(40)], strict=True)
+    return str(write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows))
+
+
+def test_the_verdict_says_what_the_chosen_arm_changes_on_general_tasks(settings, monkeypatch, general, tmp_path):
+    prefer(monkeypatch, CONTROL)
+    monkeypatch.setattr(adapt_module, "remove", lambda path: None)  # the models of the arms
+    result = adapt(**settings | {"arms": (CONTROL,), "general": [general], "steps": 20})
+    task = name_general_tasks([general])["sts"]
+    models = [tmp_path / "start", *(tmp_path / f"out/search/{CONTROL}-{seed}" for seed in (43, 44))]
+    before, *after = [task.evaluate(SimCSE(model, device="cpu")).metrics["spearman"] for model in models]
+    _, change = result.comparisons
+    assert (change.task, change.units, change.against) == ("general sts", 40, START)
+    assert (change.before, change.after) == pytest.approx((before, sum(after) / 2), abs=1e-3)
+    low, high = change.interval
+    assert low < change.difference < high
+    assert f"also general sts (spearman): {change} over present" in str(result)
+
+
+def test_the_card_of_an_adapted_model_says_what_it_forgot(run, monkeypatch, general, tmp_path):
+    judged(monkeypatch, 0.5)
+    prefer(monkeypatch, CONTROL)
+    run(arms=(CONTROL,), general=[general])
+    assert "| general sts | spearman | present |" in (tmp_path / "out/model/README.md").read_text()
+
+
+def test_the_dev_set_of_the_sample_is_the_general_task_if_none_is_named(run):
+    change = run(arms=("untrained",))["comparisons"][-1]
+    assert (change["task"], change["units"]) == ("general sts", 1000)
+
+
+def test_training_reads_no_text_of_a_general_task_and_one_of_the_task_is_reported(
+    run, settings, monkeypatch, general, tmp_path, caplog
+):
+    rows = zip([sentences(120)[0], sentences(120, 1)[0]] * 2, sentences(4, 12), [1, 2, 3, 4], strict=True)
+    write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows)
+    read = []
+    monkeypatch.setattr(adapt_module, "write_rows", lambda rows, path: read.extend(row["text"] for row in rows))
+    run(arms=("untrained",), general=[general])
+    assert len(read) >= 119 and sentences(120)[0] not in read
+    assert "1 of 6 texts of the general tasks are also texts of --task" in caplog.text
 
 
 def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):
@@ -296,7 +345,14 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, chan
 
 
 @pytest.mark.parametrize(
-    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"task": ["pairs=nosuch.csv"]}]
+    "missing",
+    [
+        {"corpus": "nosuch.csv"},
+        {"labels": ["nosuch.csv"]},
+        {"task": ["pairs=nosuch.csv"]},
+        {"general": ["nosuch.csv"]},
+        {"general": ["pairs=nosuch.csv"]},
+    ],
 )
 def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
     record = write(tmp_path / "out/search/record.json", ["{}"])

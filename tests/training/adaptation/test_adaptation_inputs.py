@@ -44,7 +44,7 @@ def test_rows_after_the_limit_are_not_read_and_that_is_said(tmp_path, texts, mon
 def test_texts_that_a_task_scores_are_left_out_and_counted(tmp_path, texts, caplog):
     rows = [f"{texts[n]},{texts[n + 50]},{n % 2}" for n in range(16)]
     file = write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
-    *_, scored = read_tasks([f"pairs={file}"])
+    *_, scored = read_tasks([f"pairs={file}"], {})
     path = write(tmp_path / "texts.txt", [text.upper() for text in texts])
     read, described = read_corpus(path, scored)
     assert len(read) == 68 and described["overlap"] == 32
