@@ -30,6 +30,7 @@ BENCHMARKS = {
     "label_poolers": "a head or mean pooling for embeddings that learn from classes",
     "equal_texts": "pairs with repeated anchors: masked, or never in one batch",
     "negatives": "a row's own negatives and the terms of Qwen3-Embedding, against those of the batch",
+    "several_labels": "texts with several labels: all of them, or the first one alone",
     "adapt_verdicts": "how often adapt says gain where arms differ by chance",
     "postprocessing": "what whitening and flow do to the STS scores",
     "interval_coverage": "how often the intervals hold the true value, by simulation",

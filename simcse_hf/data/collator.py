@@ -85,8 +85,8 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, and the
-            `vectors`.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)` or, of
+            lists, `(batch, most numbers)` with -100 where a row has fewer, and the `vectors`.
 
         Raises:
             ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
@@ -130,8 +130,9 @@ class ContrastiveCollator:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
-                values = [torch.as_tensor(row[name]) for row in rows]  # one of a row, or one of each candidate
-                batch[f"{name}s"] = pad_sequence(values, True) if values[0].dim() else torch.stack(values)
+                cells = [torch.as_tensor(row[name]) for row in rows]
+                is_ragged = cells[0].dim() > 0
+                batch[f"{name}s"] = pad_sequence(cells, True, ABSENT) if is_ragged else torch.stack(cells)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

@@ -38,6 +38,7 @@ class Source:
         seed (`int`, *optional*, defaults to `0`): Seed of that draw.
         nli_sampling (`str`, *optional*, defaults to `"pairs"`): What a row of labelled pairs holds; see
             [`build_nli_groups`].
+        label_separator (`str`, *optional*): What stands between several class labels in a cell.
     """
 
     data: TextSource
@@ -49,6 +50,7 @@ class Source:
     window: int = 0
     seed: int = 0
     nli_sampling: str = "pairs"
+    label_separator: str | None = None
 
     @property
     def path(self) -> str | Path | None:
@@ -145,7 +147,13 @@ def read_lists(source: Source) -> Dataset:
 
 def read_classes(source: Source) -> Dataset:
     """Read texts with class labels, or anchors with lists of positives; see [`load_class_rows`]."""
-    return load_class_rows(source.data, columns=source.columns, max_rows=source.limit, name=source.name)
+    return load_class_rows(
+        source.data,
+        columns=source.columns,
+        max_rows=source.limit,
+        name=source.name,
+        label_separator=source.label_separator,
+    )
 
 
 def read_spans(source: Source) -> Dataset | Iterator[list[str]]:

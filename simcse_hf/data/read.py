@@ -40,6 +40,7 @@ from .columns import (
     class_columns,
     find_parts,
     first_few,
+    is_list,
     order_decides,
     part_of,
     plain,
@@ -496,22 +497,25 @@ def load_class_rows(
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,
     name: str | None = None,
+    label_separator: str | None = None,
 ) -> Dataset:
     """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
 
     The columns are one of texts and one of labels (`label`, `category`, `class` or `intent`); or anchors, positives
-    and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists.
+    and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists: a text may have
+    several labels.
 
     Args:
         source (`Any`): See [`load_text_dataset`].
         columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
         max_rows (`int`, *optional*): Number of rows to read.
         name (`str`, *optional*): What messages call rows in memory. Defaults to what they are.
+        label_separator (`str`, *optional*): What stands between several labels in a cell.
 
     Returns:
-        `datasets.Dataset`: The columns `sent0` and `label`, an integer; or `texts`, the anchor with its positives and
-            hard negatives, and `relations`, 0 for a positive and 2 for a hard negative. Texts whose class has no
-            other text are left out, with a warning.
+        `datasets.Dataset`: The columns `sent0` and `label`, an integer, or a list of them where a text has several; or
+            `texts`, the anchor with its positives and hard negatives, and `relations`, 0 for a positive and 2 for a
+            hard negative. Labels of one text, and texts without another label, are left out, with a warning.
 
     Raises:
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
@@ -525,7 +529,7 @@ def load_class_rows(
             return table.source
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
-        return _labelled_texts(table, chosen, max_rows)
+        return _labelled_texts(table, chosen, max_rows, label_separator)
     [cleaner] = table_cleaners([table], columns)
     if len(cleaner.columns) < 2:
         advice = f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}."
@@ -553,15 +557,18 @@ def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
         return False
 
 
-def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:
+def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None, separator: str | None) -> Dataset:
     def named(columns: Sequence[str]) -> Iterator[Row]:
-        for number, (text, label) in table.rows(columns):
-            yield number, (text, name_of_class(label, table.at(number)))
+        for number, (text, cell) in table.rows(columns):
+            yield number, (text, names_of_classes(cell, table.at(number), separator))
 
     cleaner = RowCleaner(replace(table, rows=named), chosen, width=2)
-    rows: list = list(chain.from_iterable(cleaner.read(max_rows)))
+    rows: list = []
+    for labelled in filter(None, cleaner.read(max_rows)):  # a row for each label of a text
+        rows.append((labelled[0][0], [label for _, label in labelled]))
+    cleaner.kept = len(rows)
     cleaner.log()
-    counts = Counter(label for _, label in rows)
+    counts = Counter(chain.from_iterable(names for _, names in rows))
     classes = sorted(label for label, count in counts.items() if count > 1)
     found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
     logger.info(f"{found}.")
@@ -576,17 +583,42 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
             f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
         )
     numbers = {label: number for number, label in enumerate(classes)}
-    kept = [(text, numbers[label]) for text, label in rows if label in numbers]
-    texts, labels = zip(*kept, strict=True)
+    texts = []
+    labels: list = []
+    for text, names in rows:
+        known = [numbers[label] for label in names if label in numbers]
+        if known:
+            texts.append(text)
+            labels.append(known)
+    if max(map(len, labels)) == 1:
+        labels = list(chain.from_iterable(labels))
     dataset = Dataset.from_dict({"sent0": texts, LABEL: labels})
     RESOLVED.add(dataset._fingerprint)
     return dataset
 
 
+def names_of_classes(cell: object, where: str, separator: str | None) -> list[str]:
+    """Return the names of the classes in a cell, each once: a list, or a text with a separator between them.
+
+    Args:
+        cell (`object`): The cell; several labels are a list.
+        where (`str`): The place of the row, for messages.
+        separator (`str`, *optional*): What stands between several labels in a text.
+
+    Returns:
+        `list[str]`: The names without white space around them, in their order; none for an empty cell.
+    """
+    labels = cell if is_list(cell) else [cell]
+    if separator and isinstance(cell, str):
+        labels = cell.split(separator)
+    names = [(name_of_class(label, where) or "").strip() for label in labels]
+    return list(dict.fromkeys(filter(None, names)))
+
+
 def name_of_class(label: object, where: str) -> str | None:
-    """Return the name of a class, `None` for a missing label; refuse several labels of one text."""
+    """Return the name of a class, `None` for a missing label; refuse what is no name or number."""
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats
     if label is not None and not isinstance(label, (str, int, float)):
-        raise ValueError(f"{where}: the label is {label!r}, and a text has one label. Write one name or number.")
+        raise ValueError(f"{where}: the label is {label!r}, which is one label of no text. Write a name or number.")
     return None if label is None else str(label)

@@ -86,26 +86,39 @@ class ClassSampler(PermutedSampler):
     So a batch of even size holds at least two rows of each class that is in it. An epoch draws each row once, but of a
     class with an odd number of rows it leaves out one, which is another one in another epoch.
 
+    A row of several classes stands for one of them in an epoch, which is drawn. All epochs have as many pairs as the
+    first one: where an epoch finds fewer, its last pairs are those of the first.
+
     Args:
-        labels (`np.ndarray`): The class of each row, an integer.
+        labels (`Sequence`): The class of each row, an integer, or a list of its classes.
         seed (`int`): Chooses the orders.
     """
 
-    def __init__(self, labels: np.ndarray, seed: int) -> None:
-        by_class = np.argsort(labels, kind="stable")
-        changes = np.flatnonzero(np.diff(labels[by_class]))
-        self.classes = np.split(by_class, changes + 1)
-        super().__init__(2 * sum(len(rows) // 2 for rows in self.classes), seed)
+    def __init__(self, labels: Sequence, seed: int) -> None:
+        self.labels = [np.atleast_1d(classes) for classes in labels]
+        self.counts = np.array([len(classes) for classes in self.labels])
+        self.first = self._pairs(np.random.default_rng((seed, 0)))
+        super().__init__(self.first.size, seed)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
+        pairs = self._pairs(rng)
+        return np.concatenate([pairs, self.first[len(pairs) :]])[: len(self.first)].ravel()
+
+    def _pairs(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the pairs of an epoch, of shape `(pairs, 2)`."""
+        several = self.counts.max() > 1
+        places = rng.integers(self.counts) if several else np.zeros_like(self.counts)
+        labels = np.array([classes[place] for classes, place in zip(self.labels, places, strict=True)])
+        by_class = np.argsort(labels, kind="stable")
+        changes = np.flatnonzero(np.diff(labels[by_class]))
         pairs = []
-        for rows in self.classes:
+        for rows in np.split(by_class, changes + 1):
             drawn = rng.permutation(rows)
             pairs.append(drawn[: len(rows) // 2 * 2].reshape(-1, 2))
-        order = np.concatenate(pairs)
-        rng.shuffle(order)
-        return order.ravel()
+        drawn_pairs = np.concatenate(pairs)
+        rng.shuffle(drawn_pairs)
+        return drawn_pairs
 
 
 class NoDuplicatesSampler(PermutedSampler):

@@ -212,6 +212,23 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
+def counted_macro_f1(assigned: ndarray, labels: ndarray, counts: ndarray) -> ndarray:
+    """Compute the mean F1 of labels within samples that hold each row `counts[:, i]` times.
+
+    Args:
+        assigned (`numpy.ndarray`): Whether a row was given each label, of shape `(n, labels)`.
+        labels (`numpy.ndarray`): Whether it has the label, of shape `(n, labels)`.
+        counts (`numpy.ndarray`): How often each row occurs in each sample, of shape `(samples, n)`.
+
+    Returns:
+        `numpy.ndarray`: Means over the labels that a row of the sample has, of shape `(samples,)`.
+    """
+    has_label = counts @ labels
+    right = counts @ (assigned & labels)
+    f1 = 2 * right / np.maximum(has_label + counts @ assigned, 1)
+    return np.mean(f1, axis=1, where=has_label > 0)
+
+
 def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
@@ -310,9 +327,9 @@ def resampled_scores(
     Args:
         systems (`list[Parts]`): For each system, the task's entry of `Evaluation.scores`: for each subset or split,
             the array `gold` and what is scored: `predicted` scores, `correct` answers or the `value` of each example
-            (accuracy or mean), the `similarity` of pairs (average precision), or `clusters` (V-measure). All systems
-            have the examples in the same order. Examples of one `group` share texts and are drawn together; see
-            [`groups_to_draw`].
+            (accuracy or mean), the `similarity` of pairs (average precision), `clusters` (V-measure), or `assigned`
+            and true `labels` (macro-F1). All systems have the examples in the same order. Examples of one `group`
+            share texts and are drawn together; see [`groups_to_draw`].
         protocol (`Protocol`, *optional*): Its aggregation and metric decide how `predicted` scores are scored.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         random (`numpy.random.Generator`, *optional*): Random generator. The default has the seed 0.
@@ -352,6 +369,8 @@ def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
     part = parts[0]
     if "similarity" in part:
         return counted_average_precision(part["similarity"], part["gold"], counts[0])
+    if "assigned" in part:
+        return counted_macro_f1(part["assigned"], part["labels"], counts[0])
     if "clusters" in part:
         of_columns = [counted_v_measure(column, part["gold"], counts[0]) for column in part["clusters"].T]
         return np.mean(of_columns, axis=0)

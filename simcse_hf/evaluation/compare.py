@@ -30,7 +30,7 @@ from .report import (
     write_results,
 )
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_once
-from .user_tasks import UserTask
+from .user_tasks import UserTask, name_tasks
 
 
 class Difference(TypedDict):
@@ -147,6 +147,7 @@ def compare(
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
+    label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
@@ -177,6 +178,7 @@ def compare(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
         aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
@@ -229,7 +231,9 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
+    user_tasks = name_tasks(task, label_separator).values()
+    scored_pairs = map(read_scored_pairs, pairs)
+    data = read_tasks(tasks, data_dir, protocol, scored_pairs, user_tasks=user_tasks, task_set=task_set)
     if KEYWORDS in given:
         check_keywords(data)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None

@@ -141,6 +141,7 @@ def evaluate(
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
+    label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
@@ -168,6 +169,7 @@ def evaluate(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
         aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
@@ -210,7 +212,7 @@ def evaluate(
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
-    named = name_tasks(task)
+    named = name_tasks(task, label_separator)
     precision = read_goal(threshold, named)
 
     # 2. Score the model
@@ -246,8 +248,7 @@ def evaluate(
         if output is not None:
             write_results(output, evaluation.to_dict(), evaluation.scores)
     if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
-        path = write_threshold(encoder, evaluation.threshold)
-        evaluation = replace(evaluation, threshold_file=str(path))
+        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder, evaluation.threshold)))
     return evaluation
 
 

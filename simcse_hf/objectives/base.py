@@ -99,9 +99,10 @@ class EncodedBatch:
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
             `(batch, num_sentences - 1)` (how a sentence after the first relates to it: 0 entailment, 1 neutral,
             2 contradiction, -100 if the row has fewer sentences), `text_ids` of shape `(batch, num_sentences)`, equal
-            for equal texts, `scores` of pairs and `labels` of classes, of shape `(batch,)`, `dataset`, numbers on the
-            host that say which data set of several the rows come from, and `teacher` and `guide`, the unit vectors of
-            frozen models, of shape `(batch, num_sentences, dim of the frozen models)`.
+            for equal texts, `scores` of pairs and `labels` of classes, of shape `(batch,)`, or
+            `(batch, most labels)` with -100 where a text has fewer than others, `dataset`, numbers on the host that
+            say which data set of several the rows come from, and `teacher` and `guide`, the unit vectors of frozen
+            models, of shape `(batch, num_sentences, dim of the frozen models)`.
         model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
             model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.

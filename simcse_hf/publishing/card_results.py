@@ -25,8 +25,8 @@ _TASK_TYPES = {
 }
 #: Endings of the dev scores that a card shows.
 DEV_METRICS = tuple(
-    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
-    "_recall@100".split()
+    "_spearman _pearson _alignment _uniformity _accuracy _macro_f1 _v_measure _average_precision _map _ndcg@10 "
+    "_mrr@10 _recall@100".split()
 )
 
 

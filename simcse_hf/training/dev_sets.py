@@ -282,7 +282,10 @@ class TasksEvalCallback(DevSetCallback):
 
 
 def make_dev_sets(
-    dev_set: Any, dev_tasks: Sequence[Any] | None, general: Sequence[str | UserTask] = ()
+    dev_set: Any,
+    dev_tasks: Sequence[Any] | None,
+    general: Sequence[str | UserTask] = (),
+    label_separator: str | None = None,
 ) -> list[DevSetCallback]:
     """Make the callbacks of a trainer's dev sets.
 
@@ -291,6 +294,7 @@ def make_dev_sets(
         dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
             kind is named after its kind in the metrics, and any other one also after its file.
         general (`Sequence`, *optional*): General tasks, as in [`~user_tasks.name_general_tasks`].
+        label_separator (`str`, *optional*): What stands between several labels in a cell of a task.
 
     Returns:
         `list[DevSetCallback]`: One for the scored pairs, one for all tasks, and one for all general tasks, if there
@@ -307,11 +311,12 @@ def make_dev_sets(
         if isinstance(tasks, str):
             raise ValueError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
     if dev_tasks:
-        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks)))
+        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks, label_separator)))
     if general:
         if not callbacks:
             raise ValueError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")
-        named = {f"general_{name}": task for name, task in name_general_tasks(general).items()}
+        tasks_by_name = name_general_tasks(general, label_separator)
+        named = {f"general_{name}": task for name, task in tasks_by_name.items()}
         chooses = {text for dev_set in callbacks for text in dev_set.texts}
         callbacks.append(TasksEvalCallback(named, "general"))
         callbacks[-1].warn_of_shared(chooses, "also dev texts, which choose the checkpoint")

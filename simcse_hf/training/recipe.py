@@ -212,7 +212,7 @@ class Recipe:
         args = decided.training
         given = None if args.datasets is None else args.tables
         texts = named_texts(data, given, supervised=self.command == "sup")
-        dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general)
+        dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)
         # 2. The run is decided, once. What the tables of data sets say about files is not for the Trainer.
         tables = {}
         for name, own in args.tables.items():
@@ -401,7 +401,14 @@ def named_texts(
         if (data.train_file is None) == (data.dataset_name is None):
             raise ValueError("name the training texts with either --train_file or --dataset_name")
         path = str(data.train_file or data.dataset_name)
-        return Source(path, data.columns, data.max_train_samples, supervised, streams=data.streaming)
+        return Source(
+            path,
+            data.columns,
+            data.max_train_samples,
+            supervised,
+            streams=data.streaming,
+            label_separator=data.label_separator,
+        )
     if not tables:
         raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
     if data.train_file or data.dataset_name or data.columns or data.streaming:
@@ -413,5 +420,7 @@ def named_texts(
         if ("train_file" in own) == ("dataset_name" in own):
             raise ValueError(f"data set {name!r}: name the training texts with either train_file or dataset_name")
         path = own.get("train_file") or own["dataset_name"]
-        sources[name] = Source(path, own.get("columns"), own.get("max_train_samples"))
+        sources[name] = Source(
+            path, own.get("columns"), own.get("max_train_samples"), label_separator=data.label_separator
+        )
     return sources

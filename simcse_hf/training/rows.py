@@ -191,7 +191,7 @@ class Rows:
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
         if has_classes and isinstance(self.known, Dataset) and not self.vectors:
-            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
+            return ClassSampler(self.known.with_format(None)[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
 
     @cached_property

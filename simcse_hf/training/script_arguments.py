@@ -129,6 +129,9 @@ class DataArguments:
         None, "Training texts on the hub: the name of a data set, name:split or name:config:split; default: train."
     )
     columns: list[str] | None = option(None, "Text columns in the order anchor, positive, hard negatives.")
+    label_separator: str | None = option(
+        None, 'What stands between several labels of a text in a cell, such as ";"; also in --dev_task.'
+    )
     streaming: bool = option(
         False,
         "Read the training texts while training, without caching them; needs --max_steps. For texts that "

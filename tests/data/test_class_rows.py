@@ -39,6 +39,46 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
     assert load_class_rows(rows) is rows and is_labelled(str(path)) and not is_labelled(str(path), columns=["a", "b"])
 
 
+SEVERAL = {
+    "text": ["a", "b", "c", "d", "e", "f"],
+    "label": [["x", "y", "x"], ["y"], ["x", "z"], ["z", " y "], [], ["w"]],
+}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv", "memory"])
+def test_a_text_may_have_several_labels(form, tmp_path, caplog):
+    """Each label counts once; a text without one, and a label of one text, are left out and counted."""
+    path = tmp_path / f"several.{form}"
+    separator = None
+    source = str(path)
+    if form == "jsonl":
+        Dataset.from_dict(SEVERAL).to_json(path)
+    elif form == "parquet":
+        Dataset.from_dict(SEVERAL).to_parquet(path)
+    elif form == "csv":
+        separator = ";"
+        cells = [f"{text},{'; '.join(labels)}" for text, labels in zip(*SEVERAL.values(), strict=True)]
+        path.write_text("\n".join(["text,label", *cells]) + "\n")
+    else:
+        source = Dataset.from_dict(SEVERAL)
+    rows = load_class_rows(source, label_separator=separator)
+    assert rows.to_dict() == {"sent0": ["a", "b", "c", "d"], "label": [[0, 1], [1], [0, 2], [2, 1]]}
+    assert "1 of 6 rows dropped for an empty cell" in caplog.text
+    assert "of which 1 have one text. It has no positive and is left out: 'w'" in caplog.text
+
+
+def test_lists_of_one_label_are_labels():
+    rows = load_class_rows({"text": ["a", "b", "c", "d"], "label": [["x"], ["y"], ["x"], ["y"]]})
+    assert rows["label"][:] == [0, 1, 0, 1]
+
+
+def test_a_cell_without_the_separator_is_one_label(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("text,label\na,x;y\nb,x;y\nc,z\nd,z\n")
+    assert load_class_rows(str(path))["label"][:] == [0, 0, 1, 1]
+    assert load_class_rows(str(path), label_separator=";")["label"][:] == [[0, 1], [0, 1], [2], [2]]
+
+
 def test_labels_of_a_dataset_may_be_numbers():
     columns = {"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 1]}
     rows = load_class_rows(Dataset.from_dict(columns).cast_column("label", ClassLabel(names=["x", "y"])))

@@ -144,6 +144,25 @@ def test_an_epoch_of_classes_draws_no_row_twice(twelve_orders):
         assert len(order) == len(set(order)) == 20
 
 
+SEVERAL = [[0], [0, 1], [1, 2], [2], [2, 0], [1], [0, 1, 2], [3, 1], [3]]
+
+
+def test_each_pair_of_rows_of_several_classes_shares_one():
+    sampler = ClassSampler(SEVERAL, seed=0)
+    seen = set()
+    for _ in range(12):
+        order = list(sampler)
+        assert len(order) == len(sampler) and len(sampler) % 2 == 0
+        for one, other in zip(order[::2], order[1::2], strict=True):
+            assert one != other and set(SEVERAL[one]) & set(SEVERAL[other])
+        seen.update(order)
+    assert seen == set(range(len(SEVERAL))), "no row is left out of all epochs"
+
+
+def test_rows_of_one_class_each_have_the_same_order_as_a_list():
+    assert list(ClassSampler(SHUFFLED_LABELS, 3)) == list(ClassSampler([[label] for label in SHUFFLED_LABELS], 3))
+
+
 def test_a_batch_holds_two_rows_of_each_of_its_classes(twelve_orders):
     for order in twelve_orders:
         for start in range(0, len(order), 6):

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
-from simcse_hf.objectives.base import named_losses
+from simcse_hf.objectives.base import ABSENT, named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -31,6 +31,8 @@ RELATIONS = {
     "no positive at all": [[1], [2], [1, 2], [2]],
     "one row each": [[0, 2], [0]],
 }
+#: Labels of the texts, of which the second process has one each.
+SEVERAL_LABELS = "several labels"
 SIMCSE = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.3}
 LABELLED = [("softmax", {}), ("softmax", {"augment": True}), ("supcon", {}), ("softmax:0.7+supcon:0.3", {})]
 #: Name of the objective, its settings and options, and sentences in a row (or the relations).
@@ -65,6 +67,7 @@ CASES = [
     ],
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
+    ("class_labels", {}, SEVERAL_LABELS),
     *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
     *[("simcse", {"negatives": n}, RELATIONS["other numbers of hypotheses"]) for n in ("own", "batch+documents")],
 ]
@@ -80,6 +83,9 @@ def test_every_objective_has_a_line_in_the_tables_above():
 
 def batch_of(columns, dtype=torch.float64):
     """Vectors of the sentences and everything that some objective reads beside them."""
+    if columns == SEVERAL_LABELS:
+        labels = torch.tensor([[0, 1], [1, ABSENT], [2, 0], [1, ABSENT], [2, ABSENT], [0, ABSENT]])
+        return batch_of(2, dtype) | {"labels": labels}
     if isinstance(columns, list):
         batch = embedded(columns, WIDTH)
         vectors = batch.embeddings.detach().to(dtype)
@@ -103,6 +109,8 @@ def share(batch, rank):
     """The rows of a process, with as many columns as its longest row."""
     rows = len(batch["vectors"]) // PROCESSES
     mine = {name: x[rank * rows : (rank + 1) * rows] for name, x in batch.items()}
+    if mine.get("labels", torch.empty(0)).dim() == 2:
+        mine["labels"] = mine["labels"][:, : int((mine["labels"] >= 0).sum(1).max())]
     if "relations" in mine:
         width = int((mine["relations"] >= 0).sum(1).max())
         mine = {name: x[:, : width + (name != "relations")] for name, x in mine.items()}

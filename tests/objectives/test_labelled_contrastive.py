@@ -344,6 +344,46 @@ def test_class_labels_equal_the_equation(classes, similarity):
     assert_same(class_labels(similarity)(batch), slow, vectors)
 
 
+def slow_loss_of_several_labels(vectors, sets, temperature=0.3):
+    """MulSupCon: the mean over all pairs of an anchor and one of its labels that another text has."""
+    losses = []
+    for i, anchor in enumerate(vectors):
+        scores = {j: cosine(anchor, other) / temperature for j, other in enumerate(vectors) if j != i}
+        total = torch.stack(list(scores.values())).logsumexp(0)
+        for label in sets[i]:
+            positives = [score for j, score in scores.items() if label in sets[j]]
+            if positives:
+                losses.append(sum(total - score for score in positives) / len(positives))
+    return sum(losses) / len(losses)
+
+
+def padded(sets):
+    width = max(map(len, sets))
+    return torch.tensor([[*labels] + [ABSENT] * (width - len(labels)) for labels in sets])
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        pytest.param([[0, 1], [1], [0, 1, 2], [2], [3]], id="other numbers of labels"),
+        pytest.param([[0, 1], [0, 1], [1, 0], [2]], id="equal sets"),
+        pytest.param([[0], [], [0], [1, 2]], id="a text without labels"),
+        pytest.param([[5, 4], [4, 6], [7], [8]], id="labels of one text"),
+    ],
+)
+def test_several_labels_of_a_text_equal_the_equation(sets):
+    vectors = torch.randn(len(sets), 1, 5, dtype=torch.float64, requires_grad=True)
+    loss = class_labels()(EncodedBatch(vectors, {"labels": padded(sets)}))
+    assert_same(loss, slow_loss_of_several_labels(vectors[:, 0], sets), vectors)
+
+
+def test_one_label_of_each_text_is_the_same_in_a_list():
+    vectors = torch.randn(6, 1, 5, dtype=torch.float64)
+    classes = torch.tensor([0, 1, 0, 1, 1, 2])
+    alone, listed = (class_labels()(EncodedBatch(vectors, {"labels": x})) for x in (classes, classes[:, None]))
+    assert alone.item() == listed.item()
+
+
 def test_every_positive_of_an_anchor_counts_and_equal_anchors_are_one_class():
     """Rows a: p p, b: p n, a: p; the second positive of the first row and the hard negative are nobody's class."""
     vectors = torch.randn(3, 3, 5, dtype=torch.float64, requires_grad=True)

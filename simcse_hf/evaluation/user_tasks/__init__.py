@@ -18,12 +18,13 @@ __all__ = [
 KINDS = ("classification", "nearest", "clustering", "pairs", "reranking", "retrieval")
 
 
-def read_task(kind: str, path: str | Path) -> UserTask:
+def read_task(kind: str, path: str | Path, label_separator: str | None = None) -> UserTask:
     """Read a task from a file or folder.
 
     Args:
         kind (`str`): Kind of task, one of `KINDS`.
         path (`str | Path`): The file or folder; `docs/evaluation.md` describes the layout of each kind.
+        label_separator (`str`, *optional*): What stands between several labels in a cell of labelled texts.
 
     Returns:
         [`UserTask`]: The task.
@@ -49,10 +50,14 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
     from . import labelled, ranking  # scikit-learn takes a second to import
 
-    readers: dict[str, Callable[[Path], UserTask]] = {
+    of_labels: dict[str, Callable[[Path, str | None], UserTask]] = {
         "classification": labelled.read_classification,
         "nearest": labelled.read_nearest,
         "clustering": labelled.read_clustering,
+    }
+    if kind in of_labels:
+        return of_labels[kind](path, label_separator)
+    readers: dict[str, Callable[[Path], UserTask]] = {
         "pairs": ranking.read_pairs,
         "reranking": ranking.read_reranking,
         "retrieval": ranking.read_retrieval,
@@ -60,7 +65,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     return readers[kind](path)
 
 
-def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
+def name_tasks(tasks: Iterable[str | UserTask], label_separator: str | None = None) -> dict[str, UserTask]:
     """Read tasks, and name them as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
@@ -68,6 +73,7 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
 
     Args:
         tasks (`Iterable[str | UserTask]`): The tasks, or words such as `"classification=dev.csv"`.
+        label_separator (`str`, *optional*): See [`read_task`].
 
     Returns:
         `dict[str, UserTask]`: The tasks by name.
@@ -81,7 +87,7 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
             kind, _, path = task.partition("=")
             if not path:
                 raise ValueError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
-            task = read_task(kind, path)
+            task = read_task(kind, path, label_separator)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
@@ -89,11 +95,12 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
     return named
 
 
-def name_general_tasks(tasks: Sequence[str | UserTask]) -> dict[str, UserTask]:
+def name_general_tasks(tasks: Sequence[str | UserTask], label_separator: str | None = None) -> dict[str, UserTask]:
     """Read the tasks on which `--general` says what was forgotten, and name them as [`name_tasks`] does.
 
     Args:
         tasks (`Sequence[str | UserTask]`): As there; a word without `=` names scored pairs, as that of a dev set does.
+        label_separator (`str`, *optional*): See [`read_task`].
 
     Returns:
         `dict[str, UserTask]`: The tasks by name; that of the first scored pairs is `sts`.
@@ -108,4 +115,4 @@ def name_general_tasks(tasks: Sequence[str | UserTask]) -> dict[str, UserTask]:
         if isinstance(task, str) and "=" not in task:
             task = read_pairs(Path(task), ScoredPairsTask)
         read.append(task)
-    return name_tasks(read)
+    return name_tasks(read, label_separator)

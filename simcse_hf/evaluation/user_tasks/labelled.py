@@ -8,17 +8,19 @@ from numpy import ndarray
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
-from ...data.columns import find_parts
-from ...data.read import name_of_class
+from ...data.columns import find_parts, is_list
+from ...data.read import names_of_classes
 from ...data.table import open_table
 from ...indexes.exact import unit_length
+from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
@@ -47,6 +49,9 @@ class LabelledTask(UserTask):
         self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
         self.roles = {None: [text for text, _ in self.rows]}
+        if isinstance(self.labels[0], tuple):
+            advice = "give each text one label, or use the kind classification"
+            raise ValueError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
         if len(set(self.labels)) < 2:
             raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 
@@ -112,32 +117,95 @@ class ClassificationTask(LabelledTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
-        texts, labels = zip(*self.rows, strict=True)
-        x = unit_length(embeddings(texts).astype(np.float32))
-        y = np.array(labels, dtype=object)
+        y = np.array([label for _, label in self.rows], dtype=object)
+        folds = StratifiedKFold(self.folds, shuffle=True, random_state=SEED)
+        linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
+        predicted, details = self._predict(embeddings, y, folds, linear)
+        correct = predicted == y[: len(self)]
+        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
+        return self._labelled_result(
+            {"accuracy": accuracy, "knn_accuracy": knn_accuracy}, "correct", correct[0], **details
+        )
+
+    def _predict(
+        self,
+        embeddings: SentenceEmbeddings,
+        y: ndarray,
+        folds: KFold | StratifiedKFold,
+        linear: LogisticRegression | OneVsRestClassifier,
+    ) -> tuple[ndarray, dict]:
+        """Return what the linear classifier and the nearest neighbours predict for the scored rows, and how."""
+        x = unit_length(embeddings([text for text, _ in self.rows]).astype(np.float32))
         if self.shared is None:
-            parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
-            fitted = f"stratified {self.folds}-fold cross-validation"
+            parts = folds.split(x, y)
+            kind = "stratified " if isinstance(folds, StratifiedKFold) else ""
+            fitted = f"{kind}{folds.n_splits}-fold cross-validation"
         else:
             scored, train = np.split(np.arange(len(x)), [len(self)])
             parts = [(train, scored)]
             fitted = f"fitted on {len(train)} training rows"
-        correct = np.empty((2, len(self)), dtype=bool)
+        predicted = np.empty((2, len(self), *y.shape[1:]), dtype=y.dtype)
         for train, held in parts:
-            linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
             nearest = KNeighborsClassifier(min(NEIGHBOURS, len(train)), metric="cosine", weights="distance")
             for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
                 model.fit(x[train], y[train])
-                correct[row, held] = model.predict(x[held]) == y[held]
-        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
-        return self._labelled_result(
-            {"accuracy": accuracy, "knn_accuracy": knn_accuracy},
-            "correct",
-            correct[0],
-            protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
-            f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
-            train_examples=None if self.shared is None else len(self.shared),
+                predicted[row, held] = model.predict(x[held])
+        protocol = (
+            f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
+            f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)"
         )
+        return predicted, {"protocol": protocol, "train_examples": None if self.shared is None else len(self.shared)}
+
+
+class SeveralLabelsTask(ClassificationTask):
+    """Predict the labels of a text, which may have any number of them, from its embedding.
+
+    Each label has a logistic regression of its own, with balanced weights, and a text gets the labels that have more
+    than half of the weight of its nearest neighbours. Without training rows there are five folds, which are not
+    stratified. The score is the mean of F1 over the labels of the scored rows. A text may have no label.
+
+    Args:
+        units (`list[tuple[str, tuple[str, ...]]]`): The scored rows.
+        shared (`list[tuple[str, tuple[str, ...]]]`, *optional*): The training rows.
+        source, name (`str`): See [`ClassificationTask`].
+
+    Raises:
+        ValueError: If there is no label, or one has no training row or, without training rows, a single row.
+    """
+
+    metric = "macro_f1"
+
+    def __post_init__(self) -> None:
+        self.rows = [*self.units, *(self.shared or [])]
+        self.links = [[text] for text, _ in self.units]
+        self.roles = {None: [text for text, _ in self.rows]}
+        self.labels = sorted({label for _, labels in self.units for label in labels})
+        counts = Counter(label for _, labels in self.shared or self.units for label in labels)
+        least = 2 if self.shared is None else 1
+        rare = [label for label in self.labels if counts[label] < least]
+        if rare or not self.labels:
+            found = f"{rare[0]!r} stands in {counts[rare[0]]}" if rare else "a label stands in none"
+            advice = f"each label of a scored row needs {least} to learn from"
+            raise ValueError(f"{self.source}: {found} of the rows with which classifiers are fitted: {advice}.")
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Fit the classifiers and compute their mean F1; see [`UserTask.score`]."""
+        y = np.array([[label in labels for label in self.labels] for _, labels in self.rows])
+        folds = KFold(min(FOLDS, len(self.rows)), shuffle=True, random_state=SEED)
+        linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE, class_weight="balanced")
+        predicted, details = self._predict(embeddings, y, folds, OneVsRestClassifier(linear))
+        gold = y[: len(self)]
+        once = np.ones((1, len(self)), dtype=int)
+        macro_f1, knn_macro_f1 = (100 * float(counted_macro_f1(each, gold, once)[0]) for each in predicted)
+        return self._result(
+            {"macro_f1": macro_f1, "knn_macro_f1": knn_macro_f1},
+            {"assigned": predicted[0], "labels": gold},
+            [(text, *labels) for text, labels in self.units],
+            labels=len(self.labels),
+            **details,
+        )
+
+    _divide = UserTask._divide
 
 
 class NearestTask(ClassificationTask):
@@ -196,9 +264,9 @@ class ClusteringTask(LabelledTask):
         )
 
 
-def read_classification(path: Path) -> ClassificationTask:
+def read_classification(path: Path, separator: str | None) -> ClassificationTask:
     """Read a classification task from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
-    rows, train = read_labelled_rows(path)
+    rows, train = read_labelled_rows(path, separator)
     known = {text for text, _ in train or []}
     shared = sum(text in known for text, _ in rows)
     if shared:
@@ -206,21 +274,22 @@ def read_classification(path: Path) -> ClassificationTask:
             f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
             "nearest neighbours."
         )
-    return ClassificationTask(str(path), short_name(path), rows, train)
+    has_several = isinstance(rows[0][1], tuple)
+    return (SeveralLabelsTask if has_several else ClassificationTask)(str(path), short_name(path), rows, train)
 
 
-def read_nearest(path: Path) -> NearestTask:
+def read_nearest(path: Path, separator: str | None) -> NearestTask:
     """Read a task of nearest texts from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
-    return NearestTask(str(path), short_name(path), *read_labelled_rows(path))
+    return NearestTask(str(path), short_name(path), *read_labelled_rows(path, separator))
 
 
-def read_clustering(path: Path) -> ClusteringTask:
+def read_clustering(path: Path, separator: str | None) -> ClusteringTask:
     """Read a clustering task from a table with the columns `text` and `label`; training rows are left out."""
-    rows, _ = read_labelled_rows(path)
+    rows, _ = read_labelled_rows(path, separator)
     return ClusteringTask(str(path), short_name(path), rows)
 
 
-def read_labelled_rows(path: Path) -> tuple:
+def read_labelled_rows(path: Path, separator: str | None) -> tuple:
     """Read the scored rows of a classification or clustering task, and its training rows if it has some.
 
     A folder holds `test.*` and possibly `train.*`. A table with a column `split` is divided by its values `train` and
@@ -228,9 +297,11 @@ def read_labelled_rows(path: Path) -> tuple:
 
     Args:
         path (`Path`): The file or folder.
+        separator (`str`, *optional*): What stands between several labels in a cell, if there may be several.
 
     Returns:
-        `tuple[list, list | None]`: The scored rows and the training rows, each a text and a label.
+        `tuple[list, list | None]`: The scored rows and the training rows, each a text and a label; or a text and a
+            tuple of any number of labels, if there is a separator or a cell is a list.
 
     Raises:
         ValueError: If a file or column is missing, a text or label is empty, or there are no rows.
@@ -240,6 +311,7 @@ def read_labelled_rows(path: Path) -> tuple:
         refusal = "the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead."
         files = {"test": file_of(path, "test", refusal), "train": file_of(path, "train")}
     splits: dict = {}
+    has_several = False
     for name, file in files.items():
         if file is None:
             continue
@@ -252,10 +324,13 @@ def read_labelled_rows(path: Path) -> tuple:
         relabelled = 0
         for where, (cell, *others) in table.parts(roles):
             text = checked_text(cell, where)
-            label, *split = [(name_of_class(other, where) or "").strip() for other in others]
-            if "" in (label, *split):
+            labels, *split = (names_of_classes(other, where, separator) for other in others)
+            is_listed = separator is not None or is_list(others[0])
+            has_several |= is_listed
+            if not (labels or is_listed) or [] in split:
                 raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
-            rows = splits.setdefault(split[0].lower() if split else name, {})
+            label = tuple(sorted(labels))
+            rows = splits.setdefault(split[0][0].lower() if split else name, {})
             if text in rows:
                 repeated += 1
                 relabelled += rows[text] != label
@@ -272,5 +347,7 @@ def read_labelled_rows(path: Path) -> tuple:
     unused = splits.keys() - {"train", "test"}
     if unused:
         logger.warning(f"{path}: rows of the split(s) {', '.join(sorted(unused))} are not used.")
+    if not has_several:
+        splits = {name: {text: label for text, (label,) in rows.items()} for name, rows in splits.items()}
     train = list(splits["train"].items()) if "train" in splits else None
     return list(splits["test"].items()), train

@@ -41,6 +41,7 @@ def supervised_contrastive(
     similarity: str,
     temperature: float,
     over_processes: bool,
+    weights: Tensor | None = None,
 ) -> Tensor:
     r"""Compute the supervised contrastive loss (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
 
@@ -53,6 +54,10 @@ def supervised_contrastive(
     the mean of s_ib - s_ip. So the gradient of a single positive stays accurate where the loss is nearly 0, as in
     [`InfoNCE`].
 
+    With `weights` w_ip in place of 1 / |P_i|, the mean is one over their sum W = sum_ip w_ip:
+
+        L = -1 / W sum_i sum_{p in P_i} w_ip log ( e^{s_ip} / sum_{a in A_i} e^{s_ia} )
+
     Args:
         anchors (`torch.Tensor`): The anchors of this process, of shape `(n, dim)`.
         candidates (`torch.Tensor`): The texts that they are compared with, of shape `(m, dim)`.
@@ -61,12 +66,12 @@ def supervised_contrastive(
         similarity (`str`): `"cosine"` or `"dot"`.
         temperature (`float`): What the similarities are divided by.
         over_processes (`bool`): Whether the mean is taken over the anchors of all processes.
+        weights (`torch.Tensor`, *optional*): w_ip, 0 where a candidate is no positive, of shape `(n, m)`.
 
     Returns:
         `torch.Tensor`: The mean of l_i over the anchors with a positive; 0, with a gradient of 0, if there are none.
     """
     positives = labels == POSITIVE
-    count = positives.sum(1)
     with no_autocast(anchors):
         normalize = similarity == "cosine"
         logits = as_full_precision(anchors, normalize) @ as_full_precision(candidates, normalize).T / temperature
@@ -75,12 +80,14 @@ def supervised_contrastive(
         best = logits.masked_fill(~positives, nothing).argmax(1, keepdim=True)
         differences = logits - logits.gather(1, best)
         others = differences.masked_fill((labels == ABSENT).scatter(1, best, True), nothing)
+        if weights is None:
+            weights = positives.to(logits.dtype) / positives.sum(1, keepdim=True).clamp(min=1)
+        total_weight = weights.sum(1)
         # Not the best one, whose difference is 0: its gradient would round.
-        worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0)
-        mean_of_worse = worse.sum(1) / count.clamp(min=1)
-        losses = F.softplus(others.logsumexp(1)) - mean_of_worse
-        total = losses.masked_fill(count == 0, 0.0).sum()
-    return mean_over_processes(total, (count > 0).sum(), over_processes)
+        worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0) * weights
+        losses = F.softplus(others.logsumexp(1)) * total_weight - worse.sum(1)
+        total = losses.masked_fill(total_weight == 0, 0.0).sum()
+    return mean_over_processes(total, total_weight.sum(), over_processes)
 
 
 class ClassLabels(Objective):
@@ -89,6 +96,14 @@ class ClassLabels(Objective):
     Every text of the global batch is an anchor. Its positives are all other texts of its class in the batch, and all
     texts of other classes are its negatives; see [`supervised_contrastive`]. The loss is the mean over the anchors
     that have a positive.
+
+    A text may have several labels Y_i, each of which is a class of its own (MulSupCon; Zhang and Wu, AAAI 2024). With
+    P_iy for the other texts with label y, the mean is one over all pairs of an anchor and a label with a positive:
+
+        L = mean_{i, y in Y_i} -1 / |P_iy| sum_{p in P_iy} log ( e^{s_ip} / sum_{a in A_i} e^{s_ia} )
+
+    So a positive has the weight sum_{y in Y_i and Y_p} 1 / |P_iy|: texts that share more and rarer labels are drawn
+    together more. A text that shares no label is a negative. With one label each, this is the loss above.
 
     Rows of an anchor with a list of positives are classes, too: the anchor and its positives are the texts of one
     class, to which rows with the same anchor text belong as well. Hard negatives belong to no class. They are
@@ -161,32 +176,41 @@ class ClassLabels(Objective):
         """Compute the loss of the global batch; see [`Objective.forward`].
 
         Args:
-            batch (`EncodedBatch`): The encoded batch, with `labels`, or with `relations` and `text_ids`.
+            batch (`EncodedBatch`): The encoded batch, with `labels`, of shape `(batch,)` or `(batch, most labels)`,
+                or with `relations` and `text_ids`.
 
         Returns:
             `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
         """
         if "labels" in batch.inputs:
-            classes = batch.inputs["labels"]
+            classes = batch.inputs["labels"].view(len(batch.embeddings), -1)
             relations = classes.new_full(batch.embeddings.shape[:2], POSITIVE)
         else:
-            classes = batch.text_ids[:, 0]
+            classes = batch.text_ids[:, :1]
             relations = F.pad(batch.inputs["relations"], (1, 0), value=POSITIVE)  # an anchor is of the class, too
         vectors, all_relations = gather_ragged(batch.embeddings, relations, self.training)
         width = all_relations.shape[1]
         all_relations = all_relations.flatten()
-        all_classes = gather_rows(classes, self.training).repeat_interleave(width)
+        missing = missing_columns(classes, self.training)
+        all_classes = gather_rows(classes, self.training, missing, ABSENT).repeat_interleave(width, 0)
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
         first = width * own_rows(classes, self.training)[:, None]
         place = torch.arange(relations.shape[1], device=first.device)
         own = (first + place).flatten()[:, None]
         is_member = all_relations == POSITIVE
-        is_positive = is_member[own] & is_member & (all_classes[own] == all_classes)
-        labels = torch.where(is_positive, POSITIVE, NEGATIVE)
+        # Of each label of each anchor: which candidates have it, too.
+        can_be = (is_member[own] & is_member).scatter(1, own, False)
+        anchor_classes = all_classes[own[:, 0]]
+        precision = torch.promote_types(vectors.dtype, torch.float32)
+        weights = torch.zeros(can_be.shape, dtype=precision, device=can_be.device)
+        for label in anchor_classes.unbind(1):
+            have_it = (all_classes == label[:, None, None]).any(2) & (label != ABSENT)[:, None] & can_be
+            weights += have_it.to(precision) / have_it.sum(1, keepdim=True).clamp(min=1)
+        labels = torch.where(weights > 0, POSITIVE, NEGATIVE)
         labels = labels.masked_fill(all_relations == ABSENT, ABSENT).scatter(1, own, ABSENT)
         anchors = batch.embeddings.flatten(0, 1)
         return supervised_contrastive(
-            anchors, vectors.flatten(0, 1), labels, self.similarity, self.temperature, self.training
+            anchors, vectors.flatten(0, 1), labels, self.similarity, self.temperature, self.training, weights
         )
 
 

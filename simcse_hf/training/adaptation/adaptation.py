@@ -69,6 +69,7 @@ class Asked:
     bf16: bool
     extend_tokenizer: int | None
     general: list[str]
+    label_separator: str | None = None
 
 
 def adapt(
@@ -78,6 +79,7 @@ def adapt(
     task: Sequence[str],
     output: str,
     labels: Sequence[str] = (),
+    label_separator: str | None = None,
     pretrained: str | None = None,
     arms: Sequence[str] = (),
     steps: int = 400,
@@ -109,6 +111,7 @@ def adapt(
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
@@ -173,6 +176,7 @@ def adapt(
         bf16=bf16,
         extend_tokenizer=extend_tokenizer,
         general=list(general),
+        label_separator=label_separator,
     )
     directory = Path(output).expanduser()
     with hold(directory):
@@ -272,15 +276,16 @@ class _Adaptation:
         self.present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
-        general = name_general_tasks(asked.general or [str(sample_files()[0].dev)])
-        dev, self.held_out, scored = read_tasks(asked.task, general)
+        separator = asked.label_separator
+        general = name_general_tasks(asked.general or [str(sample_files()[0].dev)], separator)
+        dev, self.held_out, scored = read_tasks(asked.task, general, separator)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         steps_done.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
-            labels[file] = prepare_labels(source, scored, file)
+            labels[file] = prepare_labels(source, scored, file, separator)
 
         # 3. The arms, and how they are trained.
         self.rows = [{"text": text} for text in texts]

@@ -36,12 +36,14 @@ _PAIR = ("sentence1", "sentence2", "score")
 def read_tasks(
     given: Sequence[str],
     general: Mapping[str, UserTask],
+    label_separator: str | None = None,
 ) -> tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]:
     """Read the user's tasks, and split each in two.
 
     Args:
         given (`Sequence[str]`): Tasks as KIND=FILE. The first one chooses the arm.
         general (`Mapping[str, UserTask]`): The general tasks, which choose nothing and are not split.
+        label_separator (`str`, *optional*): What stands between several labels in a cell.
 
     Returns:
         `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
@@ -55,7 +57,7 @@ def read_tasks(
         raise ValueError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
     dev = {}
     held_out = {}
-    tasks = name_tasks(given)
+    tasks = name_tasks(given, label_separator)
     for name, task in tasks.items():
         try:
             share = min(DEV_SHARE, _MAX_DEV_UNITS / len(task))
@@ -144,13 +146,14 @@ def write_rows(rows: Iterable[Mapping], path: Path) -> None:
     write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
+def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separator: str | None = None) -> str:
     """Write the labelled rows of a file without those whose text a task scores.
 
     Args:
         source (`str`): Triplets, pairs, scored pairs, or texts with a class label, told apart by their columns.
         scored (`frozenset[str]`): Texts that the tasks score.
         path (`Path`): The file to write.
+        label_separator (`str`, *optional*): What stands between several class labels in a cell.
 
     Returns:
         `str`: The objective that learns from the rows.
@@ -175,7 +178,8 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
         rows = [dict(zip(_PAIR, each, strict=True)) for each in cells]
     elif is_labelled(source):
         objective = "class_labels"
-        rows = [{"text": row["sent0"], "label": str(row[LABEL])} for row in load_class_rows(source)]
+        texts = load_class_rows(source, label_separator=label_separator)
+        rows = [{"text": row["sent0"], "label": row[LABEL]} for row in texts]
     else:
         objective = "simcse"
         dataset = load_text_dataset(source)

@@ -207,12 +207,3 @@ def test_repeated_texts_are_reported(file_with_repeated_texts, caplog):
     read_task("clustering", file_with_repeated_texts)
     words = "2 row(s) that repeat the text of an earlier row, 1 with another label"
     assert words in caplog.text
-
-
-@KINDS
-def test_several_labels_of_a_text_are_refused_with_their_row(tmp_path, kind):
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
-    message = r"mine.jsonl, line 2: the label is \['x', 'y'\], and a text has one label"
-    with pytest.raises(ValueError, match=message):
-        read_task(kind, path)

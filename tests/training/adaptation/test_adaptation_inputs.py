@@ -60,7 +60,12 @@ LABELS = {
     "classes.csv": (
         "text,intent|a,x|b,x|c,y|f,y",
         "class_labels",
-        [{"text": "a", "label": "0"}, {"text": "b", "label": "0"}, {"text": "c", "label": "1"}],
+        [{"text": "a", "label": 0}, {"text": "b", "label": 0}, {"text": "c", "label": 1}],
+    ),
+    "several.jsonl": (
+        '{"text": "a", "label": ["x", "y"]}|{"text": "b", "label": ["x"]}|{"text": "f", "label": ["y"]}',
+        "class_labels",
+        [{"text": "a", "label": [0, 1]}, {"text": "b", "label": [0]}],
     ),
 }
 
