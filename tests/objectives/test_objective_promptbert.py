@@ -1,6 +1,9 @@
 """PromptBERT: templates around every text, without what the templates alone contribute, in training or always."""
 
+import copy
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +15,13 @@ from objective_helpers import (
     TEXTS,
     assert_opens_in_transformers,
     assert_same,
+    batch_of_templates,
     embeddings_of_card,
     full_and_alone,
     id_of,
     promptbert,
     slow_info_nce,
 )
-from objective_helpers import batch_of_templates as batch_of
 from trainer_helpers import make
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
@@ -30,45 +33,95 @@ from simcse_hf.objectives import EncodedBatch, TrainingRows
 from simcse_hf.publishing import write_card
 
 TEMPLATE = ["the {text} , [MASK] ."]
+#: Tokens of the template before and after the text, with [CLS] and [SEP].
+EDGES = [2, 4]
 OPTIONS = {"pooler_type": "mask", "templates": TEMPLATE, "objective": "promptbert"}
-TRIPLETS = {"sent0": TEXTS, "sent1": TEXTS[::-1], "sent2": ["red tree", *TEXTS[:4], "a bird slept on a small mat ."]}
+TRIPLETS = {
+    "sent0": TEXTS,
+    "sent1": TEXTS[::-1],
+    "sent2": ["red tree", *TEXTS[:4], "a bird slept on a small mat ."],
+}
+
+# --- two templates, as two views of a sentence ---
 
 
-def slow_loss(model, texts, edges, temperature=0.05):
-    columns = []
-    for template in ("the {} , [MASK] .", "on {} . [MASK] ,"):
-        vectors = []
-        for text in texts:
-            full, alone = full_and_alone(model, template, text, edges)
-            vectors.append(full - alone)
-            if model.objective.head is not None:
-                weight, bias = model.objective.head[0].weight, model.objective.head[0].bias
-                vectors[-1] = torch.tanh(weight @ vectors[-1] + bias)
-        columns.append(vectors)
-    return slow_info_nce(list(zip(*columns, strict=True)), temperature)
+def slow_view(model, template, text):
+    """What the text adds to the embedding of the template, after the head."""
+    full, alone = full_and_alone(model, template, text, EDGES)
+    if model.objective.head is None:
+        return full - alone
+    dense = model.objective.head[0]
+    return torch.tanh(dense.weight @ (full - alone) + dense.bias)
+
+
+def slow_loss(model, texts, temperature):
+    rows = []
+    for text in texts:
+        first = slow_view(model, "the {} , [MASK] .", text)
+        second = slow_view(model, "on {} . [MASK] ,", text)
+        rows.append((first, second))
+    return slow_info_nce(rows, temperature)
 
 
 @pytest.mark.parametrize("unpadded, head", [(True, True), (False, True), (True, False)])
-@pytest.mark.parametrize("texts, temperature", [(TEXTS, 0.05), (TEXTS[:2], 0.5), (TEXTS[1:5], 0.2)])
+@pytest.mark.parametrize(
+    "texts, temperature",
+    [(TEXTS, 0.05), (TEXTS[:2], 0.5), (TEXTS[1:5], 0.2)],
+    ids=["six texts", "two texts", "four texts"],
+)
 def test_loss_and_gradient_match_a_slow_reference(tokenizer, texts, temperature, unpadded, head):
     model = promptbert(tokenizer, temperature=temperature, options={"head": head})
     model.unpadded = unpadded
-    loss, expected = model(**batch_of(tokenizer, texts)).loss, slow_loss(model, texts, [2, 4], temperature)
-    assert_same(loss, expected, [p for p in model.parameters() if p.requires_grad])
+    loss = model(**batch_of_templates(tokenizer, texts)).loss
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert_same(loss, slow_loss(model, texts, temperature), trained)
 
 
-@pytest.mark.parametrize("model_type", ["roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "electra"])
-def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(tokenizer, model_type):
-    """Two batches with the same lengths but different words have the same template embeddings."""
+# --- the embeddings of templates alone ---
+
+FAMILIES = pytest.mark.parametrize(
+    "model_type",
+    ["roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "electra"],
+)
+#: Texts of the same lengths, with different words.
+SOME_WORDS = ["cat sat on", "a dog", "tree"]
+OTHER_WORDS = ["mat red big", "old small", "house"]
+
+
+@pytest.fixture
+def template_embeddings(tokenizer, model_type):
+    """`template_embeddings(texts)` are what is subtracted from the embeddings, of shape `(texts, templates, dim)`."""
     model = promptbert(tokenizer, model_type=model_type)
-    alone = []
-    for texts in (["cat sat on", "a dog", "tree"], ["mat red big", "old small", "house"]):
-        batch = batch_of(tokenizer, texts)
+
+    def embed(texts):
+        batch = batch_of_templates(tokenizer, texts)
         vectors = model(**batch, return_loss=False).sentence_embeddings
-        alone.append(vectors - model.objective.prepare(EncodedBatch(vectors, batch, model)).embeddings)
-    torch.testing.assert_close(alone[0], alone[1], rtol=0, atol=1e-10)
-    assert (alone[0][:, 0] - alone[0][:, 1]).abs().max() > 1e-3  # of two templates
-    assert (alone[0][0] - alone[0][1]).abs().max() > 1e-6 or model_type == "mpnet"  # of two lengths
+        prepared = model.objective.prepare(EncodedBatch(vectors, batch, model))
+        return vectors - prepared.embeddings
+
+    return embed
+
+
+@FAMILIES
+def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(template_embeddings):
+    found = template_embeddings(SOME_WORDS)
+    torch.testing.assert_close(found, template_embeddings(OTHER_WORDS), rtol=0, atol=1e-10)
+
+
+@FAMILIES
+def test_two_templates_have_different_embeddings(template_embeddings):
+    first, second = template_embeddings(SOME_WORDS).unbind(1)
+    assert (first - second).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["roberta", "distilbert", "deberta-v2", "modernbert", "electra"],
+)
+def test_the_length_of_the_text_has_an_influence_on_template_embeddings(template_embeddings):
+    """It is not asked of MPNet."""
+    of_three_words, of_two_words, _ = template_embeddings(SOME_WORDS)
+    assert (of_three_words - of_two_words).abs().max() > 1e-6
 
 
 # --- templates ---
@@ -77,143 +130,265 @@ def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(tokeniz
 def test_max_seq_length_counts_the_text_and_not_the_template(tokenizer):
     expected = [CLS, *id_of("the cat cat , [MASK] ."), SEP]
     assert tokenize_texts(tokenizer, ["cat cat cat cat"], 2, TEMPLATES) == [expected]
+
+
+def test_without_max_seq_length_the_whole_text_stands_in_the_template(tokenizer):
+    expected = [CLS, *id_of("the cat cat , [MASK] ."), SEP]
     assert tokenize_texts(tokenizer, ["cat cat"], None, TEMPLATES) == [expected]
+
+
+def test_no_texts_have_no_tokens(tokenizer):
     assert tokenize_texts(tokenizer, [], 2, TEMPLATES) == []
-    rows = tokenize_dataset(Dataset.from_dict({"sent0": ["cat " * 9]}), tokenizer, 3, templates=TEMPLATES)
-    assert [len(ids) for ids in rows["input_ids"][0]] == [3 + 6, 3 + 6]
+
+
+def test_max_seq_length_of_training_counts_the_text_and_not_the_template(tokenizer):
+    data = Dataset.from_dict({"sent0": ["cat " * 9]})
+    [views] = tokenize_dataset(data, tokenizer, 3, templates=TEMPLATES)["input_ids"]
+    assert [len(ids) for ids in views] == [3 + sum(EDGES), 3 + sum(EDGES)]
 
 
 def test_a_mask_token_in_a_text_becomes_the_unknown_token(tokenizer):
-    (ids,) = tokenize_texts(tokenizer, ["cat [MASK] dog"], None, TEMPLATES)
-    assert ids.count(MASK) == 1 and ids == [CLS, *id_of("the cat [UNK] dog , [MASK] ."), SEP]
+    [ids] = tokenize_texts(tokenizer, ["cat [MASK] dog"], None, TEMPLATES)
+    assert ids == [CLS, *id_of("the cat [UNK] dog , [MASK] ."), SEP]
+    assert ids.count(MASK) == 1
 
 
-@pytest.mark.parametrize("template", ["no text [MASK]", "{text} only", "{text} {text} [MASK]", "[MASK] {text} [MASK]"])
+@pytest.mark.parametrize(
+    "template",
+    ["no text [MASK]", "{text} only", "{text} {text} [MASK]", "[MASK] {text} [MASK]"],
+)
 def test_an_invalid_template_is_refused(template, tokenizer):
     with pytest.raises(ValueError, match="once and .* once, got"):
         read_template(template, tokenizer)
 
 
+def tokenized(tokenizer, columns, templates=TEMPLATES):
+    data = Dataset.from_dict(columns)
+    return tokenize_dataset(data, tokenizer, 20, templates=templates)["input_ids"][:]
+
+
 def test_anchors_use_the_first_template_and_other_columns_the_last(tokenizer):
-    words = {"sent0": ["cat", "dog"], "sent1": ["man", "mat"], "sent2": ["red", "big"]}
-    rows = tokenize_dataset(Dataset.from_dict(words), tokenizer, 20, templates=TEMPLATES)["input_ids"][:]
-    texts = ["the cat , [MASK] .", "on man . [MASK] ,", "on red . [MASK] ,"]
-    assert rows[0] == [[CLS, *id_of(text), SEP] for text in texts]
-    single = Dataset.from_dict({"sent0": ["cat"]})
-    assert len(tokenize_dataset(single, tokenizer, 20, templates=TEMPLATES)["input_ids"][0]) == 2
-    assert len(tokenize_dataset(single, tokenizer, 20, templates=TEMPLATES[:1])["input_ids"][0]) == 1
-    grouped = Dataset.from_dict({"texts": [["cat", "dog"]], "relations": [[0]]})
+    columns = {"sent0": ["cat"], "sent1": ["man"], "sent2": ["red"]}
+    expected = ["the cat , [MASK] .", "on man . [MASK] ,", "on red . [MASK] ,"]
+    [row] = tokenized(tokenizer, columns)
+    assert row == [[CLS, *id_of(text), SEP] for text in expected]
+
+
+@pytest.mark.parametrize("templates", [TEMPLATES, TEMPLATES[:1]], ids=["two", "one"])
+def test_a_single_sentence_has_a_view_for_each_template(tokenizer, templates):
+    [views] = tokenized(tokenizer, {"sent0": ["cat"]}, templates)
+    assert len(views) == len(templates)
+
+
+def test_rows_with_relations_take_no_templates(tokenizer):
     with pytest.raises(ValueError, match="relations.*drop templates"):
-        tokenize_dataset(grouped, tokenizer, 20, templates=TEMPLATES)
+        tokenized(tokenizer, {"texts": [["cat", "dog"]], "relations": [[0]]})
 
 
-# --- training and use ---
+# --- refusals before training ---
 
 
-def test_settings_that_contradict_each_other_are_refused_before_training(tokenizer):
-    for family, settings, message in (
-        ("bert", {"pooler_type": "mask"}, "templates"),
-        ("bert", {"pooler_type": "avg", "templates": TEMPLATES}, "templates"),
-        ("bert", {"pooler_type": "avg", "objective": "promptbert"}, "templates"),
-        ("bert", {"pooler_type": "avg", "denoising": "tanh"}, "exactly one template"),
-        ("bert", OPTIONS | {"templates": TEMPLATES, "denoising": "tanh"}, "exactly one template"),
-        ("bert", OPTIONS | {"denoising": "relu"}, "denoising must be one of none, transform, tanh"),
-        ("roberta", OPTIONS | {"denoising": "transform"}, "'roberta': use denoising 'tanh'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            AutoModelForCL.from_config(tiny_config(family), **settings).prepare_objective()
-    bare = Dataset.from_dict({"input_ids": [[[CLS, 7, SEP]]]})
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"pooler_type": "mask"}, "templates"),
+        ({"pooler_type": "avg", "templates": TEMPLATES}, "templates"),
+        ({"pooler_type": "avg", "objective": "promptbert"}, "templates"),
+        ({"pooler_type": "avg", "denoising": "tanh"}, "exactly one template"),
+        (OPTIONS | {"templates": TEMPLATES, "denoising": "tanh"}, "exactly one template"),
+        (OPTIONS | {"denoising": "relu"}, "denoising must be one of none, transform, tanh"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AutoModelForCL.from_config(tiny_config(), **settings).prepare_objective()
+
+
+def test_the_transform_of_berts_head_is_refused_for_other_encoders():
+    with pytest.raises(ValueError, match="'roberta': use denoising 'tanh'"):
+        AutoModelForCL.from_config(tiny_config("roberta"), **OPTIONS, denoising="transform")
+
+
+def rows_of_one_text(ids):
+    return TrainingRows(1, 4, [], Dataset.from_dict({"input_ids": [[ids]]}))
+
+
+def test_a_row_without_the_tokens_of_its_template_is_refused(tokenizer):
     objective = promptbert(tokenizer).objective
     with pytest.raises(ValueError, match="row 1 .* fewer tokens than the template"):
-        objective.check(TrainingRows(1, 4, [], bare))
+        objective.check(rows_of_one_text([CLS, 7, SEP]))
+
+
+def test_a_row_with_an_empty_text_in_its_template_is_taken(tokenizer):
+    objective = promptbert(tokenizer).objective
     longest = max(sum(edges) for edges in objective.template_edges)
-    empty_text = Dataset.from_dict({"input_ids": [[[CLS] * longest]]})  # only the tokens of the template
-    objective.check(TrainingRows(1, 4, [], empty_text))
+    objective.check(rows_of_one_text([CLS] * longest))
 
 
-# --- templates that belong to the embedding ---
+# --- a template that belongs to the embedding ---
 
 
-def denoised(tokenizer, denoising="transform", model_type="bert", dropout=0.0):
-    model = promptbert(tokenizer, TEMPLATE, {}, denoising=denoising, model_type=model_type, dropout=dropout)
-    perturb(model.template_head, 0.3)
-    return model
+def slow_transform(layer, vector):
+    """The transform of BERT's masked-LM head: a dense layer, GELU and a layer norm."""
+    hidden = layer.dense.weight @ vector + layer.dense.bias
+    hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
+    centred = hidden - hidden.mean()
+    deviation = (centred.pow(2).mean() + layer.LayerNorm.eps).sqrt()
+    return centred / deviation * layer.LayerNorm.weight + layer.LayerNorm.bias
 
 
 def slow_embedding(model, text):
     """The denoised embedding of one text, from two passes over single rows, without padding or masks."""
-    state, without_text = full_and_alone(model, "the {} , [MASK] .", text, [2, 4])
+    state, without_text = full_and_alone(model, "the {} , [MASK] .", text, EDGES)
     if model.settings.denoising == "none":
         return state
-    dense = model.template_head.layer.dense
+    layer = model.template_head.layer
     if model.settings.denoising == "tanh":
-        return torch.tanh(dense.weight @ (state - without_text) + dense.bias)
-    norm, transformed = model.template_head.layer.LayerNorm, []
-    for vector in (state, without_text):
-        hidden = dense.weight @ vector + dense.bias
-        hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
-        centred = hidden - hidden.mean()
-        transformed.append(centred / (centred.pow(2).mean() + norm.eps).sqrt() * norm.weight + norm.bias)
-    return transformed[0] - transformed[1]
+        return torch.tanh(layer.dense.weight @ (state - without_text) + layer.dense.bias)
+    return slow_transform(layer, state) - slow_transform(layer, without_text)
 
 
-@pytest.mark.parametrize("denoising, unpadded", fast_first(("transform", True), ("tanh", True), ("transform", False)))
-def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(tokenizer, denoising, unpadded):
-    model = denoised(tokenizer, denoising).train()
+def denoised(tokenizer, denoising):
+    model = promptbert(tokenizer, TEMPLATE, {}, denoising=denoising)
+    perturb(model.template_head, 0.3)
+    return model.train()
+
+
+@pytest.mark.parametrize(
+    "denoising, unpadded",
+    fast_first(("transform", True), ("tanh", True), ("transform", False)),
+)
+def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(
+    tokenizer,
+    denoising,
+    unpadded,
+):
+    model = denoised(tokenizer, denoising)
     model.unpadded = unpadded
-    loss = model(**batch_of(tokenizer, TRIPLETS, TEMPLATE)).loss
-    weights = [p for p in model.parameters() if p.requires_grad]
-    assert sum(p in set(model.template_head.parameters()) for p in weights) == (4 if denoising == "transform" else 2)
-    vectors = [[slow_embedding(model, text) for text in row] for row in zip(*TRIPLETS.values(), strict=True)]
-    assert_same(loss, slow_info_nce(vectors), weights, rtol=1e-6, atol=1e-9)
+    loss = model(**batch_of_templates(tokenizer, TRIPLETS, TEMPLATE)).loss
+    rows = []
+    for texts in zip(*TRIPLETS.values(), strict=True):
+        rows.append([slow_embedding(model, text) for text in texts])
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert_same(loss, slow_info_nce(rows), trained, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("denoising, number", [("transform", 4), ("tanh", 2)])
+def test_all_weights_of_the_head_of_a_template_are_trained(tokenizer, denoising, number):
+    parameters = list(denoised(tokenizer, denoising).template_head.parameters())
+    assert len(parameters) == number
+    assert all(parameter.requires_grad for parameter in parameters)
 
 
 # --- from a checkpoint with a masked-LM head to a saved model ---
 
 
-@pytest.fixture
-def start(save_checkpoint):
+@pytest.fixture(scope="module")
+def start(tmp_path_factory, tokenizer):
     """A stock masked-LM checkpoint, as bert-base-uncased is one."""
-    return save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("start")
+    BertForMaskedLM(tiny_config(initializer_range=0.2)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
-@pytest.mark.parametrize("denoising", ["none", "transform"])
-def test_a_saved_model_gives_the_embeddings_of_training_everywhere(start, tokenizer, tmp_path, denoising):
-    model = AutoModelForCL.from_pretrained(start, denoising=denoising, **OPTIONS)
-    rows = Dataset.from_dict(TRIPLETS)
-    trainer = make(tmp_path, tokenizer, rows, model, per_device_train_batch_size=3, max_steps=2)
+@pytest.fixture(scope="module", params=["none", "transform"])
+def trainer(request, start, tokenizer, tmp_path_factory):
+    """A trainer after two steps, whose model is saved in the folder `run`."""
+    torch.manual_seed(0)
+    model = AutoModelForCL.from_pretrained(start, denoising=request.param, **OPTIONS)
+    trainer = make(
+        tmp_path_factory.mktemp(request.param),
+        tokenizer,
+        Dataset.from_dict(TRIPLETS),
+        model,
+        per_device_train_batch_size=3,
+        max_steps=2,
+    )
     trainer.train()
     trainer.save_model()
-    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["pooling"]
-    assert (section["templates"], section["template_edges"], section["denoising"]) == (TEMPLATE, [[2, 4]], denoising)
-    simcse = SimCSE(tmp_path / "run")
-    embeddings = simcse.encode(TEXTS, normalize_embeddings=False)
+    return trainer
+
+
+@pytest.fixture
+def denoising(trainer):
+    return trainer.model.settings.denoising
+
+
+@pytest.fixture
+def run(trainer):
+    """The folder of the saved model."""
+    return Path(trainer.args.output_dir)
+
+
+def embeddings_of(folder):
+    return SimCSE(folder).encode(TEXTS, normalize_embeddings=False)
+
+
+def test_the_config_of_a_saved_model_describes_its_template(run, denoising):
+    section = json.loads((run / "config.json").read_text())["simcse"]["pooling"]
+    assert section["templates"] == TEMPLATE
+    assert section["template_edges"] == [EDGES]
+    assert section["denoising"] == denoising
+
+
+def test_a_saved_model_gives_the_embeddings_of_training(trainer, run):
+    trained = copy.deepcopy(trainer.model).double().eval()
     with torch.no_grad():
-        trained = trainer.model.double().eval()
         expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
-    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
-    simcse.save_pretrained(tmp_path / "copy")
-    copied = SimCSE(tmp_path / "copy").encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(copied, embeddings, rtol=0, atol=0)
-    assert_opens_in_transformers(tmp_path / "run")
-    assert "simcse_hf" in (tmp_path / "run" / "modules.json").read_text(), "SentenceTransformer refuses the folder"
-    assert SimCSE(tmp_path / "run", pooler_type="avg").model.template_head is None
-    card = write_card(tmp_path / "run", repo_id=str(tmp_path / "run")).read_text()
+    torch.testing.assert_close(embeddings_of(run), expected, rtol=0, atol=1e-5)
+
+
+def test_a_copy_of_a_saved_model_gives_the_same_embeddings(run, tmp_path):
+    SimCSE(run).save_pretrained(tmp_path / "copy")
+    assert torch.equal(embeddings_of(tmp_path / "copy"), embeddings_of(run))
+
+
+def test_a_saved_model_opens_in_transformers(run):
+    assert_opens_in_transformers(run)
+
+
+def test_a_saved_model_is_refused_by_sentence_transformers_without_this_package(run):
+    assert "simcse_hf" in (run / "modules.json").read_text()
+
+
+def test_a_saved_model_may_be_used_with_another_pooler(run):
+    assert SimCSE(run, pooler_type="avg").model.template_head is None
+
+
+def test_the_program_of_the_card_gives_the_embeddings_of_the_model(run):
+    card = write_card(run, repo_id=str(run)).read_text()
     of_card, texts = embeddings_of_card(card)
-    torch.testing.assert_close(of_card, simcse.encode(texts), rtol=0, atol=1e-5)
-    if denoising == "transform":
-        assert "the embedding of the template without the text is subtracted" in card
-        (tmp_path / "run" / "template_head" / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match="template_head/model.safetensors"):
-            SimCSE(tmp_path / "run")
+    torch.testing.assert_close(of_card, SimCSE(run).encode(texts), rtol=0, atol=1e-5)
 
 
-def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(start, tokenizer, tmp_path):
+@pytest.mark.parametrize("trainer", ["transform"], indirect=True)
+def test_the_card_says_that_the_template_alone_is_subtracted(run):
+    card = write_card(run, repo_id=str(run)).read_text()
+    assert "the embedding of the template without the text is subtracted" in card
+
+
+@pytest.mark.parametrize("trainer", ["transform"], indirect=True)
+def test_a_saved_model_without_its_head_of_templates_is_refused(run, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    (damaged / "template_head" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="template_head/model.safetensors"):
+        SimCSE(damaged)
+
+
+@pytest.mark.parametrize("more", [{}, {"do_mlm": True}], ids=["alone", "with masked-LM"])
+def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(start, more):
     stock = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.state_dict()
-    for more in ({}, {"do_mlm": True}):
-        model = AutoModelForCL.from_pretrained(start, denoising="transform", **OPTIONS, **more)
-        layer = model.template_head.layer.state_dict()
-        assert layer.keys() == stock.keys() and all(torch.equal(layer[name], stock[name]) for name in stock)
+    model = AutoModelForCL.from_pretrained(start, denoising="transform", **OPTIONS, **more)
+    layer = model.template_head.layer.state_dict()
+    assert layer.keys() == stock.keys()
+    for name, tensor in stock.items():
+        assert torch.equal(layer[name], tensor)
+
+
+def test_a_checkpoint_without_a_masked_lm_head_has_no_transform(start, tmp_path):
     AutoModel.from_pretrained(start).save_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no trained masked-LM head"):
         AutoModelForCL.from_pretrained(tmp_path / "bare", denoising="transform", **OPTIONS)
