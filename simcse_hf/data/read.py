@@ -620,5 +620,5 @@ def name_of_class(label: object, where: str) -> str | None:
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats
     if label is not None and not isinstance(label, (str, int, float)):
-        raise ValueError(f"{where}: the label is {label!r}, which is one label of no text. Write a name or number.")
+        raise ValueError(f"{where}: the label is {label!r}, and no name or number. Write one, or a list of them.")
     return None if label is None else str(label)

@@ -22,7 +22,8 @@ PADDED_ONLY = {"mpnet", "deberta-v2"}
 if not ModernBertModel._can_set_attn_implementation():  # transformers 5.2: no replaceable attention
     PADDED_ONLY |= {"modernbert"}
 UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
-HEADS, HEAD_SIZE = 2, 4
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+EVERY_UNPADDED_FAMILY = pytest.mark.parametrize("family", UNPADDED)
 
 
 def encoder(family, **changes):
@@ -34,59 +35,141 @@ def encoder(family, **changes):
 def gradients(model, scalar):
     model.zero_grad()
     scalar.backward(retain_graph=True)
-    return {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
+    named = model.named_parameters()
+    return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
 
 
-def assert_close(actual, expected):
-    """Assert that tensors are equal up to float32 rounding at the scale of each tensor."""
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(
-            actual[name], tensor, rtol=0, atol=1e-5 * max(1.0, tensor.abs().max().item()), msg=name
-        )
+# --- which encoders ---
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@EVERY_FAMILY
 def test_which_encoders_run_without_padding(family):
     assert supports_unpadded(encoder(family)) == (family in UNPADDED)
+
+
+@EVERY_FAMILY
+def test_a_model_runs_without_padding_if_its_encoder_can(family):
     model = AutoModelForCL.from_config(tiny_config(family))
     assert model.runs_unpadded == (family in UNPADDED)
+
+
+@EVERY_FAMILY
+def test_running_without_padding_can_be_switched_off_and_is_not_saved(family):
+    model = AutoModelForCL.from_config(tiny_config(family))
     model.unpadded = False
-    assert not model.runs_unpadded and "unpadded" not in model.config.to_dict()["simcse"]
+    assert not model.runs_unpadded
+    assert "unpadded" not in model.config.to_dict()["simcse"]
 
 
-@pytest.mark.skipif("modernbert" in PADDED_ONLY, reason="ModernBERT runs with padding here")
-def test_local_attention_has_the_window_of_the_padded_pass():
-    model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
+@pytest.mark.parametrize(
+    "device_map, unpadded",
+    [
+        pytest.param({"": 0}, True, id="one accelerator"),
+        pytest.param({"bert.embeddings": 0, "bert.encoder": "cpu"}, True, id="offloaded"),
+        pytest.param({"bert": 0, "pooler": 1}, False, id="two accelerators"),
+    ],
+)
+def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    model.hf_device_map = device_map
+    assert model.runs_unpadded == unpadded
+
+
+def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    assert model.runs_unpadded
+    batch = random_batch(4)
+    expected = model(**batch).sentence_embeddings
+    disk_offload(model, tmp_path, execution_device="cpu")
+    for _ in range(3):
+        assert torch.equal(model(**batch).sentence_embeddings, expected)
+
+
+# --- another attention implementation ---
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    return save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
+
+
+@pytest.fixture
+def eager(checkpoint):
+    return BertForCL.from_pretrained(checkpoint, attn_implementation="eager").eval()
+
+
+@pytest.fixture
+def default(checkpoint):
+    return BertForCL.from_pretrained(checkpoint).eval()
+
+
+def test_another_attention_implementation_runs_with_padding(eager, default):
+    assert default.runs_unpadded
+    assert not eager.runs_unpadded
+
+
+def test_another_attention_implementation_gives_the_same_embeddings(eager, default):
+    batch = random_batch(4)
+    found = default(**batch).sentence_embeddings
+    expected = eager(**batch).sentence_embeddings
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def switched(default):
+    """A model whose attention was replaced after it was loaded."""
+    default.set_attn_implementation("eager")
+    return default
+
+
+def test_an_attention_implementation_that_is_set_later_is_respected(switched, eager):
+    batch = random_batch(4)
+    assert not switched.runs_unpadded
+    assert torch.equal(switched(**batch).sentence_embeddings, eager(**batch).sentence_embeddings)
+
+
+def test_eager_attention_returns_the_attentions_of_each_layer(switched):
+    output = switched.base_model(**random_batch(4), output_attentions=True)
+    assert len(output.attentions) == 2
+
+
+# --- local attention ---
+
+NEEDS_MODERNBERT = pytest.mark.skipif(
+    "modernbert" in PADDED_ONLY,
+    reason="ModernBERT runs with padding here",
+)
+
+
+@pytest.fixture
+def modernbert():
+    """Three layers, some of which see eight tokens."""
+    return encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
+
+
+@NEEDS_MODERNBERT
+def test_local_attention_has_the_window_of_the_padded_pass(modernbert):
     batch = random_batch(6, length=24)
-    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    torch.testing.assert_close(run_encoder(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
-    for rate in (0.0, 0.1):
-        for layer in model.layers:
-            layer.attn.attention_dropout = rate
-        repeated = [run_encoder(model, **batch).last_hidden_state for _ in range(2)]
-        assert torch.equal(*repeated) == (rate == 0.0)
+    found = run_encoder(modernbert, **batch).last_hidden_state
+    expected = modernbert(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first_only):
-    """Attend sentence by sentence and head by head; `masks` were drawn in that order, `drawn_width` columns each."""
-    out, used, start = [], 0, 0
-    for row, length in enumerate(packing.lengths.tolist()):
-        places = list(range(start, start + length))
-        start += length
-        queries = [row] if first_only else places
-        width = drawn_width(length)
-        rows = 1 if first_only else width
-        heads = []
-        for head in range(query.shape[1]):
-            scores = query[queries, head] @ key[places, head].T * scaling
-            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-            mask = masks[used : used + rows * width].view(rows, width)[: len(queries), :length]
-            used += rows * width
-            heads.append((weights * mask * keep_scale) @ value[places, head])
-        out.append(torch.stack(heads, dim=1))
-    assert used == len(masks)
-    return torch.cat(out)
+@NEEDS_MODERNBERT
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_local_attention_has_dropout(modernbert, rate):
+    for layer in modernbert.layers:
+        layer.attn.attention_dropout = rate
+    batch = random_batch(6, length=24)
+    first = run_encoder(modernbert, **batch).last_hidden_state
+    second = run_encoder(modernbert, **batch).last_hidden_state
+    assert torch.equal(first, second) == (rate == 0.0)
+
+
+# --- attention against a slow reference ---
+
+HEADS = 2
+HEAD_SIZE = 4
 
 
 def drawn_width(length):
@@ -94,35 +177,114 @@ def drawn_width(length):
     return length if length == 1 else max(16, -(-length // 8) * 8)
 
 
-@pytest.mark.parametrize("first_only", [True, False])
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
-@pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]])
-def test_attention_equals_a_loop_over_sentences_and_heads(first_only, rate, lengths):
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    packing = Packing.from_mask(mask)
-    tokens, queries = int(mask.sum()), len(lengths) if first_only else int(mask.sum())
-    # Stock encoders hand over tensors that are not contiguous.
-    leaves = [torch.randn(HEADS, n, HEAD_SIZE).transpose(0, 1).requires_grad_() for n in (queries, tokens, tokens)]
-    doubles = [x.detach().double().requires_grad_() for x in leaves]
-    torch.manual_seed(5)
-    output = attend(*leaves, packing, scaling=0.5, dropout=rate)
-    torch.manual_seed(5)
-    size = HEADS * sum(drawn_width(length) ** (1 if first_only else 2) for length in lengths)
-    keep, scale = keep_mask((size,), rate) if rate else (torch.ones(size), 1.0)
-    expected = slow_attention(*doubles, packing, 0.5, keep.double(), scale, first_only)
-    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
-    torch.manual_seed(5)
-    in_double = attend(*doubles, packing, scaling=0.5, dropout=rate)
-    torch.testing.assert_close(in_double, expected, rtol=0, atol=1e-12)
+class AttentionCase:
+    """Queries, keys and values of packed sentences, in float32 and in float64, and the masks of dropout."""
+
+    def __init__(self, lengths, rate, first_only):
+        self.rate = rate
+        self.first_only = first_only
+        is_token = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        self.packing = Packing.from_mask(is_token.long())
+        self.lengths = self.packing.lengths.tolist()  # in the order in which the sentences are packed
+        tokens = sum(lengths)
+        self.leaves = []
+        for number in (len(lengths) if first_only else tokens, tokens, tokens):
+            # Stock encoders hand over tensors that are not contiguous.
+            leaf = torch.randn(HEADS, number, HEAD_SIZE).transpose(0, 1)
+            self.leaves.append(leaf.requires_grad_())
+        self.doubles = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
+
+    def attend(self, inputs):
+        torch.manual_seed(5)
+        return attend(*inputs, self.packing, scaling=0.5, dropout=self.rate)
+
+    def draw_masks(self):
+        """What is kept of all weights, sentence by sentence and head by head, and the scale of what is kept."""
+        rows = [1 if self.first_only else drawn_width(length) for length in self.lengths]
+        size = HEADS * sum(row * drawn_width(length) for row, length in zip(rows, self.lengths, strict=True))
+        if not self.rate:
+            return torch.ones(size).double(), 1.0
+        torch.manual_seed(5)
+        masks, scale = keep_mask((size,), self.rate)
+        return masks.double(), scale
+
+    def slow_attention(self):
+        """Attend sentence by sentence and head by head, in float64."""
+        query, key, value = self.doubles
+        masks, scale = self.draw_masks()
+        outputs = []
+        start = 0
+        for row, length in enumerate(self.lengths):
+            places = list(range(start, start + length))
+            start += length
+            queries = [row] if self.first_only else places
+            width = drawn_width(length)
+            rows = 1 if self.first_only else width
+            heads = []
+            for head in range(HEADS):
+                scores = query[queries, head] @ key[places, head].T * 0.5
+                weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+                drawn, masks = masks[: rows * width].view(rows, width), masks[rows * width :]
+                kept = drawn[: len(queries), :length]
+                heads.append((weights * kept * scale) @ value[places, head])
+            outputs.append(torch.stack(heads, dim=1))
+        assert not len(masks), "all masks are used"
+        return torch.cat(outputs)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]],
+    ids=str,
+)
+def lengths(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.1, 0.5])
+def rate(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["first token", "all tokens"])
+def case(request, lengths, rate):
+    return AttentionCase(lengths, rate, first_only=request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(case):
+    """The output of the slow reference, which takes most of the time."""
+    return case.slow_attention()
+
+
+def test_attention_equals_a_loop_over_sentences_and_heads(case, expected):
+    found = case.attend(case.leaves).double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_attention_in_float64_equals_a_loop_over_sentences_and_heads(case, expected):
+    found = case.attend(case.doubles)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_of_attention_equals_that_of_a_loop(case, expected):
+    output = case.attend(case.leaves)
     weight = torch.randn(output.shape)
-    (output * weight).sum().backward()
-    (expected * weight.double()).sum().backward()
-    gradients = [x.grad.double() for x in leaves]
-    torch.testing.assert_close(gradients, [y.grad for y in doubles], rtol=0, atol=1e-5)
+    found = torch.autograd.grad((output * weight).sum(), case.leaves)
+    exact = torch.autograd.grad((expected * weight.double()).sum(), case.doubles, retain_graph=True)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", UNPADDED)
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+# --- autocast ---
+
+
+@pytest.fixture(params=[0.0, 0.1])
+def dropout(request):
+    return request.param
+
+
+@EVERY_UNPADDED_FAMILY
 def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     model = encoder(family, dropout=dropout).train()
     batch = random_batch(6)
@@ -131,69 +293,91 @@ def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     torch.manual_seed(2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = run_encoder(model, **batch, first_only=True).last_hidden_state
-        loss = half.float().square().sum()
     assert F.cosine_similarity(full, half.float(), dim=-1).min() > 0.999
-    assert all(torch.isfinite(x).all() for x in gradients(model, loss).values())
 
 
-def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
-    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
-    batch = random_batch(4)
-    expected = model(**batch).sentence_embeddings
-    assert model.runs_unpadded
-    disk_offload(model, tmp_path, execution_device="cpu")
-    for _ in range(3):
-        assert torch.equal(model(**batch).sentence_embeddings, expected)
+@EVERY_UNPADDED_FAMILY
+def test_gradients_with_bfloat16_autocast_are_finite(family, dropout):
+    model = encoder(family, dropout=dropout).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = run_encoder(model, **random_batch(6), first_only=True).last_hidden_state
+        loss = half.float().square().sum()
+    for gradient in gradients(model, loss).values():
+        assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("device_map", "unpadded"),
-    [({"": 0}, True), ({"bert.embeddings": 0, "bert.encoder": "cpu"}, True), ({"bert": 0, "pooler": 1}, False)],
-)
-def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
-    model = AutoModelForCL.from_config(tiny_config("bert"))
-    model.hf_device_map = device_map
-    assert model.runs_unpadded == unpadded
-
-
-def test_another_attention_implementation_is_respected(save_checkpoint):
-    path = save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
-    default = BertForCL.from_pretrained(path).eval()
-    eager = BertForCL.from_pretrained(path, attn_implementation="eager").eval()
-    assert default.runs_unpadded and not eager.runs_unpadded
-    batch = random_batch(4)
-    expected = eager(**batch).sentence_embeddings
-    torch.testing.assert_close(default(**batch).sentence_embeddings, expected, rtol=0, atol=1e-5)
-    default.set_attn_implementation("eager")
-    assert not default.runs_unpadded
-    assert torch.equal(default(**batch).sentence_embeddings, expected)
-    assert len(default.base_model(**batch, output_attentions=True).attentions) == 2
+# --- every pooler ---
 
 
 def left_padded(batch):
     """Return the batch with the padding of each row moved to the left."""
-    shift = batch["attention_mask"].shape[1] - batch["attention_mask"].sum(1, keepdim=True)
-    column = (torch.arange(batch["attention_mask"].shape[1]) - shift) % batch["attention_mask"].shape[1]
-    return {name: x.gather(1, column) for name, x in batch.items()}
+    length = batch["attention_mask"].shape[1]
+    padding = length - batch["attention_mask"].sum(1, keepdim=True)
+    column = (torch.arange(length) - padding) % length
+    return {name: values.gather(1, column) for name, values in batch.items()}
 
 
-@pytest.mark.parametrize("family", UNPADDED)
-@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-@pytest.mark.parametrize("training", [True, False])
-def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(family, pooler_type, training):
+def with_gaps(batch):
+    """Return the batch, in which the first two tokens of every other row are masked."""
+    changed = {name: values.clone() for name, values in batch.items()}
+    changed["attention_mask"][::2, :2] = 0
+    return changed
+
+
+def with_a_row_as_long_as_possible():
+    batch = random_batch(3, length=38)
+    batch["attention_mask"][0] = 1
+    return batch
+
+
+BATCHES = {
+    "right": random_batch(6, length=11),
+    "left": left_padded(random_batch(6, length=11)),
+    "gaps": with_gaps(random_batch(6, length=11)),
+    "longest": with_a_row_as_long_as_possible(),
+}
+
+
+def embeddings_and_gradients(model, batch, unpadded):
+    model.unpadded = unpadded
+    embeddings = model(**batch).sentence_embeddings
+    return embeddings.detach(), gradients(model, embeddings.tanh().mean())
+
+
+def assert_close_at_scale(found, expected):
+    """Assert that tensors are equal up to float32 rounding at the scale of each tensor."""
+    scale = max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+
+
+@pytest.fixture(scope="module", params=UNPADDED)
+def family_of_model(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=POOLER_TYPES)
+def model(request, family_of_model):
+    torch.manual_seed(0)
+    config = tiny_config(family_of_model, dropout=0.0, initializer_range=0.2)
+    return AutoModelForCL.from_config(config, pooler_type=request.param)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("padding", BATCHES)
+def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(
+    model,
+    family_of_model,
+    training,
+    padding,
+):
     """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
-    config = tiny_config(family, dropout=0.0, initializer_range=0.2)
-    model = AutoModelForCL.from_config(config, pooler_type=pooler_type).train(training)
-    right = random_batch(6, length=11)
-    gaps = {name: x.clone() for name, x in right.items()}
-    gaps["attention_mask"][::2, :2] = 0
-    longest = random_batch(3, length=38)
-    longest["attention_mask"][0] = 1
-    for batch in (right, left_padded(right), gaps, longest):
-        if family != "distilbert":
-            batch["token_type_ids"] = batch["input_ids"] % 2 if family in ("bert", "albert") else None
-        both = []
-        for model.unpadded in (True, False):
-            embeddings = model(**batch).sentence_embeddings
-            both.append({"embeddings": embeddings.detach(), **gradients(model, embeddings.tanh().mean())})
-        assert_close(*both)
+    model.train(training)
+    batch = dict(BATCHES[padding])
+    if family_of_model in ("bert", "albert"):
+        batch["token_type_ids"] = batch["input_ids"] % 2
+    found, found_gradients = embeddings_and_gradients(model, batch, unpadded=True)
+    expected, expected_gradients = embeddings_and_gradients(model, batch, unpadded=False)
+    assert_close_at_scale(found, expected)
+    assert found_gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert_close_at_scale(found_gradients[name], gradient)
