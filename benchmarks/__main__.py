@@ -36,6 +36,7 @@ BENCHMARKS = {
     "interval_coverage": "how often the intervals hold the true value, by simulation",
     "chosen_checkpoint": "what the choice of a checkpoint adds to its change on the dev set, by simulation",
     "forgetting": "what training for a domain forgets, and mixing with the start",
+    "spans": "two neighbouring spans of a document against two dropout masks of one",
     "which_model": "which of several models to take, keyword search among them, and how often the choice is wrong",
     "commits": "training and encoding against another checkout",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
