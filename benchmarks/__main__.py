@@ -22,6 +22,7 @@ BENCHMARKS = {
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
     "distill": "a small encoder learns from all-MiniLM-L6-v2 without labels",
+    "candidate_scores": "a small encoder learns the scores of candidates, beside SimCSE on the same rows",
     "student": "a small encoder in the space of all-MiniLM-L6-v2: its queries search the documents of the teacher",
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
