@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from ..objectives.base import ABSENT
@@ -129,9 +130,9 @@ class ContrastiveCollator:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
-                cells = [row[name] for row in rows]
-                is_ragged = hasattr(cells[0], "__len__")
-                batch[f"{name}s"] = pad(cells, ABSENT)[0] if is_ragged else torch.tensor(cells)
+                cells = [torch.as_tensor(row[name]) for row in rows]
+                is_ragged = cells[0].dim() > 0
+                batch[f"{name}s"] = pad_sequence(cells, True, ABSENT) if is_ragged else torch.stack(cells)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

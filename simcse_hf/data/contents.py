@@ -24,6 +24,7 @@ CONTENTS = {
     ),
     "nli": Content("a premise and its labelled hypotheses", "on premises with labelled hypotheses"),
     "scored pairs": Content("two sentences and the score of their similarity", "on scored pairs of sentences"),
+    "scored lists": Content("a query and its candidates with scores", "on the scores of candidates"),
     "spans": Content(
         "a document, from which new spans are drawn in every epoch",
         "without labels on spans of documents",

@@ -15,6 +15,7 @@ from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli_pairs import build_nli_groups
 from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
+from .scored_lists import read_scored_lists
 from .scored_pairs import read_scored_pairs
 from .stream import load_text_stream
 from .table import Table
@@ -139,6 +140,11 @@ def read_scored(source: Source) -> Dataset:
     return first_rows(pairs.to_dataset(), source.limit)
 
 
+def read_lists(source: Source) -> Dataset:
+    """Read queries with scored candidates; see [`read_scored_lists`]."""
+    return read_scored_lists(source.data, columns=source.columns, max_rows=source.limit, name=source.name)
+
+
 def read_classes(source: Source) -> Dataset:
     """Read texts with class labels, or anchors with lists of positives; see [`load_class_rows`]."""
     return load_class_rows(
@@ -206,6 +212,7 @@ KINDS = {
     "documents": Kind(read_neighbours, says="documents"),
     "nli": Kind(read_nli, says="nli"),
     "scored_pairs": Kind(read_scored, says="scored pairs", numbers=(SCORE,)),
+    "scored_lists": Kind(read_lists, says="scored lists", numbers=(SCORE,)),
     "classes": Kind(read_classes, numbers=(LABEL,), multiple=2),  # the texts of a class are drawn in pairs
     "spans": Kind(read_spans),
 }

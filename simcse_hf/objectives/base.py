@@ -291,8 +291,8 @@ class Objective(nn.Module):
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
     - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses),
-      `"spans"` (of documents), `"scored_pairs"` (two sentences and a score) or `"classes"` (texts with a class label,
-      or anchors with a list of positives).
+      `"spans"` (of documents), `"scored_pairs"` (two sentences and a score), `"scored_lists"` (a query and a score of
+      each candidate) or `"classes"` (texts with a class label, or anchors with a list of positives).
     - `view` is the default view of single sentences with its rate, `None` for the view's own.
     - `reconstructs` says that column 0 is the target of a reconstruction: the model embeds the other columns only, and
       the loss of a row does not depend on the other rows.

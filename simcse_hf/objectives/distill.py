@@ -1,6 +1,7 @@
 """Distillation: a student learns the similarities, the ranks or the vectors of frozen teachers."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from .base import ABSENT, EncodedBatch, Encoder, Loss, Objective, TrainingRows, as_full_precision, no_autocast
+from .info_nce import check_similarity
 
-LOSSES = ("similarities", "listnet", "listmle", "vectors")
+LOSSES = ("similarities", "listnet", "listmle", "vectors", "kl", "margin_mse")
 
 
 class Distill(Objective):
@@ -33,17 +35,28 @@ class Distill(Objective):
       student_temperature. Both leave out j = i, and both are means over i. RankCSE adds InfoNCE: the objective
       `simcse+distill`.
 
+    - `"kl"` and `"margin_mse"`: sentence-transformers' `DistillKLDivLoss` and `MarginMSELoss`. The rows hold
+      scores y of a query's own candidates j, in place of vectors, and s_j are the similarities. The first is
+      `student_temperature`^2 times the Kullback-Leibler divergence of softmax(s / `student_temperature`) from
+      softmax(y / `teacher_temperature`), a mean over rows. The second is the mean of ((s_1 - s_j) - (y_1 - y_j))^2
+      over all negatives j.
+
     Args:
         dim (`int`): Embedding size.
-        loss (`str`, *optional*, defaults to `"similarities"`): similarities, listnet, listmle or vectors.
-        temperature (`float`, *optional*, defaults to `0.05`): Temperature of the consistency.
-        student_temperature (`float`, *optional*, defaults to `0.05`): Temperature of the student's list.
-        teacher_temperature (`float`, *optional*): Temperature of the teacher's list, for ListNet. Defaults to half of
-            the student's.
+        loss (`str`, *optional*, defaults to `"similarities"`): similarities, listnet, listmle, vectors, kl or
+            margin_mse.
+        temperature (`float`, *optional*): Temperature of the consistency, and of the student's list of `kl`. Defaults
+            to 0.05, and with the dot product to 1.
+        student_temperature (`float`, *optional*): Temperature of the student's list. Defaults to `temperature` for
+            `kl`, and to 0.05 otherwise.
+        teacher_temperature (`float`, *optional*): Temperature of the teacher's list. Defaults to half of the student's
+            for ListNet, and for `kl` to 1 or, with the dot product, to `temperature`.
         consistency_weight (`float`, *optional*, defaults to `1.0`): Weight of the consistency. With 0, a single
             sentence is encoded once.
         keep_projection (`bool`, *optional*, defaults to `True`): With `loss="vectors"`, give the model W as its last
             layer, so that its vectors are comparable with the teacher's. Otherwise W is dropped after training.
+        similarity (`str`, *optional*, defaults to `"cosine"`): What `kl` and `margin_mse` compare texts by: cosine or
+            dot.
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
@@ -60,18 +73,19 @@ class Distill(Objective):
     name = "distill"
     summary = "distillation of the embeddings of a frozen teacher"
     papers = ("rankcse", "jasper")
-    vectors = ("teacher",)
+    vectors: tuple[str, ...] = ("teacher",)
     similarity = "cosine"
 
     def __init__(
         self,
         dim: int,
         loss: str = "similarities",
-        temperature: float = 0.05,
-        student_temperature: float = 0.05,
+        temperature: float | None = None,
+        student_temperature: float | None = None,
         teacher_temperature: float | None = None,
         consistency_weight: float = 1.0,
         keep_projection: bool = True,
+        similarity: str = "cosine",
     ):
         super().__init__(dim)
         check_values(LOSSES, loss=loss)
@@ -85,10 +99,17 @@ class Distill(Objective):
         check_values((True, False), keep_projection=keep_projection)
         if loss != "vectors" and not keep_projection:
             raise ValueError("keep_projection is for loss='vectors': leave it out")
+        self.similarity, self.temperature = check_similarity(similarity, temperature)
         self.loss = loss
-        self.temperature = temperature
-        self.student_temperature = student_temperature
-        self.teacher_temperature = teacher_temperature or student_temperature / 2
+        self.student_temperature = student_temperature or 0.05
+        self.teacher_temperature = teacher_temperature or self.student_temperature / 2
+        if loss in ("kl", "margin_mse"):
+            self.rows = "scored_lists"
+            self.vectors = ()
+            self.student_temperature = student_temperature or self.temperature
+            self.teacher_temperature = teacher_temperature or (self.temperature if similarity == "dot" else 1.0)
+        elif similarity != "cosine":
+            raise ValueError("similarity is for loss='kl' and 'margin_mse': leave it out")
         self.consistency_weight = consistency_weight
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
@@ -116,6 +137,10 @@ class Distill(Objective):
             ValueError: If the rows have other relations, or there is nothing to compare in a batch.
         """
         rows.check_relations(self.name)
+        if self.rows == "scored_lists":
+            if "score" not in rows.columns:
+                raise ValueError(f"loss={self.loss!r} reads a score of each candidate: give pos_scores and neg_scores")
+            return
         if rows.num_sentences == 1 or self.ranks:
             rows.check_batch("a batch of one row holds no other texts to compare")
 
@@ -131,6 +156,8 @@ class Distill(Objective):
         Raises:
             ValueError: If the batch has no vectors of a teacher, or they are of another size.
         """
+        if self.rows == "scored_lists":
+            return self._from_scores(as_full_precision(batch.embeddings, self.similarity == "cosine"), batch.inputs)
         if "teacher" not in batch.inputs:
             advice = "name a teacher (--teacher) for training, and evaluate on a dev set"
             raise ValueError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")
@@ -166,6 +193,23 @@ class Distill(Objective):
         """Compare texts of this process with candidates of all processes, whose rows lack some columns here."""
         candidates = gather_rows(F.normalize(candidates, dim=-1), self.training, missing)
         return F.normalize(texts, dim=-1).flatten(0, -2) @ candidates.flatten(0, -2).T
+
+    def _from_scores(self, embeddings: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Compare the similarities of queries and their own candidates with the scores of these."""
+        present = inputs["relations"] != ABSENT
+        with no_autocast(embeddings):
+            found = (embeddings[:, :1] * embeddings[:, 1:]).sum(-1)
+        wanted = inputs["scores"].to(found.dtype)
+        if self.loss == "margin_mse":
+            errors = ((found[:, :1] - found) - (wanted[:, :1] - wanted)).square()
+            negatives = present[:, 1:].to(found.dtype)
+            return mean_over_processes((errors[:, 1:] * negatives).sum(), negatives.sum(), self.training)
+        lowest = torch.finfo(found.dtype).min
+        logits = (found / self.student_temperature).masked_fill(~present, lowest)
+        targets = torch.softmax((wanted / self.teacher_temperature).masked_fill(~present, lowest), dim=1)
+        terms = F.kl_div(logits.log_softmax(1), targets, reduction="none").masked_fill(~present, 0.0)
+        rows = found.new_tensor(len(found))
+        return self.student_temperature**2 * mean_over_processes(terms.sum(), rows, self.training)
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the ranking loss and, if enabled, the consistency term."""

@@ -37,7 +37,7 @@ from ..models.settings import (
     max_positions,
     read_section,
 )
-from ..objectives import Objective, objective_class, part_weights
+from ..objectives import Objective, described_objective, objective_class, part_weights
 from ..ops.cpu import has_only_cpu
 from .training_args import SimCSETrainingArguments
 
@@ -558,6 +558,9 @@ def _row_plan(
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
     objective_type = main_class(objective)
+    kind = objective_type.rows
+    if objective_type.name == "distill":  # whose loss decides what it reads
+        kind = described_objective(objective, loss["objective_options"]).rows
     its_view, its_rate = objective_type.view
     view = args.view or its_view
     rate = args.view_rate
@@ -576,7 +579,7 @@ def _row_plan(
     return RowPlan(
         source=source,
         objective=objective,
-        kind=objective_type.rows,
+        kind=kind,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),

@@ -627,7 +627,7 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
     """Refuse a stream for a run that needs all rows at once, or whose number of steps is not known."""
     is_named = source.path is not None
     conflicts = {
-        f"--objective {plan.objective}": plan.kind in ("scored_pairs", "classes")
+        f"--objective {plan.objective}": plan.kind in ("scored_pairs", "scored_lists", "classes")
         or (is_named and plan.kind != "texts"),
         f"--view {plan.view}": is_named and source.window > 0,
         "--max_train_samples": source.limit is not None,
