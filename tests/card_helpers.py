@@ -36,8 +36,15 @@ def evaluation(directory, **changes):
     """Make a document as `simcse-hf evaluate --output` writes it, with a different value for each score."""
     results = {}
     for i, task in enumerate(("STS12", "STS13", "STS14", "STS15", "STS16")):
-        aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
-        results[task] = {"pairs": STS_PAIRS[task][task], "subsets": {}, "aggregate": aggregate}
+        aggregate = {
+            name: scores(50.125 + i + j)
+            for j, name in enumerate(("all", "mean", "wmean"))
+        }
+        results[task] = {
+            "pairs": STS_PAIRS[task][task],
+            "subsets": {},
+            "aggregate": aggregate,
+        }
     for i, task in enumerate(("STSBenchmark", "SICKRelatedness")):
         test = {"pairs": STS_PAIRS[task]["test"], **scores(80.25 + i)}
         results[task] = {"splits": {"test": test, "dev": scores(90.5)}}
@@ -47,13 +54,23 @@ def evaluation(directory, **changes):
     results["average"] = {"value": 61.07, "tasks": present, "missing": ["STS14"]}
     results["average_transfer"] = {"value": 71.23, "tasks": ["MR"], "missing": []}
     results["geometry"] = {
-        "alignment": 0.25123, "uniformity": -2.5, "isotropy": 0.3, "singular_spectrum": [1.0], "positive_pairs": 7,
-        "sentences": 11, "splits": ["train", "dev", "test"],
-    }  # fmt: skip
+        "alignment": 0.25123,
+        "uniformity": -2.5,
+        "isotropy": 0.3,
+        "singular_spectrum": [1.0],
+        "positive_pairs": 7,
+        "sentences": 11,
+        "splits": ["train", "dev", "test"],
+    }
     protocol = PROTOCOL | {"classifier": {"model": "logistic regression"}}
     identity = SimCSE(directory, device="cpu").identity().to_dict()
     identity["max_length"] = 40
-    document = {"model": str(directory), "identity": identity, "pooler": "cls", "max_length": 40}
+    document = {
+        "model": str(directory),
+        "identity": identity,
+        "pooler": "cls",
+        "max_length": 40,
+    }
     return document | {"protocol": protocol, "results": results} | changes
 
 
@@ -66,7 +83,9 @@ def check_examples(card, embeddings, libraries=LIBRARIES, atol=1e-5):
     for code, library in zip(blocks(card), libraries, strict=True):
         assert re.search(f"^from {library} import", code, re.MULTILINE)
         if library == "sentence_transformers":
-            pytest.importorskip(library, reason="sentence_transformers is not installed")
+            pytest.importorskip(
+                library, reason="sentence_transformers is not installed"
+            )
         names = {}
         exec(code, names)
         found = F.normalize(torch.as_tensor(names["embeddings"]).double(), dim=-1)

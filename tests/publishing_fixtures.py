@@ -33,7 +33,9 @@ def saved(save_checkpoint):
     """`saved(family, **settings)` saves a model whose weights are all random."""
 
     def save(family="bert", **settings):
-        model = AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), **settings)
+        model = AutoModelForCL.from_config(
+            tiny_config(family, num_hidden_layers=3), **settings
+        )
         return save_checkpoint(perturb(model), family)
 
     return save
@@ -42,12 +44,20 @@ def saved(save_checkpoint):
 @pytest.fixture
 def transformed(save_checkpoint, tmp_path):
     """`transformed(method, **settings)` makes a model with a whitening to 6 dimensions or a flow, in a directory."""
-    (tmp_path / "unlabelled.txt").write_text("\n".join(random_texts(60, words=(6, 7))) + "\n")
+    (tmp_path / "unlabelled.txt").write_text(
+        "\n".join(random_texts(60, words=(6, 7))) + "\n"
+    )
 
     def make(method, family="bert", **settings):
-        model = AutoModelForCL.from_config(tiny_config(family, initializer_range=0.3), **settings)
+        model = AutoModelForCL.from_config(
+            tiny_config(family, initializer_range=0.3), **settings
+        )
         directory = save_checkpoint(model, "my-model")
-        options = {"dim": 6} if method == "whitening" else {"blocks": 1, "width": 4, "epochs": 1}
+        options = (
+            {"dim": 6}
+            if method == "whitening"
+            else {"blocks": 1, "width": 4, "epochs": 1}
+        )
         loaded = SimCSE(directory, device="cpu")
         loaded.fit_postprocessing(method, tmp_path / "unlabelled.txt", **options)
         loaded.save_pretrained(directory)
@@ -61,14 +71,18 @@ def hub(monkeypatch, tmp_path):
     """The local stand-in for the hub that the clients of this process talk to, with its token."""
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(
+            constants.ENDPOINT, server.url
+        )
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
         monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
-        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        monkeypatch.setattr(
+            "huggingface_hub.utils._http.time.sleep", lambda seconds: None
+        )
         monkeypatch.setenv("HF_TOKEN", server.token)
         yield server
         assert not server.errors

@@ -18,7 +18,9 @@ from simcse_hf.publishing.export_int8 import INT8_EXPORTS
 
 def test_tables_of_the_package_have_the_names_of_names_py():
     assert set(names.BACKENDS) == {"torch", *GRAPHS}
-    assert set(get_args(names.Transform)) == set(METHODS) and set(get_args(names.Metric)) == set(METRICS)
+    assert set(get_args(names.Transform)) == set(METHODS) and set(
+        get_args(names.Metric)
+    ) == set(METRICS)
     assert set(get_args(names.Export)) == {*EXPORTS, *INT8_EXPORTS}
     for function in (evaluate, compare):
         assert ", ".join(scoring.ALL_TASKS) in " ".join(function.__doc__.split())
@@ -35,7 +37,11 @@ def actions():
     """Every argument of every command, with the name of the command."""
     parsers = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ArgumentParser, "print_help", lambda parser, file=None: parsers.append(parser))
+        patch.setattr(
+            ArgumentParser,
+            "print_help",
+            lambda parser, file=None: parsers.append(parser),
+        )
         for command in COMMANDS:
             assert status(command, "--help") == 0
     return [(parser.prog, action) for parser in parsers for action in parser._actions]
@@ -55,4 +61,6 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
 
 
 def test_help_says_nothing_that_holds_in_python_only(actions):
-    assert [action.help for _, action in actions if "in Python" in (action.help or "")] == []
+    assert [
+        action.help for _, action in actions if "in Python" in (action.help or "")
+    ] == []

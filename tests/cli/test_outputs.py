@@ -12,7 +12,12 @@ from trainer_helpers import files_of
 from simcse_hf import SimCSE
 from simcse_hf.inference.shards import read_shards
 
-SENTENCES = ["a cat sat on a mat", "the dog ran in the house", "a bird sang in the tree", "the big red house"]
+SENTENCES = [
+    "a cat sat on a mat",
+    "the dog ran in the house",
+    "a bird sang in the tree",
+    "the big red house",
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,14 @@ def base(tmp_path_factory, tokenizer):
 
 
 def _write(command, base, name, *options):
-    words = ["--model", str(base / "model"), "--input", str(base / "texts.txt"), "--output", str(base / name)]
+    words = [
+        "--model",
+        str(base / "model"),
+        "--input",
+        str(base / "texts.txt"),
+        "--output",
+        str(base / name),
+    ]
     return status(command, *words, "--device", "cpu", "--quiet", *options)
 
 
@@ -42,16 +54,37 @@ def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
     assert len(_search(base, "index", capsys)["results"]) == len(SENTENCES)
     answer = _search(base, "index", capsys, "--threshold", "1")
     assert answer["results"] == [] and 0 < answer["best_score"] < 1
-    assert status("search", "--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1") == 0
-    assert f"no sentence reaches 1; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
+    assert (
+        status(
+            "search",
+            "--index",
+            str(base / "index"),
+            "--device",
+            "cpu",
+            "a cat",
+            "--threshold",
+            "1",
+        )
+        == 0
+    )
+    assert (
+        f"no sentence reaches 1; the best one has {answer['best_score']:.4f}"
+        in capsys.readouterr().out
+    )
 
 
 def test_prompts_are_put_before_queries_and_documents(base, capsys):
     prompt = "the woman : "
     assert _write("index", base, "prompted", "--prompt", prompt) == 0
     model = SimCSE(base / "model", device="cpu")
-    query, documents = (model.encode(texts) for texts in ("the man a cat", [prompt + text for text in SENTENCES]))
-    for options, embedding in (((), model.encode("a cat")), (("--prompt", "the man "), query)):
+    query, documents = (
+        model.encode(texts)
+        for texts in ("the man a cat", [prompt + text for text in SENTENCES])
+    )
+    for options, embedding in (
+        ((), model.encode("a cat")),
+        (("--prompt", "the man "), query),
+    ):
         answer = _search(base, "prompted", capsys, *options)
         scores = {result["sentence"]: result["score"] for result in answer["results"]}
         expected = dict(zip(SENTENCES, (documents @ embedding).tolist(), strict=True))
@@ -60,8 +93,14 @@ def test_prompts_are_put_before_queries_and_documents(base, capsys):
 
 def test_encode_puts_the_prompt_before_each_text(base):
     assert _write("encode", base, "prompted-vectors", "--prompt", "the man ") == 0
-    expected = SimCSE(base / "model", device="cpu").encode([f"the man {text}" for text in SENTENCES])
-    np.testing.assert_allclose(np.concatenate(list(read_shards(base / "prompted-vectors"))), expected, atol=1e-5)
+    expected = SimCSE(base / "model", device="cpu").encode(
+        [f"the man {text}" for text in SENTENCES]
+    )
+    np.testing.assert_allclose(
+        np.concatenate(list(read_shards(base / "prompted-vectors"))),
+        expected,
+        atol=1e-5,
+    )
 
 
 COMMANDS = {
@@ -73,9 +112,18 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
-    pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
-    words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
+def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
+    command, base, tmp_path, capsys
+):
+    pairs = write(
+        tmp_path / "pairs.tsv",
+        [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)],
+    )
+    words = (
+        COMMANDS[command]
+        .format(model=base / "model", texts=base / "texts.txt", pairs=pairs)
+        .split()
+    )
 
     def run(output, *more):
         return status(command, *words, "--output", str(output), *more)
@@ -83,7 +131,9 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     output = tmp_path / "output"
     assert run(output, "--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
+    assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(
+        command, "sentences"
+    ) in document
     before = files_of(output)
     assert run(output) == 2 and files_of(output) == before
     assert re.search("overwrite|resume", capsys.readouterr().err)
@@ -91,9 +141,15 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     before = files_of(output)
     if command == "encode":
         for option in ("--column", "--columns"):
-            assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
+            assert (
+                run(output, "--overwrite", option, "nosuch") == 2
+                and files_of(output) == before
+            )
         empty = write(tmp_path / "empty.txt", [""])
-        assert run(output, "--overwrite", "--input", str(empty)) == 2 and files_of(output) == before
+        assert (
+            run(output, "--overwrite", "--input", str(empty)) == 2
+            and files_of(output) == before
+        )
     if "--input" in words:
         words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
         assert run(output, "--overwrite") == 2 and files_of(output) == before

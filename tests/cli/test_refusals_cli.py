@@ -15,11 +15,26 @@ USAGE = {
     "an unknown command": (["trian"], "did you mean train"),
     "an unknown way to train": (["train", "unsupp"], "did you mean unsup"),
     "an unknown part of a command": (["postprocess", "fti"], "did you mean fit"),
-    "a mistyped option": (["encode", "--modle", "m", "--input", "a.txt"], "did you mean --model"),
-    "a mistyped option of training": (["train", "unsup", "--max_step", "2"], "did you mean --max_steps"),
-    "an option of earlier versions": (["train", "unsup", "--evaluation_strategy", "no"], "did you mean --eval_strate"),
-    "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
-    "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
+    "a mistyped option": (
+        ["encode", "--modle", "m", "--input", "a.txt"],
+        "did you mean --model",
+    ),
+    "a mistyped option of training": (
+        ["train", "unsup", "--max_step", "2"],
+        "did you mean --max_steps",
+    ),
+    "an option of earlier versions": (
+        ["train", "unsup", "--evaluation_strategy", "no"],
+        "did you mean --eval_strate",
+    ),
+    "half an option": (
+        ["train", "mlm", "--overwrite_output", "true"],
+        "did you mean --overwrite_output_dir",
+    ),
+    "a recipe": (
+        ["train", "sup", "sup-simcse-bert-base-uncase"],
+        "did you mean sup-simcse-bert-base-uncased",
+    ),
     "an option that does not exist": (["train", "mlm", "--nonsense"], "--nonsense"),
     "an option of other commands": (["export", "--model"], "--output, --to/--format$"),
     "an option without its value": (["search", "--index"], "--index: expected"),
@@ -28,31 +43,64 @@ USAGE = {
         ["evaluate", *MODEL, "--data_dir", ".", "--task_set", "sts", "--tasks", "MR"],
         "name the tasks twice",
     ),
-    "a task of an unknown kind": (["evaluate", *MODEL, "--task", "ranking=a.csv"], "'ranking' is no kind of task"),
-    "a task without a file": (["evaluate", *MODEL, "--task", "pairs="], "must be KIND=FILE"),
+    "a task of an unknown kind": (
+        ["evaluate", *MODEL, "--task", "ranking=a.csv"],
+        "'ranking' is no kind of task",
+    ),
+    "a task without a file": (
+        ["evaluate", *MODEL, "--task", "pairs="],
+        "must be KIND=FILE",
+    ),
     "an unknown part of the data": (
         ["evaluate", *MODEL, "--data_dir", ".", "--mode", "train"],
         "invalid choice: 'train'",
     ),
-    "a folder that is missing": (["evaluate", *MODEL, "--data_dir", "absent"], "data_dir absent does not exist"),
-    "an unknown task": (["evaluate", *MODEL, "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
-    "a task whose file is missing": (["evaluate", *MODEL, "--task", "pairs=no.csv"], "no.csv: no such file or folder"),
-    "a comparison of a model with itself": (["compare", "a", "a"], "at least two different"),
+    "a folder that is missing": (
+        ["evaluate", *MODEL, "--data_dir", "absent"],
+        "data_dir absent does not exist",
+    ),
+    "an unknown task": (
+        ["evaluate", *MODEL, "--data_dir", ".", "--tasks", "STS99"],
+        "unknown task STS99",
+    ),
+    "a task whose file is missing": (
+        ["evaluate", *MODEL, "--task", "pairs=no.csv"],
+        "no.csv: no such file or folder",
+    ),
+    "a comparison of a model with itself": (
+        ["compare", "a", "a"],
+        "at least two different",
+    ),
     "a comparison on nothing": (["compare", "a", "b"], "give data_dir, pairs or task"),
-    "a comparison with a missing file": (["compare", "a", "b.json"], "b.json: there is no such file"),
+    "a comparison with a missing file": (
+        ["compare", "a", "b.json"],
+        "b.json: there is no such file",
+    ),
     "a port that does not exist": (
         ["demo", "--index", "i", "--port", "70000"],
         "port must be .* 65535, got 70000",
     ),
-    "a count of nothing": (["demo", "--index", "i", "--top_k", "0"], "top_k must be an integer above 0, got 0"),
+    "a count of nothing": (
+        ["demo", "--index", "i", "--top_k", "0"],
+        "top_k must be an integer above 0, got 0",
+    ),
     "a count that is no number": (
         ["search", "--index", "i", "--top_k", "many"],
         "must be an integer, got many",
     ),
-    "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
-    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "output must end in .csv"),
+    "a repository without an owner": (
+        ["push", "model", "my-model"],
+        "'my-model' names no owner: give OWNER/NAME",
+    ),
+    "pairs that are no table": (
+        ["mine", *MODEL, "--input", "a", "--output", "x.txt"],
+        "output must end in .csv",
+    ),
     "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
-    "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "dim: not an option of method flow"),
+    "a smaller flow": (
+        [*FIT, "--method", "flow", "--dim", "3"],
+        "dim: not an option of method flow",
+    ),
 }
 
 
@@ -82,7 +130,9 @@ def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys, monkey
     write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
     for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
         assert status(command, *MODEL_COMMANDS[command].split(), model) == 2
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+        (line,) = [
+            line for line in capsys.readouterr().err.splitlines() if "error" in line
+        ]
         assert line.startswith(f"simcse-hf {command}: error: ") and model in line
         assert not (tmp_path / "output").exists()
 

@@ -30,9 +30,16 @@ METHODS = {method: (classes, DEFAULTS[method]) for method, classes in ARGUMENTS.
 def test_help_of_a_method_names_the_command(method, capsys):
     assert status("train", method, "--help") == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
+    assert (
+        text.startswith(f"usage: simcse-hf train {method} ")
+        and len(text.splitlines()) <= 120
+    )
     text = text.replace("\n", " ")
-    recipes = {"unsup": "tsdae-bert-base-uncased", "sup": "cosent-bert-base-uncased", "mlm": "pretrain-mlm-small"}
+    recipes = {
+        "unsup": "tsdae-bert-base-uncased",
+        "sup": "cosent-bert-base-uncased",
+        "mlm": "pretrain-mlm-small",
+    }
     assert [name for name, recipe in recipes.items() if recipe in text] == [method]
 
 
@@ -42,15 +49,21 @@ def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
     text = capsys.readouterr().out
     recipe = (RECIPES / "rankcse-bert-base.yaml").read_text()
     assert all(line.strip() in text for line in recipe.splitlines())
-    Path("rankcse-bert-base.yaml").write_text("temp: 0.125\n")  # a file of the user goes first, as in training
+    Path("rankcse-bert-base.yaml").write_text(
+        "temp: 0.125\n"
+    )  # a file of the user goes first, as in training
     assert status("train", "sup", "rankcse-bert-base.yaml", "--help") == 0
     assert "temp: 0.125" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--help", "--help_all"])
-@pytest.mark.parametrize("table", [OBJECTIVES, VIEW_CLASSES, POOLERS], ids=["objectives", "views", "poolers"])
+@pytest.mark.parametrize(
+    "table", [OBJECTIVES, VIEW_CLASSES, POOLERS], ids=["objectives", "views", "poolers"]
+)
 def test_help_names_every_objective_view_and_pooler(table, option, capsys):
-    own = {name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")}
+    own = {
+        name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")
+    }
     assert status("train", "unsup", option) == 0
     assert own <= set(re.split(r"[\s,:.{}]+", capsys.readouterr().out))
 
@@ -60,11 +73,16 @@ def test_help_names_every_objective_view_and_pooler(table, option, capsys):
     [
         (["vicreg"], ["projector_dim", "variance_weight"]),
         (["--objective", "vicreg"], ["projector_dim", "variance_weight"]),
-        (["--objective=simcse+barlow_twins:0.1"], ["hard_negative_weight", "off_diagonal_weight"]),
+        (
+            ["--objective=simcse+barlow_twins:0.1"],
+            ["hard_negative_weight", "off_diagonal_weight"],
+        ),
         (["rankcse-bert-base"], ["hard_negative_weight", "student_temperature"]),
     ],
 )
-def test_the_short_help_lists_the_options_of_an_objective_that_is_named(words, options, capsys):
+def test_the_short_help_lists_the_options_of_an_objective_that_is_named(
+    words, options, capsys
+):
     assert status("train", "unsup", *words, "--help") == 0
     text = capsys.readouterr().out
     assert [option for option in options if f"\n  {option} " in text] == options
@@ -73,15 +91,30 @@ def test_the_short_help_lists_the_options_of_an_objective_that_is_named(words, o
 @pytest.mark.parametrize("method", METHODS)
 def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
     classes, defaults = METHODS[method]
-    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
+    actual = {
+        field.name: field.default for cls in classes for field in fields(cls)
+    } | defaults
     assert status("train", method, "--help") == 0
-    options = capsys.readouterr().out.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
+    options = (
+        capsys.readouterr()
+        .out.partition("--help_all")[2]
+        .partition("RECIPE")[0]
+        .split("\n  --")[1:]
+    )
     assert len(options) > 12
     for option in options:
-        name, default = option.split()[0], " ".join(option.split()).partition("default: ")[2]
-        if actual[name] in (None, MISSING):  # the words say what decides it, if they say anything
+        name, default = (
+            option.split()[0],
+            " ".join(option.split()).partition("default: ")[2],
+        )
+        if actual[name] in (
+            None,
+            MISSING,
+        ):  # the words say what decides it, if they say anything
             continue
-        assert default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
+        assert default == str(actual[name]) or (
+            not default and actual[name] in (False, -1)
+        ), option
 
 
 @pytest.mark.parametrize("words", [[], ["train"]])
@@ -94,9 +127,18 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
     assert status("train", "unsup", "--help_all") == 0
     text = capsys.readouterr().out
     groups = ["model and objective", "texts and output", "training"]
-    groups += ["objective simcse, as --objective_options NAME=VALUE", "training, of transformers' TrainingArguments"]
+    groups += [
+        "objective simcse, as --objective_options NAME=VALUE",
+        "training, of transformers' TrainingArguments",
+    ]
     assert re.findall("^([a-z].+):$", text, re.MULTILINE) == ["options", *groups]
-    options = ("--objective ", "--dev_file ", "--teacher ", "mask_duplicates ", "--weight_decay ")
+    options = (
+        "--objective ",
+        "--dev_file ",
+        "--teacher ",
+        "mask_duplicates ",
+        "--weight_decay ",
+    )
     places = [text.index(f"\n  {name}") for name in options]
     assert places == sorted(places) and text.count("  --max_seq_length ") == 1
     for option in re.split(r"\n  (?=\S)", text)[1:]:
@@ -111,7 +153,9 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
         (("rankcse-bert-base",), ("student_temperature", "0.05")),
     ],
 )
-def test_help_all_lists_the_options_of_the_objective_that_is_given_with_their_defaults(words, shown, capsys):
+def test_help_all_lists_the_options_of_the_objective_that_is_given_with_their_defaults(
+    words, shown, capsys
+):
     assert status("train", "unsup", *words, "--help_all") == 0
     name, default = shown
     entry = capsys.readouterr().out.partition(f"\n  {name} ")[2].partition("\n  --")[0]
@@ -127,14 +171,18 @@ def test_help_all_lists_the_options_of_the_objective_that_is_given_with_their_de
         ("mlm", "--train_file nosuch.csv"),
     ],
 )
-def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, tmp_path, capsys, monkeypatch):
+def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(
+    method, words, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("out/checkpoint-1").mkdir(parents=True)
     Path("out/results.json").write_text("{}")
     Path("texts.txt").write_text("a cat\n" * 20)
     line = f"--train_file texts.txt --output_dir out --model {SAMPLE} --overwrite_output_dir --use_cpu {words}"
     assert status("train", method, *line.split()) == 2
-    assert "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
+    )
     assert Path("out/results.json").exists() and Path("out/checkpoint-1").exists()
 
 
@@ -145,11 +193,17 @@ METHOD_OPTIONS = {
 
 
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, tmp_path, capsys, monkeypatch):
+def test_quiet_json_and_overwrite_are_those_of_every_command(
+    method, save_checkpoint, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     model = save_checkpoint(BertModel(tiny_config()))
     Path("texts.txt").write_text(
-        "".join(f"a {size} cat {animal}\n" for size in "abcdefg" for animal in ["sat", "ran"] * 4)
+        "".join(
+            f"a {size} cat {animal}\n"
+            for size in "abcdefg"
+            for animal in ["sat", "ran"] * 4
+        )
     )
     line = f"train {method} --train_file texts.txt --output_dir out --max_steps 2 --use_cpu --report_to none "
     line += f"--logging_steps 1 {METHOD_OPTIONS[method]}"
@@ -171,16 +225,24 @@ def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkp
 def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
     """The command needs only the installed package and no examples, recipes or data from the repository."""
     texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"a cat {animal}\n" for animal in ["sat", "ran", "slept", "sang"] * 4))
+    texts.write_text(
+        "".join(f"a cat {animal}\n" for animal in ["sat", "ran", "slept", "sang"] * 4)
+    )
     model = save_checkpoint(BertModel(tiny_config()))
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"model_name_or_path: {model}\ntrain_file: {texts}\noutput_dir: out\nlearning_rate: 1.0e-3\n")
+    recipe.write_text(
+        f"model_name_or_path: {model}\ntrain_file: {texts}\noutput_dir: out\nlearning_rate: 1.0e-3\n"
+    )
     options = "--max_steps 2 --per_device_train_batch_size 4 --use_cpu --report_to none --save_steps 2".split()
     launch = "-m accelerate.commands.launch --cpu --num_processes 1 --main_process_port 0 -m simcse_hf".split()
     ended = subprocess.run(
         [sys.executable, *launch, "train", "unsup", str(recipe), *options],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(simcse_hf.__file__).parents[1]), "ACCELERATE_USE_CPU": "true"},
+        env=os.environ
+        | {
+            "PYTHONPATH": str(Path(simcse_hf.__file__).parents[1]),
+            "ACCELERATE_USE_CPU": "true",
+        },
         capture_output=True,
         text=True,
     )

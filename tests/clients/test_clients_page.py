@@ -11,17 +11,29 @@ from conftest import tiny_config
 from simcse_hf import BertForCL, SimCSE
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLES = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 @pytest.fixture
 def model(save_checkpoint):
     prompts = {"query": "the cat : ", "document": "a house : "}
-    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="cls", prompts=prompts), "my-model"))
+    return SimCSE(
+        save_checkpoint(
+            BertForCL(tiny_config(), pooler_type="cls", prompts=prompts), "my-model"
+        )
+    )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[re.findall(r"(?:from|import) (\w+)", text)[0] for text in EXAMPLES])
-def test_an_example_of_the_page_runs_and_gives_the_same_vectors(example, model, monkeypatch):
+@pytest.mark.parametrize(
+    "example",
+    EXAMPLES,
+    ids=[re.findall(r"(?:from|import) (\w+)", text)[0] for text in EXAMPLES],
+)
+def test_an_example_of_the_page_runs_and_gives_the_same_vectors(
+    example, model, monkeypatch
+):
     for name in re.findall(r"^(?:from|import) (\w+)", example, re.MULTILINE):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -35,5 +47,8 @@ def test_an_example_of_the_page_runs_and_gives_the_same_vectors(example, model, 
         expected = model.encode(names["texts"])
     else:
         found = [names["query_vector"], *names["document_vectors"]]
-        expected = [model.encode_query("Who plays?"), *model.encode_document(["A man plays.", "It rains."])]
+        expected = [
+            model.encode_query("Who plays?"),
+            *model.encode_document(["A man plays.", "It rains."]),
+        ]
     np.testing.assert_allclose(np.array(found), np.stack(expected), rtol=0, atol=1e-6)

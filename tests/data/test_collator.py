@@ -10,7 +10,12 @@ from conftest import CLS, PAD, SEP, tiny_config
 from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
 
-from simcse_hf import BertForCL, ContrastiveCollator, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import (
+    BertForCL,
+    ContrastiveCollator,
+    SimCSETrainer,
+    SimCSETrainingArguments,
+)
 from simcse_hf.data.packed_batch import PackedBatch, PackingCollator
 from simcse_hf.ops.packing import Packing
 
@@ -52,7 +57,9 @@ def ragged_batch(tokenizer):
     return ContrastiveCollator(tokenizer, add_text_ids=True)(RAGGED)
 
 
-def test_a_batch_is_as_wide_as_its_widest_row_and_as_long_as_its_longest_text(ragged_batch):
+def test_a_batch_is_as_wide_as_its_widest_row_and_as_long_as_its_longest_text(
+    ragged_batch,
+):
     assert ragged_batch["input_ids"].shape == (3, 4, 6)
     assert ragged_batch["input_ids"].dtype == torch.long
 
@@ -72,7 +79,11 @@ def test_the_texts_that_a_row_lacks_are_all_padding(ragged_batch):
 
 
 def test_the_relations_that_a_row_lacks_are_left_out(ragged_batch):
-    assert ragged_batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
+    assert ragged_batch["relations"].tolist() == [
+        [0, 2, -100],
+        [1, -100, -100],
+        [1, -100, -100],
+    ]
 
 
 def test_a_text_without_tokens_has_the_text_id_0(ragged_batch):
@@ -82,7 +93,12 @@ def test_a_text_without_tokens_has_the_text_id_0(ragged_batch):
 
 def test_equal_texts_have_equal_text_ids_and_others_have_others(ragged_batch):
     ids = ragged_batch["text_ids"]
-    of_one_word = {ids[0, 1].item(), ids[1, 0].item(), ids[1, 3].item(), ids[2, 0].item()}
+    of_one_word = {
+        ids[0, 1].item(),
+        ids[1, 0].item(),
+        ids[1, 3].item(),
+        ids[2, 0].item(),
+    }
     of_two_words = {ids[0, 0].item(), ids[2, 1].item()}
     assert len(of_one_word) == 1
     assert len(of_two_words) == 1
@@ -91,7 +107,9 @@ def test_equal_texts_have_equal_text_ids_and_others_have_others(ragged_batch):
 
 def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
     vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
-    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})
+    collator = ContrastiveCollator(
+        tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]}
+    )
     rows = [row | {"row": number} for number, row in enumerate(RAGGED)]
     assert collator(rows)["teacher"].shape == (3, 4, 1)
 
@@ -142,7 +160,9 @@ def train_with(collator, tmp_path, tokenizer):
     trainer.train()
 
 
-@pytest.mark.parametrize("collator", [DataCollatorWithPadding, DataCollatorForLanguageModeling])
+@pytest.mark.parametrize(
+    "collator", [DataCollatorWithPadding, DataCollatorForLanguageModeling]
+)
 def test_a_collator_of_transformers_is_named(tmp_path, tokenizer, collator):
     message = f"data_collator {collator.__name__}.*at least 2 sentences"
     with pytest.raises(ValueError, match=message):
@@ -153,7 +173,9 @@ def first_sentences(rows):
     return {"input_ids": torch.tensor([row["input_ids"][0] for row in rows])}
 
 
-def test_a_function_whose_batch_has_no_views_is_named_with_the_shape(tmp_path, tokenizer):
+def test_a_function_whose_batch_has_no_views_is_named_with_the_shape(
+    tmp_path, tokenizer
+):
     message = (
         r"data_collator first_sentences: its batch has input_ids of shape \(8, 4\)"
         ".*at least 2 sentences"
@@ -162,14 +184,18 @@ def test_a_function_whose_batch_has_no_views_is_named_with_the_shape(tmp_path, t
         train_with(first_sentences, tmp_path, tokenizer)
 
 
-def test_our_own_collator_that_does_not_repeat_is_named_with_the_shape(tmp_path, tokenizer):
+def test_our_own_collator_that_does_not_repeat_is_named_with_the_shape(
+    tmp_path, tokenizer
+):
     message = r"ContrastiveCollator: .* shape \(8, 1, 4\).*at least 2 sentences"
     with pytest.raises(ValueError, match=message):
         train_with(ContrastiveCollator(tokenizer, repeat=1), tmp_path, tokenizer)
 
 
 def test_a_collator_without_token_ids_is_told_what_is_missing(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="its batch has no input_ids.*at least 2 sentences"):
+    with pytest.raises(
+        ValueError, match="its batch has no input_ids.*at least 2 sentences"
+    ):
         train_with(lambda rows: {"ids": 3}, tmp_path, tokenizer)
 
 
@@ -210,7 +236,9 @@ def test_a_packed_batch_has_padding_beyond_the_longest_text(packed, padded):
     assert not unpacked["attention_mask"][..., length:].any()
 
 
-def test_the_texts_of_a_packed_batch_are_one_tensor_until_they_are_on_the_device(packed):
+def test_the_texts_of_a_packed_batch_are_one_tensor_until_they_are_on_the_device(
+    packed,
+):
     assert packed.keys() == {"numbers", "relations"}
     assert packed["numbers"].dtype == torch.int32
 

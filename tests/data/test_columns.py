@@ -19,7 +19,10 @@ def resolve(column_names, **options):
     [
         ("hard_neg sent1 sent0", "sent0 sent1 hard_neg"),
         ("sent0 sent1 hard_neg1 hard_neg0", "sent0 sent1 hard_neg0 hard_neg1"),
-        ("hard_neg_10 sent0 hard_neg_2 sent1 hard_neg", "sent0 sent1 hard_neg hard_neg_2 hard_neg_10"),
+        (
+            "hard_neg_10 sent0 hard_neg_2 sent1 hard_neg",
+            "sent0 sent1 hard_neg hard_neg_2 hard_neg_10",
+        ),
         ("sent3 sent2 sent1 sent0", "sent0 sent1 sent2 sent3"),
         ("negative positive anchor", "anchor positive negative"),
         ("id neg pos query", "query pos neg"),
@@ -51,14 +54,25 @@ def resolve(column_names, **options):
 )
 def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expected):
     assert resolve(column_names) == expected.split()
-    assert resolve(column_names, columns=expected.split()[::-1]) == expected.split()[::-1]
+    assert (
+        resolve(column_names, columns=expected.split()[::-1]) == expected.split()[::-1]
+    )
 
 
 @pytest.mark.parametrize(
     ("names", "is_said"),
-    [("x y", True), ("x y z", True), ("anchor x y", True), ("query x", False), ("document query", False),
-     ("Positive Anchor", False), ("text positive", False), ("sent0 sent1", False), ("x", False)],
-)  # fmt: skip
+    [
+        ("x y", True),
+        ("x y z", True),
+        ("anchor x y", True),
+        ("query x", False),
+        ("document query", False),
+        ("Positive Anchor", False),
+        ("text positive", False),
+        ("sent0 sent1", False),
+        ("x", False),
+    ],
+)
 def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):
     load_text_dataset([dict.fromkeys(names.split(), "a")])
     assert ("Only their order says so" in caplog.text) == is_said
@@ -74,17 +88,31 @@ def test_numbers_are_never_text_but_in_the_only_column():
 
 def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
-        load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")])
+        load_text_dataset(
+            [dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")]
+        )
         load_text_dataset([{"text": "a"}])
         load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "label"), "a")])
     parts = "list of 1 rows: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored "
-    assert caplog.messages[:2] == [f"{parts}'source'.", "list of 1 rows: the sentences are in column 'text'."]
-    assert caplog.messages[2].startswith(f"{parts}'label'. Every row counts as a positive pair")
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
+    assert caplog.messages[:2] == [
+        f"{parts}'source'.",
+        "list of 1 rows: the sentences are in column 'text'.",
+    ]
+    assert caplog.messages[2].startswith(
+        f"{parts}'label'. Every row counts as a positive pair"
+    )
+    assert [record.levelname for record in caplog.records] == [
+        "INFO",
+        "INFO",
+        "WARNING",
+    ]
 
 
 def test_parts_are_found_by_their_names_in_any_case():
-    parts = find_parts(["id", " Sentence_A", "SENTENCE_B", "relatedness_score"], ("sentence1", "score", "split"))
+    parts = find_parts(
+        ["id", " Sentence_A", "SENTENCE_B", "relatedness_score"],
+        ("sentence1", "score", "split"),
+    )
     assert parts == {"sentence1": " Sentence_A", "score": "relatedness_score"}
 
 
@@ -93,21 +121,39 @@ def upper(batch):
 
 
 def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
-    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(upper)
+    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(
+        upper
+    )
     assert load_text_dataset(rows)[:] == {"sent0": ["passage: A CAT", "passage: A DOG"]}
-    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(lambda batch: {"input_ids": [[[1], [2]]] * 2})
+    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(
+        lambda batch: {"input_ids": [[[1], [2]]] * 2}
+    )
     assert load_text_dataset(tokens)[0] == {"input_ids": [[1], [2]]}
-    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
+    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(
+        lambda batch: {"input_ids": [[[3], [4]]]}
+    )
     assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
     pairs = Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "stars": [4.0]})
-    scored = pairs.with_transform(lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]})
-    assert read_scored_pairs(scored).to_dataset()[:] == {"sent0": ["a"], "sent1": ["b"], "score": [4.0]}
+    scored = pairs.with_transform(
+        lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]}
+    )
+    assert read_scored_pairs(scored).to_dataset()[:] == {
+        "sent0": ["a"],
+        "sent1": ["b"],
+        "score": [4.0],
+    }
     groups = {"texts": [["a", "b"]], "relations": [[0]]}
     assert load_class_rows(pairs.with_transform(lambda batch: groups))[:] == groups
 
 
-def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
-    columns = {"sent0": ["a", "b", "", "d"], "sent1": ["p", "q", "r", None], "hard_neg": ["n", " ", "m", "o"]}
+def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(
+    caplog,
+):
+    columns = {
+        "sent0": ["a", "b", "", "d"],
+        "sent1": ["p", "q", "r", None],
+        "hard_neg": ["n", " ", "m", "o"],
+    }
     rows = load_text_dataset(Dataset.from_dict(columns))
     assert [list(row.values()) for row in rows] == [["a", "p", "n"], ["b", "q", None]]
     assert "2 of 4 rows dropped for an empty cell: row 3, 4." in caplog.text
@@ -122,19 +168,31 @@ def test_scores_of_minus_one_are_said(caplog):
     assert "pairs: 1 of 3 scores are -1" in caplog.text
 
 
-@pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
+@pytest.mark.parametrize(
+    "columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}]
+)
 def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
     dataset = Dataset.from_dict(columns)
     assert load_text_dataset(dataset) is dataset
 
 
-PAIRS = {"id": [1, 2, 3], "sentence1": ["a cat", "a dog", ""], "sentence2": ["the cat", "a bird", "it"]}
+PAIRS = {
+    "id": [1, 2, 3],
+    "sentence1": ["a cat", "a dog", ""],
+    "sentence2": ["the cat", "a bird", "it"],
+}
 
 
 def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
     for scores in ([4, 1, 2], ["4", "1.0", "2"]):
-        pairs = read_scored_pairs(Dataset.from_dict(PAIRS | {"score": scores}), "x", drop_empty=True).to_dataset()
-        assert pairs.to_dict() == {"sent0": ["a cat", "a dog"], "sent1": ["the cat", "a bird"], "score": [4.0, 1.0]}
+        pairs = read_scored_pairs(
+            Dataset.from_dict(PAIRS | {"score": scores}), "x", drop_empty=True
+        ).to_dataset()
+        assert pairs.to_dict() == {
+            "sent0": ["a cat", "a dog"],
+            "sent1": ["the cat", "a bird"],
+            "score": [4.0, 1.0],
+        }
         assert read_scored_pairs(pairs).to_dataset()[:] == pairs[:]
     assert "1 of 3 rows dropped for an empty cell: x, row 3" in caplog.text
     assert "Every row counts as a positive pair" not in caplog.text
@@ -150,11 +208,16 @@ def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
     ],
 )
 def test_weights_of_rows_are_reported_as_without_effect(columns, tmp_path, caplog):
-    (tmp_path / "rows.csv").write_text(f"{','.join(columns)}\n{','.join(['a cat'] * len(columns))}\n")
+    (tmp_path / "rows.csv").write_text(
+        f"{','.join(columns)}\n{','.join(['a cat'] * len(columns))}\n"
+    )
     with caplog.at_level(logging.WARNING):
         open_source(tmp_path / "rows.csv")
     (message,) = [record.message for record in caplog.records]
-    assert f"the column '{columns[-1]}' has no effect, because no objective weighs its rows" in message
+    assert (
+        f"the column '{columns[-1]}' has no effect, because no objective weighs its rows"
+        in message
+    )
 
 
 def test_a_column_that_only_sounds_like_a_weight_is_not_reported(tmp_path, caplog):

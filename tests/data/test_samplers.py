@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
+from accelerate.data_loader import (
+    BatchSamplerShard,
+    prepare_data_loader,
+    skip_first_batches,
+)
 from torch.utils.data import BatchSampler, DataLoader
 
 from simcse_hf.data import samplers as module
@@ -51,7 +55,9 @@ def make_sampler(kind, num_rows, seed=1):
     return NeighborSampler(nearest(num_rows), 2, seed)
 
 
-EVERY_KIND = pytest.mark.parametrize("kind", ["permuted", "classes", "no duplicates", "neighbors"])
+EVERY_KIND = pytest.mark.parametrize(
+    "kind", ["permuted", "classes", "no duplicates", "neighbors"]
+)
 
 
 def three_epochs(sampler):
@@ -78,7 +84,9 @@ def test_the_order_of_an_epoch_does_not_depend_on_the_epochs_before(kind):
 
 
 @EVERY_KIND
-def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(kind, monkeypatch):
+def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(
+    kind, monkeypatch
+):
     expected = list(make_sampler(kind, 1000))
     monkeypatch.setattr(module, "_BLOCK", 7)
     assert list(make_sampler(kind, 1000)) == expected
@@ -160,7 +168,9 @@ def test_each_pair_of_rows_of_several_classes_shares_one():
 
 
 def test_rows_of_one_class_each_have_the_same_order_as_a_list():
-    assert list(ClassSampler(SHUFFLED_LABELS, 3)) == list(ClassSampler([[label] for label in SHUFFLED_LABELS], 3))
+    assert list(ClassSampler(SHUFFLED_LABELS, 3)) == list(
+        ClassSampler([[label] for label in SHUFFLED_LABELS], 3)
+    )
 
 
 def test_a_batch_holds_two_rows_of_each_of_its_classes(twelve_orders):
@@ -204,7 +214,10 @@ def test_the_first_rows_are_followed_by_a_neighbour():
 
 def test_most_rows_stand_beside_a_neighbour():
     order = drawn_with_neighbours()
-    beside = sum(are_alike(row, following) for row, following in zip(order, order[1:], strict=False))
+    beside = sum(
+        are_alike(row, following)
+        for row, following in zip(order, order[1:], strict=False)
+    )
     assert beside >= 10
 
 
@@ -226,7 +239,9 @@ def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
 
 # --- no duplicates ---
 
-SIZES = pytest.mark.parametrize("num_rows, columns, batch_size", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)])
+SIZES = pytest.mark.parametrize(
+    "num_rows, columns, batch_size", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)]
+)
 
 
 @SIZES
@@ -243,13 +258,17 @@ def test_no_text_stands_in_two_rows_of_a_batch(num_rows, columns, batch_size):
 
 @SIZES
 def test_without_duplicates_no_row_is_drawn_twice(num_rows, columns, batch_size):
-    order = list(NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1))
+    order = list(
+        NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1)
+    )
     assert len(set(order)) == len(order)
 
 
 @SIZES
 def test_without_duplicates_few_rows_are_left_out(num_rows, columns, batch_size):
-    sampler = NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1)
+    sampler = NoDuplicatesSampler(
+        numbers_of_texts(num_rows, columns), batch_size, seed=1
+    )
     assert len(list(sampler)) == len(sampler) > num_rows - 3 * batch_size
 
 
@@ -259,7 +278,9 @@ ANCHORS = np.array([*[1] * 12, *range(2, 22)])
 
 @pytest.fixture(scope="module")
 def sampler_of_a_frequent_anchor():
-    return NoDuplicatesSampler(np.stack([ANCHORS, 100 + np.arange(32)], axis=1), 4, seed=0)
+    return NoDuplicatesSampler(
+        np.stack([ANCHORS, 100 + np.arange(32)], axis=1), 4, seed=0
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,16 @@ from simcse_hf.data.stream import StreamedRows, load_text_stream
 
 
 def lines(path, count, start=0):
-    return write(path, "".join(f"sentence number {i}\n" for i in range(start, start + count)))
+    return write(
+        path, "".join(f"sentence number {i}\n" for i in range(start, start + count))
+    )
 
 
 def make_rows(rows, rngs):
-    return [{"input_ids": row["sent0"], "draw": rng.random()} for row, rng in zip(rows, rngs, strict=True)]
+    return [
+        {"input_ids": row["sent0"], "draw": rng.random()}
+        for row, rng in zip(rows, rngs, strict=True)
+    ]
 
 
 def streamed(source, **options):
@@ -38,14 +43,19 @@ def batches(rows, count):
         ("a.txt", "one\n\n  \ntwo\nthree\n"),
         ("a.csv", "sent0,sent1,hard_neg\na,b,c\nd,,f\ng,h,i\n"),
         ("a.tsv", "query\tpositive\na\tb\nc\td\n"),
-        ("a.jsonl", '{"anchor": "a", "positive": ["p", "q"], "negative": ["n"]}\n'
-                    '{"anchor": "b", "positive": ["r"], "negative": ["m"]}\n'),
+        (
+            "a.jsonl",
+            '{"anchor": "a", "positive": ["p", "q"], "negative": ["n"]}\n'
+            '{"anchor": "b", "positive": ["r"], "negative": ["m"]}\n',
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_stream_has_the_rows_of_the_loaded_file(tmp_path, name, text, packed):
     path = write(tmp_path / (name + ".gz" * packed), text)
-    assert list(load_text_stream(path)) == list(load_text_dataset(path, cache_dir=tmp_path / "cache"))
+    assert list(load_text_stream(path)) == list(
+        load_text_dataset(path, cache_dir=tmp_path / "cache")
+    )
 
 
 def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
@@ -57,19 +67,31 @@ def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
     stream = load_text_stream(IterableDataset.from_generator(lambda: iter(rows)))
     expected = [["a", "b", "x", "y"], ["a", "c", "x", "y"], ["e", "f", "z", "w"]]
     assert (
-        [list(row.values()) for row in stream] == [list(row.values()) for row in load_text_dataset(rows)] == expected
+        [list(row.values()) for row in stream]
+        == [list(row.values()) for row in load_text_dataset(rows)]
+        == expected
     )
     rows[2]["query"] = 5
-    with pytest.raises(ValueError, match="row 3, column 'query': expected a text, got 5"):
+    with pytest.raises(
+        ValueError, match="row 3, column 'query': expected a text, got 5"
+    ):
         list(stream)
 
 
 def test_rows_that_a_stream_drops_are_logged_while_it_is_read(caplog):
-    rows = [{"query": "a", "pos": "b"}, {"query": "", "pos": "b"}, {"query": "c", "pos": " "}] * 700
-    stream = load_text_stream(IterableDataset.from_generator(lambda: iter(rows)), name="org/name")
+    rows = [
+        {"query": "a", "pos": "b"},
+        {"query": "", "pos": "b"},
+        {"query": "c", "pos": " "},
+    ] * 700
+    stream = load_text_stream(
+        IterableDataset.from_generator(lambda: iter(rows)), name="org/name"
+    )
     for _ in range(2):  # a second pass drops the same rows, which is no news
         assert len(list(stream)) == 700
-    assert [record.message for record in caplog.records if "dropped" in record.message] == [
+    assert [
+        record.message for record in caplog.records if "dropped" in record.message
+    ] == [
         "org/name, so far: 666 of 1000 rows dropped for an empty cell: row 2, 3, 5, 6, 8, ....",
         "org/name, so far: 1333 of 2000 rows dropped for an empty cell: row 2, 3, 5, 6, 8, ....",
     ]
@@ -80,9 +102,19 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(tmp_path):
     rows = [row["input_ids"] for batch in batches(streamed(path), 20) for row in batch]
     text = [f"sentence number {i}" for i in range(40)]
     first, second = rows[:40], rows[40:]
-    assert sorted(first) == sorted(second) == sorted(text) and first != text and first != second
-    assert {text.index(row) // 10 for row in first[:10]} == {0}, "a row leaves its window of 10 rows never"
-    in_order = [row["input_ids"] for batch in batches(streamed(path, shuffle_buffer=1), 10) for row in batch]
+    assert (
+        sorted(first) == sorted(second) == sorted(text)
+        and first != text
+        and first != second
+    )
+    assert {text.index(row) // 10 for row in first[:10]} == {0}, (
+        "a row leaves its window of 10 rows never"
+    )
+    in_order = [
+        row["input_ids"]
+        for batch in batches(streamed(path, shuffle_buffer=1), 10)
+        for row in batch
+    ]
     assert in_order == text
 
 
@@ -91,8 +123,12 @@ MAPPED = [{"text": f"text {i}", "label": i} for i in range(23)]
 SOURCES = {
     "txt": lambda folder: load_text_stream(lines(folder / "a.txt", 27)),
     "gz": lambda folder: load_text_stream(lines(folder / "a.txt.gz", 27)),
-    "files": lambda folder: load_text_stream([lines(folder / "a.txt", 13), lines(folder / "b.txt", 9, start=13)]),
-    "mapped": lambda folder: load_text_stream(IterableDataset.from_generator(lambda: iter(MAPPED))),
+    "files": lambda folder: load_text_stream(
+        [lines(folder / "a.txt", 13), lines(folder / "b.txt", 9, start=13)]
+    ),
+    "mapped": lambda folder: load_text_stream(
+        IterableDataset.from_generator(lambda: iter(MAPPED))
+    ),
 }
 
 
@@ -110,12 +146,17 @@ def test_a_saved_stream_continues_with_the_same_batches(tmp_path, place, source)
 def test_processes_share_the_batches_of_one_process_without_overlap(tmp_path):
     path = lines(tmp_path / "a.txt", 30)
     one = batches(streamed(path, batch_size=6), 10)
-    shares = [batches(streamed(path, batch_size=2, rank=rank, processes=3), 10) for rank in range(3)]
+    shares = [
+        batches(streamed(path, batch_size=2, rank=rank, processes=3), 10)
+        for rank in range(3)
+    ]
     assert [sum(parts, []) for parts in zip(*shares, strict=True)] == one
 
 
 def split_rows(rank, processes, whole=32):
-    rows = Dataset.from_dict({"text": [f"text {i}" for i in range(whole)]}).to_iterable_dataset(num_shards=4)
+    rows = Dataset.from_dict(
+        {"text": [f"text {i}" for i in range(whole)]}
+    ).to_iterable_dataset(num_shards=4)
     return split_dataset_by_node(rows, rank, processes)
 
 
@@ -131,7 +172,9 @@ def test_a_stream_that_the_caller_has_split_is_not_split_again():
 
 def uneven_parts(rank):
     whole = IterableDataset.from_generator(
-        lambda sizes: ({"text": f"text {size} {i}"} for size in sizes for i in range(size)),
+        lambda sizes: (
+            {"text": f"text {size} {i}"} for size in sizes for i in range(size)
+        ),
         gen_kwargs={"sizes": [9, 14]},
     )
     stream = load_text_stream(split_dataset_by_node(whole, rank, 2))
@@ -152,13 +195,17 @@ def test_each_process_continues_its_own_part_of_a_stream(tmp_path):
 
 @pytest.mark.parametrize(("rank", "processes"), [(1, 2), (0, 4)])
 def test_a_part_of_a_stream_that_belongs_to_another_process_is_refused(rank, processes):
-    with pytest.raises(ValueError, match=f"part {rank} of {processes} in process 0 of 2"):
+    with pytest.raises(
+        ValueError, match=f"part {rank} of {processes} in process 0 of 2"
+    ):
         streamed(load_text_stream(split_rows(rank, processes)), rank=0, processes=2)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(rows):
-        stream = streamed(lines(tmp_path / f"{rows}.txt", rows), shuffle_buffer=100, batch_size=50)
+        stream = streamed(
+            lines(tmp_path / f"{rows}.txt", rows), shuffle_buffer=100, batch_size=50
+        )
         tracemalloc.start()
         for _ in itertools.islice(stream, rows // 50):
             pass
@@ -178,7 +225,9 @@ def test_a_state_of_another_order_or_none_is_refused(tmp_path):
     streamed(path).save_state(tmp_path)
     with pytest.raises(ValueError, match="another shuffle_buffer"):
         streamed(path, shuffle_buffer=7).load_state(tmp_path)
-    assert "sentence" not in (tmp_path / "stream_state.json").read_text(), "a checkpoint keeps no training text"
+    assert "sentence" not in (tmp_path / "stream_state.json").read_text(), (
+        "a checkpoint keeps no training text"
+    )
     assert json.loads((tmp_path / "stream_state.json").read_text())["seed"] == 3
 
 
@@ -187,7 +236,9 @@ def test_a_dataset_of_the_hub_is_streamed_and_not_cached(monkeypatch):
 
     def load_dataset(*args, **options):
         calls.append((args, options))
-        return Dataset.from_dict({"query": ["a", "c"], "positive": ["b", "d"], "id": [1, 2]}).to_iterable_dataset()
+        return Dataset.from_dict(
+            {"query": ["a", "c"], "positive": ["b", "d"], "id": [1, 2]}
+        ).to_iterable_dataset()
 
     monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
     pairs = [{"sent0": "a", "sent1": "b"}, {"sent0": "c", "sent1": "d"}]

@@ -15,20 +15,37 @@ from transformers import BertModel
 from simcse_hf import BertForCL, SimCSE, evaluate
 from simcse_hf.evaluation import mteb as mteb_tasks
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.mteb import BENCHMARK, benchmark_tasks, evaluate_mteb, mteb_averages, named_benchmark
+from simcse_hf.evaluation.mteb import (
+    BENCHMARK,
+    benchmark_tasks,
+    evaluate_mteb,
+    mteb_averages,
+    named_benchmark,
+)
 from simcse_hf.evaluation.report import Evaluation, write_results
 
 FIRST = "MTEB(eng, v1)"
 PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
 #: The averages that the paper prints for its categories in this order, then the average over all data sets.
-CATEGORIES = dict(Classification=12, Clustering=11, PairClassification=3, Reranking=4, Retrieval=15, STS=10)
+CATEGORIES = dict(
+    Classification=12,
+    Clustering=11,
+    PairClassification=3,
+    Reranking=4,
+    Retrieval=15,
+    STS=10,
+)
 CATEGORIES["Summarization"] = 1
 PAPER_AVERAGES = {"SimCSE": [64.6, 30.8, 74.5, 47.3, 23.6, 74.4, 27.7, 47.4]}
 
 
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     scores = {"STS12": 50.0, "SICK-R": 70.0, "SummEval": 30.0, "Some other set": 0.0}
-    categories = {"Retrieval": ["NQ"], "STS": ["STS12", "STS13", "SICK-R"], "Summarization": ["SummEval"]}
+    categories = {
+        "Retrieval": ["NQ"],
+        "STS": ["STS12", "STS13", "SICK-R"],
+        "Summarization": ["SummEval"],
+    }
     monkeypatch.setattr(mteb_tasks, "benchmark_tasks", lambda benchmark: categories)
     averages = mteb_averages(scores)
     assert averages == {
@@ -37,14 +54,20 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
         "average": {"value": 50.0, "tasks": 3, "of": 5, "benchmark": BENCHMARK},
     }
     assert mteb_averages({"Some other set": 1.0}) == {}
-    write_results(tmp_path / "r.json", {"results": {"mteb": scores, "mteb_averages": averages}}, {})
+    write_results(
+        tmp_path / "r.json",
+        {"results": {"mteb": scores, "mteb_averages": averages}},
+        {},
+    )
     lines = str(Evaluation.read(tmp_path / "r.json")).splitlines()
     assert " ".join(lines[-3].split()) == "MTEB(eng, v2): STS 60.00 2 of 3"
     assert " ".join(lines[-1].split()) == "MTEB(eng, v2): all data sets 50.00 3 of 5"
     for average in averages.values():
         del average["benchmark"]
     write_results(tmp_path / "old.json", {"results": {"mteb_averages": averages}}, {})
-    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), "an earlier version had no other one"
+    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), (
+        "an earlier version had no other one"
+    )
 
 
 def test_without_mteb_the_error_names_the_extra(monkeypatch):
@@ -56,15 +79,29 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
 def test_the_first_english_benchmark_is_that_of_the_paper():
     """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()} == CATEGORIES
+    assert {
+        category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()
+    } == CATEGORIES
     if not PAPER.is_file():
         pytest.skip("the text of the paper is not beside the repository")
     names = {name for tasks in benchmark_tasks(FIRST).values() for name in tasks}
-    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
-    named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, FIRST)
-    assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
-    assert [average["tasks"] for average in averages.values()] == [*CATEGORIES.values(), 56]
+    rows = [
+        [cell.strip() for cell in line.split("|")]
+        for line in PAPER.read_text(encoding="utf-8").splitlines()
+    ]
+    named = [
+        (re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7
+    ]
+    averages = mteb_averages(
+        {name: float(cells[1]) for name, cells in named if name in names}, FIRST
+    )
+    assert [average["value"] for average in averages.values()] == pytest.approx(
+        PAPER_AVERAGES["SimCSE"], abs=0.11
+    )
+    assert [average["tasks"] for average in averages.values()] == [
+        *CATEGORIES.values(),
+        56,
+    ]
 
 
 def offer(monkeypatch, tasks):
@@ -72,7 +109,9 @@ def offer(monkeypatch, tasks):
     import mteb
 
     find = mteb.get_benchmark
-    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks))
+    monkeypatch.setattr(
+        mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +129,9 @@ def task(monkeypatch):
     from mteb.mocks.mock_tasks import MockSTSTask
 
     made = MockSTSTask()
-    table = dict(zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True))
+    table = dict(
+        zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True)
+    )
     made.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(table)})
     made.data_loaded = True
     offer(monkeypatch, [made])
@@ -100,7 +141,9 @@ def task(monkeypatch):
 @pytest.fixture
 def model(save_checkpoint):
     torch.manual_seed(0)
-    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu")
+    return SimCSE(
+        save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu"
+    )
 
 
 def test_all_is_the_second_edition():
@@ -111,17 +154,27 @@ def test_all_is_the_second_edition():
 
 @pytest.mark.parametrize(
     "tasks, benchmark",
-    [(["all"], BENCHMARK), (["STS12", FIRST], FIRST), (["STS"], BENCHMARK), (["MTEB(fra, v1)"], "MTEB(fra, v1)")],
+    [
+        (["all"], BENCHMARK),
+        (["STS12", FIRST], FIRST),
+        (["STS"], BENCHMARK),
+        (["MTEB(fra, v1)"], "MTEB(fra, v1)"),
+    ],
 )
 def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark):
     pytest.importorskip("mteb", reason="needs the mteb extra")
     assert named_benchmark(tasks) == benchmark
 
 
-@pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
+@pytest.mark.parametrize(
+    "tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"]
+)
 def test_what_mteb_does_not_know_is_refused(tasks):
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    with pytest.raises(ValueError, match=f"mteb does not know .* '{re.escape(tasks[-1])}'. Name .* one of its benchm"):
+    with pytest.raises(
+        ValueError,
+        match=f"mteb does not know .* '{re.escape(tasks[-1])}'. Name .* one of its benchm",
+    ):
         evaluate_mteb(BagOfWords(), tasks)
 
 
@@ -131,12 +184,23 @@ def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, c
 
     [score] = evaluate_mteb(model, tasks).values()
     [file] = cache.glob(f"*/{model.mteb_model_meta.revision}/MockSTSTask.json")
-    assert file.parents[1].name.startswith("local__") and (file.parent / "model_meta.json").exists()
-    [read] = mteb.ResultCache().load_results(models=[model.mteb_model_meta], tasks=[task]).model_results
-    assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), "mteb rounds"
+    assert (
+        file.parents[1].name.startswith("local__")
+        and (file.parent / "model_meta.json").exists()
+    )
+    [read] = (
+        mteb.ResultCache()
+        .load_results(models=[model.mteb_model_meta], tasks=[task])
+        .model_results
+    )
+    assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), (
+        "mteb rounds"
+    )
     found = evaluate(model, mteb=tasks)
     assert found.results["mteb"] == {"MockSTSTask": pytest.approx(score, abs=1e-3)}
-    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {named_benchmark(tasks)}
+    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {
+        named_benchmark(tasks)
+    }
 
 
 def count_texts(monkeypatch, cls):
@@ -152,7 +216,9 @@ def count_texts(monkeypatch, cls):
     return counts
 
 
-def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(task, model, cache, monkeypatch):
+def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(
+    task, model, cache, monkeypatch
+):
     counts = count_texts(monkeypatch, SimCSE)
     score = evaluate_mteb(model, ["all"])
     first = len(counts)
@@ -169,7 +235,9 @@ def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(
     assert len(list(cache.glob("*/*"))) == 3
 
 
-def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(task, model, cache, monkeypatch):
+def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(
+    task, model, cache, monkeypatch
+):
     counts = count_texts(monkeypatch, SimCSE)
     model.name_or_path, model.revision = "org/model", "a" * 40
     evaluate_mteb(model, ["all"])
@@ -195,13 +263,17 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
 
     first, second, scores = random_columns(40, 0)
     task = mteb.get_task("STSBenchmark")
-    table = datasets.Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
+    table = datasets.Dataset.from_dict(
+        {"sentence1": first, "sentence2": second, "score": scores}
+    )
     task.dataset = {"default": datasets.DatasetDict({"test": table})}
     task.data_loaded = True
     offer(monkeypatch, [task])
     model = BagOfWords()
     result = evaluate_mteb(model, ["STSBenchmark"])
-    expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
+    expected = spearman(
+        cosine_similarity_pairs(model.encode(first), model.encode(second)), scores
+    )
     assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
 
 
@@ -209,22 +281,36 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
     "prompts",
     [
         {"query": "the dog sang : ", "document": "a small mat : "},
-        {"NFCorpus-query": "the dog sang : ", "Retrieval": "a small mat : ", "query": "old house : "},
+        {
+            "NFCorpus-query": "the dog sang : ",
+            "Retrieval": "a small mat : ",
+            "query": "old house : ",
+        },
         {"query": "the dog sang : ", "other": "a small mat : "},
     ],
     ids=lambda prompts: "+".join(prompts),
 )
-def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(prompts, save_checkpoint):
+def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(
+    prompts, save_checkpoint
+):
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     from sentence_transformers import SentenceTransformer
 
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    pooling = {
+        "word_embedding_dimension": 32,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_cls_token": False,
+    }
     torch.manual_seed(0)
-    folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
+    folder = as_sentence_transformer(
+        save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts
+    )
     task = retrieval_task()
 
     def score(model):
-        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+        result = mteb.evaluate(
+            model, task, cache=None, co2_tracker=False, show_progress_bar=False
+        )
         return result.task_results[0].get_score()
 
     model = SimCSE(folder, device="cpu")
@@ -242,7 +328,9 @@ class Foreign:
         self.prompts = prompts
 
 
-def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(model, monkeypatch):
+def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(
+    model, monkeypatch
+):
     pytest.importorskip("mteb", reason="needs the mteb extra")
     offer(monkeypatch, [retrieval_task()])
     prompts = {"query": "the dog sang : ", "document": "a small mat : "}
@@ -262,13 +350,19 @@ def retrieval_task():
     words = [word for word in VOCABULARY if word.isalpha()]
     texts = list(dict.fromkeys(" ".join(random.choice(words, 5)) for _ in range(80)))
     documents = {f"d{i}": text for i, text in enumerate(texts)}
-    queries = {f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])}
+    queries = {
+        f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])
+    }
     tables = {
-        name: datasets.Dataset.from_dict({"id": list(each), "text": list(each.values())})
+        name: datasets.Dataset.from_dict(
+            {"id": list(each), "text": list(each.values())}
+        )
         for name, each in (("corpus", documents), ("queries", queries))
     }
     judged = {f"q{i}": {f"d{i}": 1, f"d{i + 1}": 1} for i in range(40)}
     task = mteb.get_task("NFCorpus")
-    task.dataset = {"default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}}
+    task.dataset = {
+        "default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}
+    }
     task.data_loaded = True
     return task

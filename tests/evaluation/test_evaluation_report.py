@@ -94,11 +94,18 @@ def test_the_average_uses_the_scores_of_the_protocol():
 
 
 def test_there_is_no_average_over_missing_tasks():
-    assert average(("STS16",), Protocol()) == {"value": None, "tasks": [], "missing": ["STS16"]}
+    assert average(("STS16",), Protocol()) == {
+        "value": None,
+        "tasks": [],
+        "missing": ["STS16"],
+    }
 
 
 def test_an_average_over_missing_tasks_is_printed_as_missing():
-    results = {"STS16": {"missing": "no folder"}, "average": average(("STS16",), Protocol())}
+    results = {
+        "STS16": {"missing": "no folder"},
+        "average": average(("STS16",), Protocol()),
+    }
     assert "n/a" in str(Evaluation(results, {}))
 
 
@@ -192,5 +199,7 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(file, flag):
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(signature) + offset] |= flag
     scores.write_bytes(content)
-    with pytest.raises(ValueError, match=r"results\.scores\.npz: damaged .*evaluate the model again"):
+    with pytest.raises(
+        ValueError, match=r"results\.scores\.npz: damaged .*evaluate the model again"
+    ):
         read_results(file)

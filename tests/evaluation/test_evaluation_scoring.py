@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, write_sick, write_sts, write_stsb, write_transfer
+from evaluation_helpers import (
+    BagOfWords,
+    write_sick,
+    write_sts,
+    write_stsb,
+    write_transfer,
+)
 
 from simcse_hf.evaluation import (
     Protocol,
@@ -51,7 +57,9 @@ METRICS = pytest.mark.parametrize("metric", ["spearman", "pearson"])
 @METRICS
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
 @pytest.mark.parametrize("task", ["STS12", "STS13"])
-def test_a_task_with_subsets_has_a_score_for_each_aggregation(results, task, aggregation, metric):
+def test_a_task_with_subsets_has_a_score_for_each_aggregation(
+    results, task, aggregation, metric
+):
     assert -100 <= results[task]["aggregate"][aggregation][metric] <= 100
 
 
@@ -148,12 +156,17 @@ def test_mode_dev_encodes_dev_splits_only(dev_results, dev_model, folder):
 
 
 def test_mode_dev_averages_the_scores_of_the_dev_splits(dev_results):
-    sts_b, sick = (dev_results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness"))
+    sts_b, sick = (
+        dev_results[task]["splits"]["dev"]["spearman"]
+        for task in ("STSBenchmark", "SICKRelatedness")
+    )
     assert dev_results["average"]["value"] == pytest.approx((sts_b + sick) / 2)
 
 
 def test_a_task_without_a_dev_split_is_missing_in_mode_dev(folder):
-    results = evaluate(BagOfWords(), data_dir=folder, tasks="STS12,STSBenchmark", mode="dev").results
+    results = evaluate(
+        BagOfWords(), data_dir=folder, tasks="STS12,STSBenchmark", mode="dev"
+    ).results
     assert results["STS12"]["missing"] == "the task has no dev split"
 
 

@@ -13,10 +13,18 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 from simcse_hf.data import read, scored_pairs
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
-from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
+from simcse_hf.evaluation.sts import (
+    STS_PAIRS,
+    STS_SUBSETS,
+    TaskNotFound,
+    read_sts_task,
+    score_subsets,
+)
 from simcse_hf.evaluation.user_tasks import read_task
 
-EXPECTED = ScoredPairs("x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0])
+EXPECTED = ScoredPairs(
+    "x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0]
+)
 STSB = 'g\tf\t2012\t1\t4.5\ta cat\ta dog\ng\tf\t2012\t2\t0.0\the said "no"\tit is , red\textra\tsource\n'
 RECORDS = [
     {"sentence1": "a cat", "sentence2": "a dog", "similarity_score": 4.5},
@@ -30,16 +38,31 @@ RECORDS = [
     [
         ("x.csv", STSB),
         ("x.tsv", '4.5\ta cat\ta dog\n0.0\the said "no"\tit is , red\n'),
-        ("x.tsv", 'sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nhe said "no"\tit is , red\t0.0\n'),
-        ("x.csv", 'score,sentence1,sentence2\n4.5,a cat,a dog\n0.0,"he said ""no""","it is , red"\n'),
-        ("x.csv", '\ufeffsent1,sent2,label\r\na cat,a dog,4.5\r\n"he said ""no""","it is , red",0\r\n'),
+        (
+            "x.tsv",
+            'sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nhe said "no"\tit is , red\t0.0\n',
+        ),
+        (
+            "x.csv",
+            'score,sentence1,sentence2\n4.5,a cat,a dog\n0.0,"he said ""no""","it is , red"\n',
+        ),
+        (
+            "x.csv",
+            '\ufeffsent1,sent2,label\r\na cat,a dog,4.5\r\n"he said ""no""","it is , red",0\r\n',
+        ),
         (
             "x.txt",
             "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
             '1\ta cat\ta dog\t4.5\n2\the said "no"\tit is , red\t0',
         ),
-        ("x.csv", 'score,Positive,anchor\n4.5,a dog,a cat\n0.0,"it is , red","he said ""no"""\n'),
-        ("x.tsv", 'query\tdocument\tscore\na cat\ta dog\t4.5\n"he said ""no"""\tit is , red\t0\n'),
+        (
+            "x.csv",
+            'score,Positive,anchor\n4.5,a dog,a cat\n0.0,"it is , red","he said ""no"""\n',
+        ),
+        (
+            "x.tsv",
+            'query\tdocument\tscore\na cat\ta dog\t4.5\n"he said ""no"""\tit is , red\t0\n',
+        ),
         ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
         ("x.csv", STSB.replace("a cat", "a\rcat")),
@@ -53,13 +76,23 @@ def test_every_layout_is_read(tmp_path, name, text):
     assert read_scored_pairs(data_helpers.write(tmp_path / name, text)) == EXPECTED
 
 
-TEXTS = ['he said "no"', '"Yes," she said', "two  spaces", 'all of it is "quoted"', "plain"]
+TEXTS = [
+    'he said "no"',
+    '"Yes," she said',
+    "two  spaces",
+    'all of it is "quoted"',
+    "plain",
+]
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
-def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_path, suffix):
+def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(
+    tmp_path, suffix
+):
     path = tmp_path / f"pairs.{suffix}"
-    frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
+    frame = pandas.DataFrame(
+        {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)}
+    )
     frame.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
     pairs = read_scored_pairs(path)
     assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
@@ -71,11 +104,21 @@ def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_
 def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
     """Training keeps white space at the ends of a text, and tasks leave it out."""
     texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
-    rows = {"sentence1": texts, "sentence2": texts[::-1], "text": texts, "label": [i % 2 for i in range(20)]}
+    rows = {
+        "sentence1": texts,
+        "sentence2": texts[::-1],
+        "text": texts,
+        "label": [i % 2 for i in range(20)],
+    }
 
     def write_columns(*names):
-        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict("records")
-        return data_helpers.write(tmp_path / f"{'-'.join(names)}.{suffix}", data_helpers.content_of(suffix, records))
+        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict(
+            "records"
+        )
+        return data_helpers.write(
+            tmp_path / f"{'-'.join(names)}.{suffix}",
+            data_helpers.content_of(suffix, records),
+        )
 
     labelled = write_columns("text", "label")
     trained = load_text_dataset(labelled)["sent0"][:]
@@ -87,14 +130,29 @@ def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
-    raw = write(tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"])
-    assert read_scored_pairs(raw).texts == ['"quoted as a whole"', "a", '"Yes," she said', "b"]
-    glue = write(tmp_path / "glue.tsv", ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'])
+    raw = write(
+        tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"]
+    )
+    assert read_scored_pairs(raw).texts == [
+        '"quoted as a whole"',
+        "a",
+        '"Yes," she said',
+        "b",
+    ]
+    glue = write(
+        tmp_path / "glue.tsv",
+        ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'],
+    )
     assert read_scored_pairs(glue).texts == ['"quoted as a whole"', '"Yes," she said']
-    assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
+    assert (
+        "glue.tsv, line 2: not valid csv" in caplog.text
+        and "read as part of the text" in caplog.text
+    )
 
 
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="needs the evaluation data of ../shared"
+)
 
 
 def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
@@ -104,11 +162,15 @@ def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
     write(scores, ["", *lines[1:5], " ", *lines[6:]])
     parts = read_sts_task("STS15", tmp_path, ("test",))
     assert tuple(parts) == STS_SUBSETS["STS15"]
-    texts = (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
+    texts = (
+        (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
+    )
     kept = [i for i in range(len(lines)) if i not in (0, 5)]
     belief = parts["belief"]
     assert belief.scores == [float(lines[i]) for i in kept]
-    assert list(map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))) == [texts[i] for i in kept]
+    assert list(
+        map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))
+    ) == [texts[i] for i in kept]
 
 
 def test_folders_of_tables_are_read(tmp_path):
@@ -117,10 +179,16 @@ def test_folders_of_tables_are_read(tmp_path):
     write(tmp_path / "STS16/headlines.tsv", scored)
     write_rows(tmp_path / "STS16/plagiarism.jsonl", HEADER, rows)
     write(tmp_path / "STS16/notes.md", ["not a table"])
-    sizes = {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()}
+    sizes = {
+        part: len(pairs)
+        for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()
+    }
     assert sizes == {"headlines": 5, "plagiarism": 5}
     write(tmp_path / "SICKRelatedness/test.tsv", scored)
-    write(tmp_path / "STSBenchmark/sts-dev.csv", [f"g\tf\t1\t1\t{score}\t{a}\t{b}" for a, b, score in rows])
+    write(
+        tmp_path / "STSBenchmark/sts-dev.csv",
+        [f"g\tf\t1\t1\t{score}\t{a}\t{b}" for a, b, score in rows],
+    )
     assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
     assert list(read_sts_task("STSBenchmark", tmp_path, ("dev",))) == ["dev"]
 
@@ -130,7 +198,9 @@ def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeyp
     monkeypatch.setattr(sts.logger, "warning", message.append)
     write_sts(tmp_path, "STS13")
     read_sts_task("STS13", tmp_path, ("test",))
-    assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
+    assert (
+        len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
+    )
 
 
 HEADER = ["sentence1", "sentence2", "score"]
@@ -143,9 +213,14 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     local = str(tmp_path / "set")
     monkeypatch.setattr(sts, "HUB_DATASETS", dict.fromkeys(sts.HUB_DATASETS, local))
     splits = read_sts_task("STSBenchmark", "hub", ("test", "dev"))
-    assert {split: len(pairs) for split, pairs in splits.items()} == {"test": 6, "dev": 3}
+    assert {split: len(pairs) for split, pairs in splits.items()} == {
+        "test": 6,
+        "dev": 3,
+    }
     whole = read_sts_task("STS12", "hub", ("test",))
-    assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
+    assert list(whole) == ["STS12"] and whole["STS12"].scores == [
+        score for *_, score in rows
+    ]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
     assert len(scored_pairs.load_hub_pairs(local, "train", "mine")) == 2
@@ -171,9 +246,14 @@ def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monke
 def test_the_real_sets_have_their_published_sizes(folder):
     data_dir = SHARED / "data" / folder
     for task in ("STS12", "STS13", "STS14", "STS15"):
-        assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task][task]
+        assert (
+            sum(map(len, read_sts_task(task, data_dir, ("test",)).values()))
+            == STS_PAIRS[task][task]
+        )
     splits = read_sts_task("STSBenchmark", data_dir, ("test", "dev", "train"))
-    assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS["STSBenchmark"]
+    assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS[
+        "STSBenchmark"
+    ]
 
 
 random = np.random.RandomState(0)
@@ -182,14 +262,28 @@ PREDICTED = {part: gold + random.randn(len(gold)) for part, gold in GOLD.items()
 PARTS = {part: {"predicted": PREDICTED[part], "gold": GOLD[part]} for part in GOLD}
 
 
-@pytest.mark.parametrize("metric, reference", [("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)])
+@pytest.mark.parametrize(
+    "metric, reference",
+    [("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)],
+)
 def test_aggregations_equal_sentevals(metric, reference):
     result = score_subsets("STS12", PARTS)
-    single = {part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD}
-    whole = 100 * reference(np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])).statistic
-    assert {part: scores[metric] for part, scores in result["subsets"].items()} == pytest.approx(single)
+    single = {
+        part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD
+    }
+    whole = (
+        100
+        * reference(
+            np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])
+        ).statistic
+    )
+    assert {
+        part: scores[metric] for part, scores in result["subsets"].items()
+    } == pytest.approx(single)
     assert result["aggregate"]["all"][metric] == pytest.approx(whole)
-    assert result["aggregate"]["mean"][metric] == pytest.approx(sum(single.values()) / 3)
+    assert result["aggregate"]["mean"][metric] == pytest.approx(
+        sum(single.values()) / 3
+    )
     wmean = (20 * single["a"] + 60 * single["b"] + 7 * single["c"]) / 87
     assert result["aggregate"]["wmean"][metric] == pytest.approx(wmean)
     assert result["pairs"] == 87 and result["subsets"]["c"]["pairs"] == 7
@@ -198,4 +292,6 @@ def test_aggregations_equal_sentevals(metric, reference):
 def test_a_task_whose_subsets_are_unknown_has_no_mean():
     result = score_subsets("STS12", {"STS12": PARTS["a"]})
     assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
-    assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
+    assert (
+        result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
+    )

@@ -16,13 +16,41 @@ CORPUS = Path(__file__).parent / "corpus"
 SEEDED = [name for name, parser in PARSERS.items() if parser.seeds]
 #: What stands in files that break parsers.
 PIECES = [
-    b'"', b"'", b",", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\xe9", b"\xef\xbb\xbf", b"\\ud83d", b"\xf0\x9f",
-    b"null", b"NaN", b"1e999", b"-1", b"0", b"true", b"[]", b"{}", b'""', b"[" * 5000, b"9" * 5000, b" ", b"label",
+    b'"',
+    b"'",
+    b",",
+    b"\t",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\0",
+    b"\xff",
+    b"\xe9",
+    b"\xef\xbb\xbf",
+    b"\\ud83d",
+    b"\xf0\x9f",
+    b"null",
+    b"NaN",
+    b"1e999",
+    b"-1",
+    b"0",
+    b"true",
+    b"[]",
+    b"{}",
+    b'""',
+    b"[" * 5000,
+    b"9" * 5000,
+    b" ",
+    b"label",
     b"sep=;\n",
-]  # fmt: skip
+]
 #: An edit: where it is, how many bytes it replaces (all bytes of a word if negative), and by what.
 edits = st.lists(
-    st.tuples(st.floats(0, 1), st.integers(-1, 9), st.sampled_from(PIECES) | st.binary(max_size=3)),
+    st.tuples(
+        st.floats(0, 1),
+        st.integers(-1, 9),
+        st.sampled_from(PIECES) | st.binary(max_size=3),
+    ),
     max_size=3,
 )
 
@@ -70,10 +98,15 @@ def test_a_valid_file_is_not_refused(name, tmp_path):
 
 @pytest.mark.parametrize("name", SEEDED)
 @settings(
-    derandomize=True, max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    derandomize=True,
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names_it(name, data, tmp_path):
+def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names_it(
+    name, data, tmp_path
+):
     parser = PARSERS[name]
     files = dict(data.draw(st.sampled_from(parser.seeds)))
     victim = data.draw(st.sampled_from(sorted(files)))
@@ -82,8 +115,14 @@ def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names
 
 
 @pytest.mark.parametrize(
-    "folder", sorted(CORPUS.glob("*/*")), ids=lambda folder: f"{folder.parent.name}-{folder.name}"
+    "folder",
+    sorted(CORPUS.glob("*/*")),
+    ids=lambda folder: f"{folder.parent.name}-{folder.name}",
 )
 def test_an_input_that_failed_once_does_not_fail_again(folder, tmp_path):
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     check(PARSERS[folder.parent.name], files, tmp_path / "input")

@@ -14,11 +14,26 @@ TEXTS = ["a cat sat", "bird", "the bird sang"]
 MESSAGE = r"has an embedding that is not finite \(NaN or infinity\): use a model in float32 or bfloat16"
 OF_MODELS = {
     "text": (lambda model: model.encode(TEXTS), r"text 1 \('bird'\)"),
-    "raw": (lambda model: model.encode(TEXTS, normalize_embeddings=False), r"text 1 \('bird'\)"),
-    "codes": (lambda model: model.encode(TEXTS, precision="ubinary"), r"text 1 \('bird'\)"),
-    "dimensions": (lambda model: model.encode(TEXTS, truncate_dim=3), r"text 1 \('bird'\)"),
-    "similarity": (lambda model: model.similarity("a cat", "bird"), r"text 0 \('bird'\)"),
-    "index": (lambda model: SentenceIndex.build(model, TEXTS), "sentence 1 of the index"),
+    "raw": (
+        lambda model: model.encode(TEXTS, normalize_embeddings=False),
+        r"text 1 \('bird'\)",
+    ),
+    "codes": (
+        lambda model: model.encode(TEXTS, precision="ubinary"),
+        r"text 1 \('bird'\)",
+    ),
+    "dimensions": (
+        lambda model: model.encode(TEXTS, truncate_dim=3),
+        r"text 1 \('bird'\)",
+    ),
+    "similarity": (
+        lambda model: model.similarity("a cat", "bird"),
+        r"text 0 \('bird'\)",
+    ),
+    "index": (
+        lambda model: SentenceIndex.build(model, TEXTS),
+        "sentence 1 of the index",
+    ),
 }
 
 
@@ -41,7 +56,9 @@ def test_the_text_is_named(call, subject, broken):
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_shards_name_the_line_and_are_not_written(precision, broken, tmp_path):
     (tmp_path / "t.txt").write_text("a cat\n\na dog\nbird\n")
-    with pytest.raises(ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"):
+    with pytest.raises(
+        ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"
+    ):
         encode(broken, tmp_path / "t.txt", tmp_path / "out", precision=precision)
     assert not list(tmp_path.glob("out/*.npy"))
 

@@ -43,63 +43,109 @@ def windows(monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])
-def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(format, model, source, tmp_path, windows):
+def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(
+    format, model, source, tmp_path, windows
+):
     encode(model, source, tmp_path / "out", shard_size=20, format=format)
     assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
     assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
     expected = model.encode(random_texts(53), convert_to_numpy=True)
-    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6
+    )
 
 
-def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(model, source, tmp_path, windows):
-    names = encode(model, source, tmp_path / "out", shard_size=20, format="parquet").shards
+def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(
+    model, source, tmp_path, windows
+):
+    names = encode(
+        model, source, tmp_path / "out", shard_size=20, format="parquet"
+    ).shards
     missing = tmp_path / "out" / names[1]
     expected = missing.read_bytes()
     missing.unlink()
     windows.clear()
-    encode(model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True)
+    encode(
+        model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True
+    )
     assert windows == [8, 8, 4] and missing.read_bytes() == expected
 
 
-def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(model, tmp_path, windows):
+def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(
+    model, tmp_path, windows
+):
     model.prompts = {"query": "a small ", "document": "the old "}
     texts = random_texts(60)
-    pd.DataFrame({"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}).to_csv(tmp_path / "t.csv")
-    encode(model, tmp_path / "t.csv", tmp_path / "out", columns=["sent0", "sent1", "hard_neg"], shard_size=20)
-    prompted = [model.prompts["document" if place % 3 else "query"] + text for place, text in enumerate(texts)]
+    pd.DataFrame(
+        {"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}
+    ).to_csv(tmp_path / "t.csv")
+    encode(
+        model,
+        tmp_path / "t.csv",
+        tmp_path / "out",
+        columns=["sent0", "sent1", "hard_neg"],
+        shard_size=20,
+    )
+    prompted = [
+        model.prompts["document" if place % 3 else "query"] + text
+        for place, text in enumerate(texts)
+    ]
     expected = model.encode(prompted, prompt="", convert_to_numpy=True)
-    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6
+    )
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_path, monkeypatch):
+def test_a_shard_is_written_while_the_next_one_is_computed(
+    model, source, tmp_path, monkeypatch
+):
     write, begun = Shard.write, [threading.Event() for _ in range(3)]
 
     def wait_for_the_next_one(shard, *args):
-        assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), "the next shard waits for this one"
+        assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), (
+            "the next shard waits for this one"
+        )
         write(shard, *args)
 
     calls = iter(begun)
     embed = SimCSE.embed
-    monkeypatch.setattr(SimCSE, "embed", lambda *args, **options: (next(calls).set(), embed(*args, **options))[1])
+    monkeypatch.setattr(
+        SimCSE,
+        "embed",
+        lambda *args, **options: (next(calls).set(), embed(*args, **options))[1],
+    )
     monkeypatch.setattr(Shard, "write", wait_for_the_next_one)
     encode(model, source, tmp_path / "out", shard_size=20)
     assert len(np.load(tmp_path / "out/vectors.npy")) == 53
 
 
-def test_the_array_is_made_while_shards_are_written(model, source, tmp_path, monkeypatch):
+def test_the_array_is_made_while_shards_are_written(
+    model, source, tmp_path, monkeypatch
+):
     read, write, appended, before = Shard.read, Shard.write, [], []
-    monkeypatch.setattr(Shard, "read", lambda shard: (appended.append(shard.path.suffix), read(shard))[1])
     monkeypatch.setattr(
-        Shard, "write", lambda shard, *args: (before.append(appended.count(".parquet")), write(shard, *args))
+        Shard,
+        "read",
+        lambda shard: (appended.append(shard.path.suffix), read(shard))[1],
+    )
+    monkeypatch.setattr(
+        Shard,
+        "write",
+        lambda shard, *args: (
+            before.append(appended.count(".parquet")),
+            write(shard, *args),
+        ),
     )
     encode(model, source, tmp_path / "out", shard_size=20)
     assert before == [0, 1, 2]
 
 
-def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(model, source, tmp_path, monkeypatch):
+def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(
+    model, source, tmp_path, monkeypatch
+):
     write = Shard.write
 
     def fail(shard, *args):
@@ -111,7 +157,10 @@ def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array
     with pytest.raises(OSError, match="the disk is gone"):
         encode(model, source, tmp_path / "out", shard_size=20)
     assert (tmp_path / "out/vectors-00000-of-00003.parquet").exists()
-    assert not list((tmp_path / "out").glob(".*.partial")) and not (tmp_path / "out/vectors.npy").exists()
+    assert (
+        not list((tmp_path / "out").glob(".*.partial"))
+        and not (tmp_path / "out/vectors.npy").exists()
+    )
     monkeypatch.undo()
     encode(model, source, tmp_path / "out", shard_size=20, resume=True)
     assert len(np.load(tmp_path / "out/vectors.npy")) == 53
@@ -144,7 +193,11 @@ class Elsewhere(torch.Tensor):
 def gpu(monkeypatch):
     """What a model computes is NaN until a thread waits for the GPU. These threads are collected."""
     computed, threads = [], set()
-    stream, as_tensor, empty_like = SimCSE.encode_stream, torch.as_tensor, torch.empty_like
+    stream, as_tensor, empty_like = (
+        SimCSE.encode_stream,
+        torch.as_tensor,
+        torch.empty_like,
+    )
 
     def encode_stream(*args, **options):
         for key, vectors in stream(*args, **options):
@@ -164,7 +217,11 @@ def gpu(monkeypatch):
         return x if isinstance(x, OnGPU) else as_tensor(x, dtype=dtype)
 
     def pinned(x, *args, pin_memory=False, **options):
-        return torch.empty(x.shape, dtype=x.dtype) if pin_memory else empty_like(x, *args, **options)
+        return (
+            torch.empty(x.shape, dtype=x.dtype)
+            if pin_memory
+            else empty_like(x, *args, **options)
+        )
 
     monkeypatch.setattr(SimCSE, "encode_stream", encode_stream)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
@@ -174,23 +231,38 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_the_thread_that_writes_waits_for_a_gpu(precision, model, source, tmp_path, windows, request):
-    ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
-    options = {"shard_size": 20, "precision": precision, "ranges": ranges, "format": "parquet"}
+def test_only_the_thread_that_writes_waits_for_a_gpu(
+    precision, model, source, tmp_path, windows, request
+):
+    ranges = (
+        np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
+    )
+    options = {
+        "shard_size": 20,
+        "precision": precision,
+        "ranges": ranges,
+        "format": "parquet",
+    }
     encode(model, source, tmp_path / "cpu", **options)
     threads = request.getfixturevalue("gpu")
     encode(model, source, tmp_path / "gpu", **options)
     assert len(threads) == 1 and threading.current_thread() not in threads
     for name in ("vectors-00000-of-00003.parquet", "vectors-00002-of-00003.parquet"):
-        assert (tmp_path / "gpu" / name).read_bytes() == (tmp_path / "cpu" / name).read_bytes()
+        assert (tmp_path / "gpu" / name).read_bytes() == (
+            tmp_path / "cpu" / name
+        ).read_bytes()
 
 
-def test_another_accelerator_is_used_by_one_thread_only(model, source, tmp_path, monkeypatch):
+def test_another_accelerator_is_used_by_one_thread_only(
+    model, source, tmp_path, monkeypatch
+):
     stream = SimCSE.encode_stream
     monkeypatch.setattr(
         SimCSE,
         "encode_stream",
-        lambda *args, **options: ((key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)),
+        lambda *args, **options: (
+            (key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)
+        ),
     )
     encode(model, source, tmp_path / "out", shard_size=20)
     assert Elsewhere.threads == {threading.current_thread()}
@@ -202,7 +274,10 @@ def test_no_window_waits_for_the_device(model):
     windows = [(number, model.tokenize(window)) for number, window in enumerate(texts)]
     model.model.to("meta")
     computed = list(model.encode_stream(windows, truncate_dim=8))
-    assert [(key, x.device.type, x.shape) for key, x in computed] == [(0, "meta", (2, 8)), (1, "meta", (1, 8))]
+    assert [(key, x.device.type, x.shape) for key, x in computed] == [
+        (0, "meta", (2, 8)),
+        (1, "meta", (1, 8)),
+    ]
 
 
 # --- codes -------------------------------------------------------------------------------------------------------
@@ -219,8 +294,13 @@ def test_the_codes_of_a_tensor_are_those_of_an_array(precision, dim):
         expected = exact.clip(0, 255) - 128 * (precision == "int8")
         assert np.abs(codes - expected).max() < 0.5001
     elif "binary" in precision:
-        bits = np.unpackbits((codes.astype(np.int16) + 128 * (precision == "binary")).astype(np.uint8), axis=1)
+        bits = np.unpackbits(
+            (codes.astype(np.int16) + 128 * (precision == "binary")).astype(np.uint8),
+            axis=1,
+        )
         assert (bits[:, :dim] == (vectors > 0)).all() and not bits[:, dim:].any()
     else:
         np.testing.assert_array_equal(codes, vectors)
-    np.testing.assert_array_equal(codes, quantize(vectors, precision, ranges), strict=True)
+    np.testing.assert_array_equal(
+        codes, quantize(vectors, precision, ranges), strict=True
+    )

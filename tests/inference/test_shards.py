@@ -42,16 +42,34 @@ def contents(folder):
 # --- shards ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("truncate_dim", "format"), [(None, "npy"), (8, "npy"), (8, "parquet")])
-def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, format, model, source, tmp_path):
-    result = encode(model, source, tmp_path / "out", shard_size=20, format=format, truncate_dim=truncate_dim)
+@pytest.mark.parametrize(
+    ("truncate_dim", "format"), [(None, "npy"), (8, "npy"), (8, "parquet")]
+)
+def test_shards_hold_the_embeddings_in_the_order_of_the_texts(
+    truncate_dim, format, model, source, tmp_path
+):
+    result = encode(
+        model,
+        source,
+        tmp_path / "out",
+        shard_size=20,
+        format=format,
+        truncate_dim=truncate_dim,
+    )
     shards = [f"vectors-0000{i}-of-00003.parquet" for i in range(3)]
     assert result.shards == (["vectors.npy"] if format == "npy" else shards)
-    assert {path.name for path in entries(tmp_path / "out")} == {"_manifest.json", *result.shards}
+    assert {path.name for path in entries(tmp_path / "out")} == {
+        "_manifest.json",
+        *result.shards,
+    }
     assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
-    full = model.encode(random_texts(53), normalize_embeddings=False, convert_to_numpy=True)[:, :truncate_dim]
+    full = model.encode(
+        random_texts(53), normalize_embeddings=False, convert_to_numpy=True
+    )[:, :truncate_dim]
     expected = full / np.linalg.norm(full, axis=1, keepdims=True)
-    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6
+    )
 
 
 def test_an_empty_cell_keeps_its_row(model, tmp_path):
@@ -59,25 +77,45 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     pd.DataFrame({"id": range(54), "said": texts}).to_csv(path, index=False)
     encode(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
-    np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
+    np.testing.assert_allclose(
+        vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6
+    )
 
 
-def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(model, checkpoint, source, tmp_path):
-    result = simcse_hf.encode(checkpoint, source, tmp_path / "out", device="cpu", max_length=5)
+def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(
+    model, checkpoint, source, tmp_path
+):
+    result = simcse_hf.encode(
+        checkpoint, source, tmp_path / "out", device="cpu", max_length=5
+    )
     assert str(result) == f"53 texts in 1 file(s) under {tmp_path / 'out'}"
-    assert result.to_dict() == {"output": tmp_path / "out", "texts": 53, "shards": ["vectors.npy"]}
+    assert result.to_dict() == {
+        "output": tmp_path / "out",
+        "texts": 53,
+        "shards": ["vectors.npy"],
+    }
     expected = model.encode(random_texts(53), max_length=5, convert_to_numpy=True)
-    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
-    with pytest.raises(ValueError, match="the model is loaded already: leave out max_length"):
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6
+    )
+    with pytest.raises(
+        ValueError, match="the model is loaded already: leave out max_length"
+    ):
         simcse_hf.encode(model, source, tmp_path / "out", max_length=5)
 
 
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [None, np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)])
-def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards(model, source, tmp_path, given):
-    encode(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given)
+@pytest.mark.parametrize(
+    "given", [None, np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)]
+)
+def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards(
+    model, source, tmp_path, given
+):
+    encode(
+        model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given
+    )
     vectors = model.encode(random_texts(53), convert_to_numpy=True)
     ranges = np.load(tmp_path / "out" / "_ranges.npy")
     expected = [vectors[:20].min(0), vectors[:20].max(0)] if given is None else given
@@ -86,7 +124,10 @@ def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards
     assert codes.dtype == np.int8
     inside = np.clip(vectors, *ranges)
     steps = (ranges[1] - ranges[0]) / 255
-    assert (np.abs(ranges[0] + (codes.astype(np.float32) + 128) * steps - inside) <= steps / 2 + 1e-5).all()
+    assert (
+        np.abs(ranges[0] + (codes.astype(np.float32) + 128) * steps - inside)
+        <= steps / 2 + 1e-5
+    ).all()
 
 
 def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
@@ -96,18 +137,28 @@ def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
     options = {"precision": "int8", "ranges": tmp_path / "out" / "_ranges.npy"}
     encode(model, source, tmp_path / "out", precision="int8")
     encode(model, source, tmp_path / "queries", prompt_name="query", **options)
-    other = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "other")
-    with pytest.raises(ValueError, match="ranges .*_ranges.npy are those of another model: other weights"):
+    other = save_checkpoint(
+        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "other"
+    )
+    with pytest.raises(
+        ValueError,
+        match="ranges .*_ranges.npy are those of another model: other weights",
+    ):
         encode(other, source, tmp_path / "other", **options)
 
 
 def test_the_manifest_names_the_model_without_its_folder(model, source, tmp_path):
     encode(model, source, tmp_path / "out")
-    assert read_manifest(tmp_path / "out")["model"]["name_or_path"] == Path(model.name_or_path).name
+    assert (
+        read_manifest(tmp_path / "out")["model"]["name_or_path"]
+        == Path(model.name_or_path).name
+    )
     assert str(tmp_path) not in (tmp_path / "out" / "_manifest.json").read_text()
 
 
-def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(model, source, tmp_path):
+def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(
+    model, source, tmp_path
+):
     folder = tmp_path / "out"
     options = {"shard_size": 20, "precision": "int8", "format": "parquet"}
     encode(model, source, folder, **options)
@@ -128,14 +179,26 @@ def test_int8_codes_are_linear_and_saturate():
     values = np.array([[-1, 0], [1, 0], [0.5, 0], [7, 3], [-7, -3]], dtype=np.float32)
     codes = quantize(values, "int8", ranges)
     # (0.5 + 1) / (2 / 255) - 128 = 63.25; the second dimension is constant: one code, or the ends beyond it
-    assert codes.tolist() == [[-128, -128], [127, -128], [63, -128], [127, -125], [-128, -128]]
+    assert codes.tolist() == [
+        [-128, -128],
+        [127, -128],
+        [63, -128],
+        [127, -125],
+        [-128, -128],
+    ]
 
 
 def test_codes_equal_those_of_sentence_transformers():
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    library = pytest.importorskip(
+        "sentence_transformers", reason="sentence-transformers is not installed"
+    )
     vectors = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
     ranges = calibrate_ranges(vectors)
-    for precision, largest in (("binary", 0), ("ubinary", 0), ("int8", 1)):  # they cut the fraction off, we round
+    for precision, largest in (
+        ("binary", 0),
+        ("ubinary", 0),
+        ("int8", 1),
+    ):  # they cut the fraction off, we round
         theirs = library.quantize_embeddings(vectors, precision, ranges=ranges)
         ours = quantize(vectors, precision, ranges)
         assert ours.dtype == theirs.dtype
@@ -180,11 +243,18 @@ def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(
     killed_while_writing(name, [*command, str(folder), "--format", format])
     finished = sorted(folder.glob("vectors-*.parquet"))
     assert len(finished) == 6 - written and list(folder.glob("*.partial"))
-    with pytest.raises(ValueError, match="is missing, because the run was interrupted: finish it with resume"):
+    with pytest.raises(
+        ValueError,
+        match="is missing, because the run was interrupted: finish it with resume",
+    ):
         list(read_shards(folder))
     before = {path: path.stat().st_mtime_ns for path in finished}
     write, numbers = Shard.write, []
-    monkeypatch.setattr(Shard, "write", lambda shard, *args: (numbers.append(shard.number), write(shard, *args)))
+    monkeypatch.setattr(
+        Shard,
+        "write",
+        lambda shard, *args: (numbers.append(shard.number), write(shard, *args)),
+    )
     assert encode_main([*command, str(folder), "--format", format, "--resume"]) == 0
     assert numbers == [3, 4, 5][:written]
     if format == "parquet":
@@ -195,7 +265,9 @@ def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])
 @pytest.mark.parametrize("damage", [b"", b"the first half"])
-def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, tmp_path, format, damage):
+def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(
+    model, source, tmp_path, format, damage
+):
     names = encode(model, source, tmp_path / "out", shard_size=20, format=format).shards
     expected = contents(tmp_path / "out")
     paths = [tmp_path / "out" / name for name in names]
@@ -207,7 +279,9 @@ def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, t
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "shorter"])
-def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, source, tmp_path, monkeypatch, change):
+def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(
+    model, source, tmp_path, monkeypatch, change
+):
     start = EncodeJob.open
 
     def start_and_change(*arguments):
@@ -215,16 +289,22 @@ def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, so
         if change == "touched":
             os.utime(source, ns=(0, 0))
         else:
-            source.write_text("one more\n" + source.read_text() if change == "longer" else "a cat\n")
+            source.write_text(
+                "one more\n" + source.read_text() if change == "longer" else "a cat\n"
+            )
         return manifest
 
     monkeypatch.setattr(EncodeJob, "open", start_and_change)
-    with pytest.raises(ValueError, match=r"texts\.txt: the file was changed while it was encoded"):
+    with pytest.raises(
+        ValueError, match=r"texts\.txt: the file was changed while it was encoded"
+    ):
         encode(model, source, tmp_path / "out", shard_size=10)
     assert not list((tmp_path / "out").glob("vectors-*"))
 
 
-def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
+def test_resuming_with_another_input_model_or_setting_is_refused(
+    model, checkpoint, source, tmp_path
+):
     encode(model, source, tmp_path / "out", shard_size=20)
     other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
     changed = SimCSE(checkpoint, device="cpu")
@@ -233,30 +313,56 @@ def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoi
     replaced = tmp_path / "replaced.txt"
     replaced.write_text(source.read_text().replace("cat", "dog"))
     for encoder, file, options, message in [
-        (model, source, {"resume": False}, "holds a run already: continue it with resume"),
+        (
+            model,
+            source,
+            {"resume": False},
+            "holds a run already: continue it with resume",
+        ),
         (model, source, {"shard_size": 10}, "settings shard_size: 20 there, 10 here"),
-        (model, source, {"precision": "ubinary"}, "settings precision: float32 there, ubinary here"),
+        (
+            model,
+            source,
+            {"precision": "ubinary"},
+            "settings precision: float32 there, ubinary here",
+        ),
         (other, source, {}, "model pooler: avg there, cls_before_pooler here"),
         (changed, source, {}, "model weights"),
         (model, replaced, {}, "input blake2b"),
     ]:
         with pytest.raises(ValueError, match=message):
-            encode(encoder, file, tmp_path / "out", **{"shard_size": 20, "resume": True} | options)
+            encode(
+                encoder,
+                file,
+                tmp_path / "out",
+                **{"shard_size": 20, "resume": True} | options,
+            )
 
 
 def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, source):
-    checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
+    checkpoint = save_checkpoint(
+        BertModel(tiny_config("bert"), add_pooling_layer=False), "bare"
+    )
     for resume in (False, True):
-        encode(SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", resume=resume)
+        encode(
+            SimCSE(checkpoint, pooler_type="avg", device="cpu"),
+            source,
+            tmp_path / "out",
+            resume=resume,
+        )
 
 
-def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(model, checkpoint, source, tmp_path):
+def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(
+    model, checkpoint, source, tmp_path
+):
     encode(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
     words = f"--model {checkpoint} --input {source} --output {tmp_path / 'out'} --device cpu --quiet".split()
     with held_elsewhere(tmp_path / "out") as child:
         for option in ("--overwrite", "--resume"):
-            with pytest.raises(ValueError, match=f"process {child} on .* is writing there"):
+            with pytest.raises(
+                ValueError, match=f"process {child} on .* is writing there"
+            ):
                 encode_main([*words, option])
         assert contents(tmp_path / "out") == before
 
@@ -266,8 +372,18 @@ def test_resuming_does_not_write_through_a_link(model, source, tmp_path):
     first = tmp_path / "out/vectors-00000-of-00003.parquet"
     first.unlink()
     first.symlink_to(tmp_path / "elsewhere.parquet")
-    with pytest.raises(ValueError, match=f"{first} is a link to a shard that is missing or damaged: remove the link"):
-        encode(model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True)
+    with pytest.raises(
+        ValueError,
+        match=f"{first} is a link to a shard that is missing or damaged: remove the link",
+    ):
+        encode(
+            model,
+            source,
+            tmp_path / "out",
+            shard_size=20,
+            format="parquet",
+            resume=True,
+        )
     assert not (tmp_path / "elsewhere.parquet").exists()
 
 
@@ -294,7 +410,10 @@ def folder(tmp_path):
     folder.mkdir()
     (folder / "_manifest.json").write_text(json.dumps(MANIFEST))
     for number, rows in enumerate((3, 2)):
-        np.save(folder / f"vectors-0000{number}-of-00002.npy", np.ones((rows, 4), dtype=np.float32))
+        np.save(
+            folder / f"vectors-0000{number}-of-00002.npy",
+            np.ones((rows, 4), dtype=np.float32),
+        )
     return folder
 
 
@@ -303,11 +422,17 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     source.write_text("the cat\n\na dog\nred house\n")
     encode(model, source, tmp_path / "out", shard_size=2, format="parquet")
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
-    np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
-    loaded = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    np.testing.assert_allclose(
+        vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6
+    )
+    loaded = load_dataset(
+        str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
+    )
     for table in (pq.read_table(tmp_path / "out"), loaded.with_format("arrow")[:]):
         assert table["vector"].to_pylist() == vectors.tolist()
-        assert table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
+        assert (
+            table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
+        )
 
 
 def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp_path):
@@ -316,48 +441,85 @@ def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp
     array = np.load(folder / "vectors.npy")
     (folder / "vectors.npy").unlink()
     for number in range(3):
-        np.save(folder / f"vectors-0000{number}-of-00003.npy", array[number * 20 : (number + 1) * 20])
+        np.save(
+            folder / f"vectors-0000{number}-of-00003.npy",
+            array[number * 20 : (number + 1) * 20],
+        )
     before = contents(folder)
     np.testing.assert_array_equal(np.concatenate(list(read_shards(folder))), array)
     assert len(encode(model, source, folder, shard_size=20, resume=True).shards) == 3
     assert contents(folder) == before
     (folder / "vectors-00001-of-00003.npy").unlink()
-    with pytest.raises(ValueError, match="a part of the npy shards of version 0.4.0: encode with overwrite"):
+    with pytest.raises(
+        ValueError,
+        match="a part of the npy shards of version 0.4.0: encode with overwrite",
+    ):
         encode(model, source, folder, shard_size=20, resume=True)
     encode(model, source, folder, shard_size=20, overwrite=True)
     assert contents(folder).keys() == {"_manifest.json", "vectors.npy"}
 
 
-def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source, tmp_path):
+def test_a_resumed_run_and_overwriting_remove_their_own_files_only(
+    model, source, tmp_path
+):
     encode(model, source, tmp_path / "out")
     path = tmp_path / "out/vectors.npy"
     leftover = path.with_name(f".{path.name}.77.partial")
-    mine = ["film.partial", ".draft.77.partial", "vectors-of-mine.npy", "vectors-00000-of-00009.npy"]
+    mine = [
+        "film.partial",
+        ".draft.77.partial",
+        "vectors-of-mine.npy",
+        "vectors-00000-of-00009.npy",
+    ]
     for name in (leftover.name, *mine):
         path.with_name(name).write_text("half")
     encode(model, source, tmp_path / "out", resume=True)
     assert not leftover.exists()
     for _ in range(2):
         remove_run(tmp_path / "out")
-        assert {path.name for path in path.parent.iterdir()} - {"_run.lock"} == set(mine)
+        assert {path.name for path in path.parent.iterdir()} - {"_run.lock"} == set(
+            mine
+        )
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000, b'{"manifest_version": 3}'),
-        *({"input": None}, {"input": {}}, {"input": {"rows": 10**15}}, {"input": {"rows": 0}}),
+        *(
+            b"",
+            b"[]",
+            b"null",
+            b"\xff\xfe",
+            b'{"a":' * 5000,
+            b'{"manifest_version": 3}',
+        ),
+        *(
+            {"input": None},
+            {"input": {}},
+            {"input": {"rows": 10**15}},
+            {"input": {"rows": 0}},
+        ),
         *({"input": {"rows": True}}, {"input": {"rows": "9"}}, {"settings": {}}),
         {"settings": MANIFEST["settings"] | {"shard_size": True}},
         *(
             {"settings": {"shard_size": size, "format": kind, "precision": precision}}
-            for size, kind, precision in ((-1, "npy", "float32"), (3, "../../x", "float32"), (3, "npy", None))
+            for size, kind, precision in (
+                (-1, "npy", "float32"),
+                (3, "../../x", "float32"),
+                (3, "npy", None),
+            )
         ),
     ],
     ids=str,
 )
-def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, source, content):
-    written = content if isinstance(content, bytes) else json.dumps(MANIFEST | content).encode()
+def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(
+    folder, model, source, content
+):
+    written = (
+        content
+        if isinstance(content, bytes)
+        else json.dumps(MANIFEST | content).encode()
+    )
     (folder / "_manifest.json").write_bytes(written)
     before = contents(folder)
     calls = (read_manifest, lambda path: next(read_shards(path)), remove_run)
@@ -372,18 +534,25 @@ def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, 
     [
         lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',"),
         lambda path: path.write_bytes(path.read_bytes()[:-5]),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")),
+        lambda path: path.write_bytes(
+            path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")
+        ),
         lambda path: np.save(path, np.ones((2, 4), dtype=np.float32)),
         lambda path: np.save(path, np.ones((3, 0), dtype=np.float32)),
         lambda path: np.save(path, np.ones(3, dtype=np.float32)),
-        lambda path: np.savez(path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)),
+        lambda path: np.savez(
+            path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)
+        ),
     ],
 )
 def test_a_damaged_shard_is_named(folder, damage):
     first, second = sorted(folder.glob("*.npy"))
     for array in (np.ones((2, 5), dtype=np.float32), np.ones((2, 4), dtype=np.float64)):
         np.save(second, array)
-        with pytest.raises(ValueError, match="vectors-00001-of-00002.npy: damaged .*unlike the shards before it"):
+        with pytest.raises(
+            ValueError,
+            match="vectors-00001-of-00002.npy: damaged .*unlike the shards before it",
+        ):
             list(read_shards(folder))
     damage(first)
     with pytest.raises(ValueError, match="vectors-00000-of-00002.npy: damaged"):
@@ -401,7 +570,9 @@ def test_a_damaged_shard_is_named(folder, damage):
 )
 def test_a_parquet_shard_without_vectors_is_named(folder, table):
     settings = MANIFEST["settings"] | {"format": "parquet"}
-    (folder / "_manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
+    (folder / "_manifest.json").write_text(
+        json.dumps(MANIFEST | {"settings": settings})
+    )
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet is missing"):
         list(read_shards(folder))
     path = folder / "vectors-00000-of-00002.parquet"
@@ -414,6 +585,17 @@ def test_a_parquet_shard_without_vectors_is_named(folder, table):
 def test_damaged_ranges_are_named(tmp_path, content):
     (tmp_path / "ranges.npz").write_bytes(content)
     (tmp_path / "x.txt").write_text("A text.\n")
-    words = ["--model", "nowhere", "--input", str(tmp_path / "x.txt"), "--output", "y", "--precision", "int8"]
-    with pytest.raises(ValueError, match=r"ranges .*ranges\.npz: not a readable npy file"):
+    words = [
+        "--model",
+        "nowhere",
+        "--input",
+        str(tmp_path / "x.txt"),
+        "--output",
+        "y",
+        "--precision",
+        "int8",
+    ]
+    with pytest.raises(
+        ValueError, match=r"ranges .*ranges\.npz: not a readable npy file"
+    ):
         encode_main([*words, "--ranges", str(tmp_path / "ranges.npz")])

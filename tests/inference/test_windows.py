@@ -26,8 +26,13 @@ def make(save_checkpoint):
 
     def make(long_texts="mean", max_length=12, family="bert", **settings):
         torch.manual_seed(0)
-        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), **settings), f"{family}-model")
-        return SimCSE(directory, device="cpu", max_length=max_length, long_texts=long_texts)
+        directory = save_checkpoint(
+            AutoModelForCL.from_config(tiny_config(family), **settings),
+            f"{family}-model",
+        )
+        return SimCSE(
+            directory, device="cpu", max_length=max_length, long_texts=long_texts
+        )
 
     return make
 
@@ -44,7 +49,9 @@ def make(save_checkpoint):
         ("谢谢你好吗", 2, ["谢谢", "你好", "吗"]),
     ],
 )
-def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(text, room, windows):
+def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(
+    text, room, windows
+):
     ends = [match.end() for match in re.finditer(r"[a-zA-Z]+|[^\w\s]|\w", text)]
     starts = split_tokens(text, ends, room)
     bounds = [0, *(ends[start - 1] for start in starts[1:]), len(text)]
@@ -55,23 +62,39 @@ def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(text, room,
 def metaspace():
     """A Unigram tokenizer that puts a token of its own before each text, as those of SentencePiece do."""
     words = [
-        (piece, -float(i)) for i, piece in enumerate(["<unk>", "<s>", "</s>", "<pad>", *"▁ab.!?。的", "▁ab", "ab"])
+        (piece, -float(i))
+        for i, piece in enumerate(
+            ["<unk>", "<s>", "</s>", "<pad>", *"▁ab.!?。的", "▁ab", "ab"]
+        )
     ]
     backend = Tokenizer(models.Unigram(words, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>")
+    backend.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>"
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(alphabet="ab .!?\n。的é", max_size=60), st.integers(1, 9), st.sampled_from(["", "a: ", "b"]))
-def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(metaspace, text, room, prompt):
+@given(
+    st.text(alphabet="ab .!?\n。的é", max_size=60),
+    st.integers(1, 9),
+    st.sampled_from(["", "a: ", "b"]),
+)
+def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(
+    metaspace, text, room, prompt
+):
     (prompted,) = tokenize_texts(metaspace, [prompt])
     full = len(prompted) + room
     cut = tokenize_texts(metaspace, [prompt + text], full)
     (windows,) = split_long(metaspace, [prompt + text], cut, full, prompt=prompt)
     (whole,) = tokenize_texts(metaspace, [prompt + text])
-    assert max(map(len, windows)) <= full and windows[0][: len(windows[0]) - 1] == whole[: len(windows[0]) - 1]
+    assert (
+        max(map(len, windows)) <= full
+        and windows[0][: len(windows[0]) - 1] == whole[: len(windows[0]) - 1]
+    )
     if len(windows) == 1:
         assert windows == cut == [whole]
     repeated = [  # how many leading tokens each window may share with the first one
@@ -84,17 +107,29 @@ def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(me
     assert all(window[-1] == 2 for window in windows)
 
 
-def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(make):
+def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(
+    make,
+):
     simcse = make()
     backend = simcse.tokenizer.backend_tokenizer
     backend.enable_truncation(7, stride=2)
     backend.enable_padding(length=11)
     before = backend.truncation, backend.padding
     texts = [LONG * 20] * 4
-    expected = {kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")}
+    expected = {
+        kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")
+    }
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda kind: simcse.tokenize(texts, long_texts=kind), ["cut", "mean"] * 40))
-    assert all(ids == expected[kind] for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True))
+        found = list(
+            pool.map(
+                lambda kind: simcse.tokenize(texts, long_texts=kind),
+                ["cut", "mean"] * 40,
+            )
+        )
+    assert all(
+        ids == expected[kind]
+        for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True)
+    )
     assert (backend.truncation, backend.padding) == before
 
 
@@ -103,9 +138,13 @@ def test_a_long_text_is_the_mean_of_its_windows_by_tokens(pooler_type, make):
     simcse = make(pooler_type=pooler_type)
     parts = [x.strip() for x in (LONG[:22], LONG[22:53], LONG[53:67], LONG[67:])]
     raw = simcse.encode(parts, normalize_embeddings=False)
-    tokens = torch.tensor([len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float)
+    tokens = torch.tensor(
+        [len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float
+    )
     whole = simcse.encode(LONG, normalize_embeddings=False)
-    torch.testing.assert_close(whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6
+    )
 
 
 def test_short_texts_keep_their_embeddings_bit_by_bit(make):
@@ -126,7 +165,12 @@ def test_a_text_of_2000_words_is_encoded_with_its_last_word_too(make, caplog):
 
 
 def test_each_window_has_the_prompt_and_the_template(make):
-    simcse = make(max_length=None, family="bert", templates=["the {text} is [MASK] ."], pooler_type="mask")
+    simcse = make(
+        max_length=None,
+        family="bert",
+        templates=["the {text} is [MASK] ."],
+        pooler_type="mask",
+    )
     simcse.max_length = 8
     windows = simcse.tokenize([LONG])[0]
     template = read_template("the {text} is [MASK] .", simcse.tokenizer)

@@ -27,15 +27,23 @@ KINDS = {
     "OFTConfig": {"oft_block_size": 4},
     "BOFTConfig": {"boft_block_size": 4},
     "LNTuningConfig": {"target_modules": ["LayerNorm"]},
-    "TrainableTokensConfig": {"token_indices": [5, 6], "target_modules": ["word_embeddings"]},
+    "TrainableTokensConfig": {
+        "token_indices": [5, 6],
+        "target_modules": ["word_embeddings"],
+    },
     "C3AConfig": {"block_size": 8},
     "RoadConfig": {"group_size": 8},
     **dict.fromkeys(("FourierFTConfig", "WaveFTConfig"), {"n_frequency": 20}),
-    **dict.fromkeys(("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}),
+    **dict.fromkeys(
+        ("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}
+    ),
     **dict.fromkeys(("ShiraConfig", "DeloraConfig", "GraloraConfig"), {"r": 4}),
 }
 #: Kinds whose weights lie outside of the layers. They are saved merged only.
-SHARED = {"VeraConfig": {"r": 4}, "VBLoRAConfig": {"r": 4, "vector_length": 8, "num_vectors": 16}}
+SHARED = {
+    "VeraConfig": {"r": 4},
+    "VBLoRAConfig": {"r": 4, "vector_length": 8, "num_vectors": 16},
+}
 
 
 def config_of(kind, options):
@@ -47,7 +55,9 @@ def config_of(kind, options):
 
 @pytest.fixture
 def start(save_checkpoint):
-    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+    return save_checkpoint(
+        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
+    )
 
 
 def adapted(start, kind, options, way="get_peft_model"):
@@ -65,7 +75,9 @@ def adapted(start, kind, options, way="get_peft_model"):
 def train(model):
     """Take a few steps that change the embeddings."""
     before = model.eval().embed(IDS).detach()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.5
+    )
     for _ in range(3):
         vectors = model.train().embed(IDS)
         (vectors[0] @ vectors[1]).backward()
@@ -77,7 +89,9 @@ def train(model):
 
 @pytest.mark.parametrize("way", ["get_peft_model", "add_adapter"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
+def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(
+    kind, way, start, tmp_path
+):
     model = adapted(start, kind, KINDS[kind], way)
     if OLD_TRANSFORMERS and kind == "TrainableTokensConfig":
         with pytest.raises(ValueError, match="TRAINABLE_TOKENS cannot be saved merged"):
@@ -96,36 +110,52 @@ def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, t
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind, start, tmp_path):
+def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(
+    kind, start, tmp_path
+):
     model = adapted(start, kind, SHARED[kind])
     check_adapter(model)
     model.save_adapter = True
-    with pytest.raises(ValueError, match="of the kind .* cannot be saved in a file of its own: leave save_adapter"):
+    with pytest.raises(
+        ValueError,
+        match="of the kind .* cannot be saved in a file of its own: leave save_adapter",
+    ):
         check_adapter(model)
     model.save_adapter = False
     expected = train(model)
     model.save_pretrained(tmp_path / "saved")
-    torch.testing.assert_close(AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected)
+    torch.testing.assert_close(
+        AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected
+    )
 
 
 def test_an_adapter_that_cannot_be_merged_is_refused(start):
     model = adapted(start, "aLoRA", {"r": 4, "alora_invocation_tokens": [5]})
-    with pytest.raises(ValueError, match="the kind LORA cannot be saved merged: use another kind .aLoRA does not"):
+    with pytest.raises(
+        ValueError,
+        match="the kind LORA cannot be saved merged: use another kind .aLoRA does not",
+    ):
         check_adapter(model)
 
 
-@pytest.mark.parametrize("change", [train, lambda model: model.resize_token_embeddings(len(VOCABULARY) + 2)])
+@pytest.mark.parametrize(
+    "change", [train, lambda model: model.resize_token_embeddings(len(VOCABULARY) + 2)]
+)
 def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, start):
     model = AutoModelForCL.from_pretrained(start)
     change(model)
     model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
     check_adapter(model)
     model.save_adapter = True
-    with pytest.raises(ValueError, match="save_adapter: the model is not the one in .*start any more"):
+    with pytest.raises(
+        ValueError, match="save_adapter: the model is not the one in .*start any more"
+    ):
         check_adapter(model)
 
 
-def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(start, tmp_path, tokenizer, monkeypatch):
+def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(
+    start, tmp_path, tokenizer, monkeypatch
+):
     monkeypatch.chdir(start.parent)
     model = AutoModelForCL.from_pretrained("start")  # which could be a name on the hub
     model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
@@ -137,8 +167,13 @@ def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(sta
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert SimCSE(folder, device="cpu").encode("a cat").shape == (32,)
     front_matter = ModelCard.load(write_card(folder)).data
-    assert front_matter.base_model is None and front_matter.base_model_relation == "adapter"
-    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
+    assert (
+        front_matter.base_model is None
+        and front_matter.base_model_relation == "adapter"
+    )
+    with pytest.raises(
+        ValueError, match="is an adapter of .*start, a folder that nobody else has"
+    ):
         push_model(folder, "org/name")
 
 
@@ -147,7 +182,9 @@ def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(sta
 
 def save_lora(start, folder, tokenizer):
     model = AutoModelForCL.from_pretrained(start)
-    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4, "init_lora_weights": False}))
+    model.base_model.add_adapter(
+        config_of("LoraConfig", {"r": 4, "init_lora_weights": False})
+    )
     model.save_adapter = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -160,7 +197,9 @@ def train_again(folder):
     model.save_pretrained(folder)
 
 
-def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(start, tmp_path, tokenizer):
+def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(
+    start, tmp_path, tokenizer
+):
     adapter = save_lora(start, tmp_path / "adapter", tokenizer)
     before = SimCSE(adapter, device="cpu").encode("a cat")
     moved = tmp_path / "moved"
@@ -169,7 +208,10 @@ def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(star
     config.write_text(config.read_text().replace(str(start), str(moved)))
     assert torch.equal(SimCSE(adapter, device="cpu").encode("a cat"), before)
     train_again(moved)
-    with pytest.raises(ValueError, match=f"{adapter} is an adapter of other weights than those in {moved} now"):
+    with pytest.raises(
+        ValueError,
+        match=f"{adapter} is an adapter of other weights than those in {moved} now",
+    ):
         SimCSE(adapter, device="cpu")
 
 

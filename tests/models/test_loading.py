@@ -33,27 +33,39 @@ def edit_weights(directory, change):
 
 
 def without(part):
-    return lambda directory: edit_weights(directory, lambda x: {n: y for n, y in x.items() if part not in n})
+    return lambda directory: edit_weights(
+        directory, lambda x: {n: y for n, y in x.items() if part not in n}
+    )
 
 
 def make_nan(weights):
-    next(x for name, x in weights.items() if "layer.1.output.dense.bias" in name)[0] = float("nan")
+    next(x for name, x in weights.items() if "layer.1.output.dense.bias" in name)[0] = (
+        float("nan")
+    )
     return weights
 
 
 def rename_one(weights):
-    name = next(name for name in sorted(weights) if "layer.1.output.dense.weight" in name)
+    name = next(
+        name for name in sorted(weights) if "layer.1.output.dense.weight" in name
+    )
     return {n if n != name else f"{n}_": x for n, x in weights.items()}
 
 
 def only_an_adapter(directory):
     for name in ("model.safetensors", "config.json"):
         (directory / name).unlink()
-    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "./nowhere"}')
+    (directory / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "./nowhere"}'
+    )
 
 
 def need_own_code(directory):
-    edit_config(directory, model_type="own", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+    edit_config(
+        directory,
+        model_type="own",
+        auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"},
+    )
     (directory / "evil.py").write_text("raise SystemExit('custom code ran')")
 
 
@@ -64,16 +76,37 @@ def truncate(directory):
 
 #: What is done to a saved model, and what the refusal says.
 DAMAGES = {
-    "missing layer": (without("layer.1."), r"lacks the weights .*layer\.1\..* and 13 more"),
-    "more layers": (lambda x: edit_config(x, num_hidden_layers=3), r"lacks the weights .*layer\.2\."),
-    "fewer layers": (lambda x: edit_config(x, num_hidden_layers=1), r"no place for: .*layer\.1\."),
-    "other family": (lambda x: edit_config(x, model_type="roberta"), r"lacks the weights"),
-    "renamed": (lambda x: edit_weights(x, rename_one), r"lacks the weights .*layer\.1\.output\.dense\.weight"),
+    "missing layer": (
+        without("layer.1."),
+        r"lacks the weights .*layer\.1\..* and 13 more",
+    ),
+    "more layers": (
+        lambda x: edit_config(x, num_hidden_layers=3),
+        r"lacks the weights .*layer\.2\.",
+    ),
+    "fewer layers": (
+        lambda x: edit_config(x, num_hidden_layers=1),
+        r"no place for: .*layer\.1\.",
+    ),
+    "other family": (
+        lambda x: edit_config(x, model_type="roberta"),
+        r"lacks the weights",
+    ),
+    "renamed": (
+        lambda x: edit_weights(x, rename_one),
+        r"lacks the weights .*layer\.1\.output\.dense\.weight",
+    ),
     "not finite": (lambda x: edit_weights(x, make_nan), "holds NaN or infinity"),
     "truncated": (truncate, "damaged"),
     "no JSON": (lambda x: (x / "config.json").write_text("{"), "damaged"),
-    "adapter": (only_an_adapter, "adapter of peft(, not a whole model. Merge it| for ./nowhere, which could not)"),
-    "own code": (need_own_code, "needs custom code from its author, which is not supported"),
+    "adapter": (
+        only_an_adapter,
+        "adapter of peft(, not a whole model. Merge it| for ./nowhere, which could not)",
+    ),
+    "own code": (
+        need_own_code,
+        "needs custom code from its author, which is not supported",
+    ),
 }
 LOADERS = {
     "training": AutoModelForCL.from_pretrained,
@@ -89,8 +122,13 @@ def saved(save_checkpoint):
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_model_that_is_not_whole_is_refused_in_one_line(damage, loader, saved, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked whether to run code"))
+def test_a_model_that_is_not_whole_is_refused_in_one_line(
+    damage, loader, saved, monkeypatch
+):
+    monkeypatch.setattr(
+        "builtins.input",
+        lambda *_: pytest.fail("the user was asked whether to run code"),
+    )
     LOADERS[loader](saved)
     change, message = DAMAGES[damage]
     change(saved)
@@ -99,7 +137,9 @@ def test_a_model_that_is_not_whole_is_refused_in_one_line(damage, loader, saved,
     assert str(saved) in str(caught.value)
 
 
-def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(saved, monkeypatch):
+def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(
+    saved, monkeypatch
+):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     edit_config(saved, auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
     (saved / "evil.py").write_text("raise SystemExit('custom code ran')")
@@ -111,22 +151,38 @@ def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encode
 def test_a_config_that_turns_named_outputs_off_changes_nothing(saved):
     before = SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")
     edit_config(saved, return_dict=False)
-    assert torch.equal(torch.as_tensor(SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")), before)
+    assert torch.equal(
+        torch.as_tensor(SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")),
+        before,
+    )
 
 
-def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(saved, tmp_path):
+def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(
+    saved, tmp_path
+):
     hub = tmp_path / "cache" / "models--org--base"
     (hub / "refs").mkdir(parents=True)
     (hub / "refs" / "main").write_text("a" * 40)
-    model = get_peft_model(BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"]))
+    model = get_peft_model(
+        BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"])
+    )
     model.peft_config["default"].base_model_name_or_path = "org/base"
     model.save_pretrained(tmp_path / "adapter")
-    arguments = {"cache_dir": tmp_path / "cache", "local_files_only": True, "pooler_type": "avg"}
+    arguments = {
+        "cache_dir": tmp_path / "cache",
+        "local_files_only": True,
+        "pooler_type": "avg",
+    }
     with pytest.raises((ValueError, OSError)) as caught:
         AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments)
     assert "damaged" not in str(caught.value)
     shutil.copytree(saved, hub / "snapshots" / ("a" * 40))
-    assert AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments).settings.pooler_type == "avg"
+    assert (
+        AutoModelForCL.from_pretrained(
+            tmp_path / "adapter", **arguments
+        ).settings.pooler_type
+        == "avg"
+    )
 
 
 def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
@@ -134,10 +190,22 @@ def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
         raise OSError("not reached") from LocalEntryNotFoundError("offline")
 
 
-def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(saved, save_checkpoint):
-    assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
-    other = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other")
-    assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
+def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(
+    saved, save_checkpoint
+):
+    assert (
+        AutoModelForCL.from_pretrained(
+            saved, num_hidden_layers=1
+        ).config.num_hidden_layers
+        == 1
+    )
+    other = save_checkpoint(
+        AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other"
+    )
+    assert (
+        AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p
+        == 0.4
+    )
 
 
 class OwnConfig(BertConfig):
@@ -151,17 +219,28 @@ class OwnModel(BertModel):
 def test_a_registered_encoder_that_extends_another_is_saved_and_loaded(tmp_path):
     AutoConfig.register("own-bert", OwnConfig, exist_ok=True)
     AutoModel.register(OwnConfig, OwnModel, exist_ok=True)
-    model = AutoModelForCL.from_config(OwnConfig(**tiny_config().to_diff_dict() | {"model_type": "own-bert"}))
+    model = AutoModelForCL.from_config(
+        OwnConfig(**tiny_config().to_diff_dict() | {"model_type": "own-bert"})
+    )
     model.save_pretrained(tmp_path)
-    assert sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
+    assert (
+        sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
+    )
     again = AutoModelForCL.from_pretrained(tmp_path)
-    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(x, y)
+        for x, y in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):
-    AutoModelForCL.from_config(tiny_config(), pooler_type="cls").save_pretrained(tmp_path)
+    AutoModelForCL.from_config(tiny_config(), pooler_type="cls").save_pretrained(
+        tmp_path
+    )
     assert (tmp_path / "2_Dense").exists()
-    AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg").save_pretrained(tmp_path)
+    AutoModelForCL.from_config(
+        tiny_config("distilbert"), pooler_type="avg"
+    ).save_pretrained(tmp_path)
     assert not (tmp_path / "2_Dense").exists()
     assert AutoModelForCL.from_pretrained(tmp_path).settings.pooler_type == "avg"
 
@@ -174,12 +253,18 @@ def reports(caplog):
     """`reports()`: what transformers has logged about loading."""
     transformers_logger = logging.getLogger("transformers")
     before, transformers_logger.propagate = transformers_logger.propagate, True
-    yield lambda: [x.getMessage() for x in caplog.records if "LOAD REPORT" in x.getMessage()]
+    yield lambda: [
+        x.getMessage() for x in caplog.records if "LOAD REPORT" in x.getMessage()
+    ]
     transformers_logger.propagate = before
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"])
-def test_transformers_reports_only_what_the_package_does_not_explain(family, save_checkpoint, reports):
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"]
+)
+def test_transformers_reports_only_what_the_package_does_not_explain(
+    family, save_checkpoint, reports
+):
     directory = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(family)))
     assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"
     SimCSE(directory, pooler_type="avg", device="cpu")

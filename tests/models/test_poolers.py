@@ -22,13 +22,23 @@ def layers():
 
 def slow_pool(pooler_type, hidden):
     """Slow reference: the tokens of each text and the layers that the paper names, in loops."""
-    layers = {"avg_top2": [-2, -1], "avg_first_last": [1, -1], "avg_embeddings_last": [0, -1]}.get(pooler_type, [-1])
+    layers = {
+        "avg_top2": [-2, -1],
+        "avg_first_last": [1, -1],
+        "avg_embeddings_last": [0, -1],
+    }.get(pooler_type, [-1])
     vectors = torch.zeros(3, 4, dtype=torch.float64)
-    for text, dimension in torch.cartesian_prod(torch.arange(3), torch.arange(4)).tolist():
+    for text, dimension in torch.cartesian_prod(
+        torch.arange(3), torch.arange(4)
+    ).tolist():
         tokens = [token for token in range(5) if MASKS[text, token]]
         if pooler_type == "avg_no_cls":
             tokens = tokens[1:]
-        values = [float(hidden[layer][text, token, dimension]) for layer in layers for token in tokens]
+        values = [
+            float(hidden[layer][text, token, dimension])
+            for layer in layers
+            for token in tokens
+        ]
         if pooler_type.startswith("cls"):
             values = values[:1]
         elif pooler_type == "lasttoken":
@@ -43,10 +53,14 @@ def test_a_pooler_of_the_user_is_taken_by_its_name(save_checkpoint):
     class Largest(Maximum):
         name = "largest"
 
-    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="max"))
+    checkpoint = save_checkpoint(
+        AutoModelForCL.from_config(tiny_config(), pooler_type="max")
+    )
     try:
         model = SimCSE(checkpoint, pooler_type="largest", device="cpu")
-        assert torch.equal(model.encode("a cat"), SimCSE(checkpoint, device="cpu").encode("a cat"))
+        assert torch.equal(
+            model.encode("a cat"), SimCSE(checkpoint, device="cpu").encode("a cat")
+        )
     finally:
         del POOLERS["largest"]
 
@@ -54,7 +68,9 @@ def test_a_pooler_of_the_user_is_taken_by_its_name(save_checkpoint):
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 def test_equals_a_loop_over_the_tokens(pooler_type, layers):
     pooled = POOLERS[pooler_type].pool(layers[-1], MASKS, layers)
-    torch.testing.assert_close(pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12
+    )
 
 
 def test_the_mean_of_many_tokens_in_half_precision_does_not_overflow():

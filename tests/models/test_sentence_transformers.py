@@ -22,10 +22,23 @@ from simcse_hf.models.sentence_transformers import (
     read_sentence_transformers_files,
 )
 
-TANH = {"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
-TEXTS = ["a cat sat on the mat .", "dog", "the old man sang", "a small bird slept in the big red tree"]
+TANH = {
+    "in_features": 32,
+    "out_features": 16,
+    "bias": True,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+}
+TEXTS = [
+    "a cat sat on the mat .",
+    "dog",
+    "the old man sang",
+    "a small bird slept in the big red tree",
+]
 LONG = "the red house slept on in the old tree , " * 9
-FEATURE = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+FEATURE = {
+    "module_input_name": "sentence_embedding",
+    "module_output_name": "sentence_embedding",
+}
 
 
 def module(name, path="", **others):
@@ -34,12 +47,26 @@ def module(name, path="", **others):
 
 MEAN = [module("Transformer"), module("Pooling", "1_Pooling")]
 FILES = {
-    "modules.json": [*MEAN, module("Dense", "2_Dense"), module("Normalize", "3_Normalize", idx=3, kwargs=[])],
-    "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+    "modules.json": [
+        *MEAN,
+        module("Dense", "2_Dense"),
+        module("Normalize", "3_Normalize", idx=3, kwargs=[]),
+    ],
+    "1_Pooling/config.json": {
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_cls_token": False,
+    },
     "2_Dense/config.json": TANH | FEATURE,
     "3_Normalize/config.json": FEATURE,
-    "sentence_bert_config.json": {"max_seq_length": 7, "do_lower_case": False, "unpad_inputs": True},
-    LIBRARY: {"prompts": {"query": "query: ", "document": None}, "default_prompt_name": "query"},
+    "sentence_bert_config.json": {
+        "max_seq_length": 7,
+        "do_lower_case": False,
+        "unpad_inputs": True,
+    },
+    LIBRARY: {
+        "prompts": {"query": "query: ", "document": None},
+        "default_prompt_name": "query",
+    },
 }
 
 
@@ -47,57 +74,153 @@ def write(folder, changes=()):
     """Write `FILES` with changes."""
     for name, content in (FILES | dict(changes)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        (folder / name).write_text(
+            content if isinstance(content, str) else json.dumps(content)
+        )
     return folder
 
 
 def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect():
     for cls in (Pooling, Transformer, Dense, Normalize, Dropout):
-        names = {*cls.config_keys, *inspect.signature(cls.__init__).parameters, *cls.config_key_renames}
-        names -= {"self", "kwargs", "model_name_or_path", "backend", "init_weight", "init_bias"}
+        names = {
+            *cls.config_keys,
+            *inspect.signature(cls.__init__).parameters,
+            *cls.config_key_renames,
+        }
+        names -= {
+            "self",
+            "kwargs",
+            "model_name_or_path",
+            "backend",
+            "init_weight",
+            "init_bias",
+        }
         assert names <= KEYS[cls.__name__].keys(), cls
 
 
-OTHER_MODE = {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}}
+OTHER_MODE = {
+    "text": {"method": "get_text_features", "method_output_name": "pooler_output"}
+}
 REFUSED = [  # a file, what it holds, and the key or the module that is named
-    ("modules.json", [module("Transformer"), module("Dense", "2_Dense")], r"model of Transformer \+ Dense"),
-    ("modules.json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
+    (
+        "modules.json",
+        [module("Transformer"), module("Dense", "2_Dense")],
+        r"model of Transformer \+ Dense",
+    ),
+    (
+        "modules.json",
+        [*MEAN, module("LSTM", "2_LSTM")],
+        r"model of Transformer \+ Pooling \+ LSTM",
+    ),
     ("modules.json", [*MEAN, module("LayerNorm", "2_LayerNorm")], "LayerNorm"),
-    ("modules.json", [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}], r"modeling\.Pooling"),
+    (
+        "modules.json",
+        [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}],
+        r"modeling\.Pooling",
+    ),
     ("modules.json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
-    ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
-    ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+    (
+        "modules.json",
+        [MEAN[0], MEAN[1] | {"kwargs": ["task"]}],
+        r"kwargs = \['task'\] in modules\.json",
+    ),
+    (
+        "1_Pooling/config.json",
+        {"pooling_mode": "weightedmean"},
+        "pools by weightedmean",
+    ),
     ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
-    ("1_Pooling/config.json", {"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len_tokens"),
-    ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = False in config.json"),
+    (
+        "1_Pooling/config.json",
+        {"pooling_mode_mean_sqrt_len_tokens": True},
+        "pools by mean_sqrt_len_tokens",
+    ),
+    (
+        "1_Pooling/config.json",
+        {"include_prompt": False},
+        "include_prompt = False in config.json",
+    ),
     ("2_Dense/config.json", TANH | {"use_residual": True}, "use_residual"),
-    ("2_Dense/config.json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
-    ("3_Normalize/config.json", {"module_output_name": "token_embeddings"}, "module_output_name"),
+    (
+        "2_Dense/config.json",
+        TANH | {"module_input_name": "token_embeddings"},
+        "module_input_name",
+    ),
+    (
+        "3_Normalize/config.json",
+        {"module_output_name": "token_embeddings"},
+        "module_output_name",
+    ),
     (LIBRARY, {"truncate_dim": 16}, "truncate_dim = 16 in config_sentence"),
     (LIBRARY, {"similarity_fn_name": "hamming"}, "similarity_fn_name = 'hamming'"),
     (LIBRARY, {"model_type": "SparseEncoder"}, "model_type = 'SparseEncoder'"),
     (LIBRARY, {"query_prefix": "[Q] "}, "query_prefix"),
-    ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
-    ("sentence_bert_config.json", {"tokenizer_name_or_path": "other"}, "tokenizer_name_or_path = 'other'"),
-    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
-    ("sentence_bert_config.json", {"modality_config": OTHER_MODE}, r"modality_config\.text"),
-    ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
+    (
+        "sentence_bert_config.json",
+        {"do_lower_case": True},
+        "do_lower_case with a tokenizer that keeps capitals",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"tokenizer_name_or_path": "other"},
+        "tokenizer_name_or_path = 'other'",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"transformer_task": "fill-mask"},
+        "transformer_task",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"modality_config": OTHER_MODE},
+        r"modality_config\.text",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"text": {"max_length": 9}}},
+        "processing_kwargs",
+    ),
     ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
-    ("sentence_bert_config.json", {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
-    ("sentence_bert_config.json", {"config_args": {"hidden_act": "relu"}}, r"config_args\.hidden_act"),
-    ("sentence_bert_config.json", {"something_new": 1}, "something_new = 1 in sentence_bert_config.json"),
+    (
+        "sentence_bert_config.json",
+        {"model_args": {"torch_dtype": "float16"}},
+        r"model_args\.torch_dtype = 'float16'",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"config_args": {"hidden_act": "relu"}},
+        r"config_args\.hidden_act",
+    ),
+    (
+        "sentence_bert_config.json",
+        {"something_new": 1},
+        "something_new = 1 in sentence_bert_config.json",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("file", "content", "words"), REFUSED, ids=[words for *_, words in REFUSED])
-def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "content", "words"), REFUSED, ids=[words for *_, words in REFUSED]
+)
+def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(
+    file, content, words, tmp_path
+):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
-    rows = FILES["modules.json"] if "Dense" in file else [*MEAN, module("Normalize", "3_Normalize")]
+    rows = (
+        FILES["modules.json"]
+        if "Dense" in file
+        else [*MEAN, module("Normalize", "3_Normalize")]
+    )
     write(tmp_path, {"modules.json": rows, file: content})
     with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
     if file == "1_Pooling/config.json":
-        assert AutoModelForCL.from_pretrained(tmp_path, pooler_type="cls_before_pooler").settings.dense_layers == []
+        assert (
+            AutoModelForCL.from_pretrained(
+                tmp_path, pooler_type="cls_before_pooler"
+            ).settings.dense_layers
+            == []
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,11 +237,21 @@ def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(f
         ("sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length"),
         ("sentence_bert_config.json", {"model_args": 1}, "model_args"),
         ("1_Pooling/config.json", {"pooling_mode": [["cls"]]}, "pooling_mode"),
-        ("2_Dense/config.json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
-        ("2_Dense/config.json", {"in_features": 4, "out_features": -1}, "2_Dense/config.json.*out_features"),
+        (
+            "2_Dense/config.json",
+            {"in_features": 4},
+            "2_Dense/config.json.*out_features",
+        ),
+        (
+            "2_Dense/config.json",
+            {"in_features": 4, "out_features": -1},
+            "2_Dense/config.json.*out_features",
+        ),
     ],
 )
-def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp_path, file, content, words):
+def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(
+    tmp_path, file, content, words
+):
     with pytest.raises(ValueError, match=words):
         read_sentence_transformers_files(write(tmp_path, {file: content}))
 
@@ -135,11 +268,17 @@ def save_library_model(tmp_path, tokenizer):
     """`save_library_model(pooling, layers)` saves a sentence-transformers model over a random stock encoder."""
 
     def save(pooling="mean", layers=(), family="bert", max_seq_length=20, **options):
-        perturb(AutoModel.from_config(tiny_config(family))).save_pretrained(tmp_path / "encoder")
+        perturb(AutoModel.from_config(tiny_config(family))).save_pretrained(
+            tmp_path / "encoder"
+        )
         tokenizer.save_pretrained(tmp_path / "encoder")
-        transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=max_seq_length)
+        transformer = Transformer(
+            str(tmp_path / "encoder"), max_seq_length=max_seq_length
+        )
         modules = [transformer, Pooling(32, pooling_mode=pooling), *layers]
-        SentenceTransformer(modules=modules, device="cpu", **options).save(str(tmp_path / "library"))
+        SentenceTransformer(modules=modules, device="cpu", **options).save(
+            str(tmp_path / "library")
+        )
         return tmp_path / "library"
 
     return save
@@ -151,7 +290,10 @@ def dense_modules(name):
         "normalize": [Normalize()],
         "LaBSE": [Dense(32, 32), Dropout(0.5), Normalize()],
         "narrow": [Dense(32, 16, activation_function=torch.nn.Identity(), bias=False)],
-        "two": [Dense(32, 48, activation_function=torch.nn.GELU()), Dense(48, 8, activation_function=torch.nn.ReLU())],
+        "two": [
+            Dense(32, 48, activation_function=torch.nn.GELU()),
+            Dense(48, 8, activation_function=torch.nn.ReLU()),
+        ],
     }[name]
 
 
@@ -161,7 +303,9 @@ def assert_same_there(folder, texts=TEXTS):
     wanted = there(folder).encode(texts, convert_to_tensor=True)
     ours = model.encode(texts, normalize_embeddings=model.model.settings.normalize)
     torch.testing.assert_close(torch.as_tensor(ours), wanted, rtol=0, atol=1e-5)
-    assert torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3, "texts can be told apart"
+    assert (
+        torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3
+    ), "texts can be told apart"
     return model
 
 
@@ -180,10 +324,16 @@ def remove(folder, name):
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        ("folders", "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names"),
+        (
+            "folders",
+            "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names",
+        ),
         ("1_Pooling", "lacks 1_Pooling/config.json, which"),
         ("2_Dense", "lacks 2_Dense/config.json, which"),
-        ("modules.json", "has config_sentence_transformers.json and no modules.json, so its pooling is unknown"),
+        (
+            "modules.json",
+            "has config_sentence_transformers.json and no modules.json, so its pooling is unknown",
+        ),
     ],
 )
 def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_named(
@@ -193,10 +343,14 @@ def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_name
     remove(folder, lost)
     with pytest.raises(ValueError, match=f"{folder} {words}.*pass pooler_type"):
         SimCSE(folder, device="cpu")
-    assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (32,)
+    assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (
+        32,
+    )
 
 
-def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(save_checkpoint):
+def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(
+    save_checkpoint,
+):
     folder = save_checkpoint(perturb(BertForCL(tiny_config())))
     expected = SimCSE(folder, device="cpu").encode(TEXTS)
     remove(folder, "folders")
@@ -204,13 +358,19 @@ def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost
 
 
 @pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])
-@pytest.mark.parametrize(("pooling", "ours"), [("cls", "cls_before_pooler"), ("mean", "avg"), ("max", "max")])
+@pytest.mark.parametrize(
+    ("pooling", "ours"), [("cls", "cls_before_pooler"), ("mean", "avg"), ("max", "max")]
+)
 def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     pooling, ours, layers, save_library_model, tmp_path
 ):
-    directory = save_library_model(pooling, dense_modules(layers), "bert" if layers == "none" else "distilbert")
+    directory = save_library_model(
+        pooling, dense_modules(layers), "bert" if layers == "none" else "distilbert"
+    )
     model = assert_same_there(directory)
-    assert model.pooler_type == ours and model.model.settings.normalize == (layers in ("normalize", "LaBSE"))
+    assert model.pooler_type == ours and model.model.settings.normalize == (
+        layers in ("normalize", "LaBSE")
+    )
     perturb(model.model, 0.05)
     model.save_pretrained(tmp_path / "saved")
     assert_same_there(tmp_path / "saved")
@@ -219,7 +379,9 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
 
 
 @pytest.mark.parametrize(("name", "count"), [("3", 2), ("2", 1)])
-def test_a_dense_folder_that_is_listed_twice_counts_by_its_names_as_in_the_library(name, count, save_library_model):
+def test_a_dense_folder_that_is_listed_twice_counts_by_its_names_as_in_the_library(
+    name, count, save_library_model
+):
     folder = save_library_model("mean", dense_modules("LaBSE")[:1])
     rows = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps([*rows, rows[-1] | {"name": name}]))
@@ -227,16 +389,31 @@ def test_a_dense_folder_that_is_listed_twice_counts_by_its_names_as_in_the_libra
 
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean"])
-def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path, similarity):
+def test_prompts_similarity_and_length_of_a_library_model_are_kept(
+    save_library_model, tmp_path, similarity
+):
     prompts = {"query": "the cat : ", "document": ""}
-    options = {"prompts": prompts, "default_prompt_name": "query", "similarity_fn_name": similarity}
+    options = {
+        "prompts": prompts,
+        "default_prompt_name": "query",
+        "similarity_fn_name": similarity,
+    }
     model = SimCSE(save_library_model(max_seq_length=7, **options), device="cpu")
-    assert (model.max_length, model.model.settings.similarity_fn_name) == (7, similarity)
+    assert (model.max_length, model.model.settings.similarity_fn_name) == (
+        7,
+        similarity,
+    )
     model.save_pretrained(tmp_path / "saved")
     again = there(tmp_path / "saved")
-    assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (prompts, "query", 7)
+    assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (
+        prompts,
+        "query",
+        7,
+    )
     assert again.similarity_fn_name == similarity
-    assert SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
+    assert (
+        SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
+    )
 
 
 @pytest.mark.parametrize("file", TRANSFORMER)
@@ -256,14 +433,23 @@ def test_the_length_of_a_folder_is_the_librarys(
     (folder / TRANSFORMER[0]).unlink()
     (folder / file).write_text(json.dumps(content))
     vocabulary = tokenizer.get_vocab()
-    BertTokenizer(vocab=vocabulary, model_max_length=tokenizer_length).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary, model_max_length=tokenizer_length).save_pretrained(
+        folder
+    )
     texts = [*TEXTS, LONG]
     assert assert_same_there(folder, texts).max_length == wanted
     assert there(folder).max_seq_length == wanted
 
 
-def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(save_checkpoint, tmp_path):
-    options = {"prompts": {"query": "a "}, "default_prompt_name": "query", "max_length": 20, "pooler_type": "avg"}
+def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(
+    save_checkpoint, tmp_path
+):
+    options = {
+        "prompts": {"query": "a "},
+        "default_prompt_name": "query",
+        "max_length": 20,
+        "pooler_type": "avg",
+    }
     theirs = there(save_checkpoint(BertForCL(tiny_config(), **options)))
     theirs.max_seq_length = 6
     theirs.similarity_fn_name = "dot"
@@ -274,46 +460,82 @@ def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_co
     settings = model.model.settings
     assert (model.max_length, settings.similarity_fn_name) == (6, "dot")
     assert settings.prompts["query"] == "the " and settings.default_prompt_name is None
-    assert BertForCL.from_pretrained(tmp_path / "changed", prompts={}).settings.prompts == {}
+    assert (
+        BertForCL.from_pretrained(tmp_path / "changed", prompts={}).settings.prompts
+        == {}
+    )
 
 
-def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(tokenizer, tmp_path):
+def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(
+    tokenizer, tmp_path
+):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
     for length in (40, 12):
-        BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=length).save_pretrained(tmp_path)
-        AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
-        config = json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())
+        BertTokenizer(
+            vocab=tokenizer.get_vocab(), model_max_length=length
+        ).save_pretrained(tmp_path)
+        AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(
+            tmp_path / "saved"
+        )
+        config = json.loads(
+            (tmp_path / "saved" / "sentence_bert_config.json").read_text()
+        )
         assert config["max_seq_length"] == length
     pooling = json.loads((tmp_path / "saved" / "1_Pooling" / "config.json").read_text())
-    assert [name for name, value in pooling.items() if value is True] == ["include_prompt", "pooling_mode_mean_tokens"]
-    assert pooling["pooling_mode_cls_token"] is False and pooling["pooling_mode"] == "mean"
+    assert [name for name, value in pooling.items() if value is True] == [
+        "include_prompt",
+        "pooling_mode_mean_tokens",
+    ]
+    assert (
+        pooling["pooling_mode_cls_token"] is False and pooling["pooling_mode"] == "mean"
+    )
 
 
-def test_another_pooler_replaces_the_pooling_with_its_dense_layers(save_library_model, caplog):
+def test_another_pooler_replaces_the_pooling_with_its_dense_layers(
+    save_library_model, caplog
+):
     directory = save_library_model("mean", dense_modules("narrow"))
-    assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").embedding_dim == 16
+    assert (
+        AutoModelForCL.from_pretrained(directory, pooler_type="avg").embedding_dim == 16
+    )
     assert "replaces" not in caplog.text
     with caplog.at_level("WARNING", logger="simcse_hf"):
-        assert AutoModelForCL.from_pretrained(directory, pooler_type="cls_before_pooler").embedding_dim == 32
-    assert r"'cls_before_pooler' replaces the pooling of modules.json (avg + dense)" in caplog.text
+        assert (
+            AutoModelForCL.from_pretrained(
+                directory, pooler_type="cls_before_pooler"
+            ).embedding_dim
+            == 32
+        )
+    assert (
+        r"'cls_before_pooler' replaces the pooling of modules.json (avg + dense)"
+        in caplog.text
+    )
 
 
 def test_dense_layers_are_trained_with_the_encoder(save_library_model):
-    model = AutoModelForCL.from_pretrained(save_library_model("mean", dense_modules("two"))).train()
+    model = AutoModelForCL.from_pretrained(
+        save_library_model("mean", dense_modules("two"))
+    ).train()
     model(**random_batch(4, 2)).loss.backward()
     assert not unused(model)
     assert model.objective.dim == model.embedding_dim == 8
     twin = model.copy_encoder().eval()
     batch = flat(random_batch(2, 2))
-    assert torch.equal(twin(**batch).sentence_embeddings, model.eval()(**batch).sentence_embeddings)
+    assert torch.equal(
+        twin(**batch).sentence_embeddings, model.eval()(**batch).sentence_embeddings
+    )
 
 
-def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(save_checkpoint, tmp_path):
+def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(
+    save_checkpoint, tmp_path
+):
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg"))
     theirs = there(directory)
     theirs.append(dense_modules("narrow")[0])
     theirs.save(str(tmp_path / "changed"))
-    with pytest.raises(ValueError, match="describes its pooling twice, and the two differ"):
+    with pytest.raises(
+        ValueError, match="describes its pooling twice, and the two differ"
+    ):
         AutoModelForCL.from_pretrained(tmp_path / "changed")
 
 
@@ -339,24 +561,40 @@ def trained_on_in_the_library(save_checkpoint, tmp_path):
     return tmp_path / "trained_on", theirs
 
 
-def test_two_heads_that_differ_are_refused_unless_none_is_kept_or_used(trained_on_in_the_library):
+def test_two_heads_that_differ_are_refused_unless_none_is_kept_or_used(
+    trained_on_in_the_library,
+):
     directory, _ = trained_on_in_the_library
     for load in (AutoModelForCL.from_pretrained, SimCSE):
-        with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
+        with pytest.raises(
+            ValueError,
+            match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'",
+        ):
             load(directory)
     with pytest.raises(ValueError, match="two different heads"):
         AutoModelForCL.from_pretrained(directory, head="keep")
     with pytest.raises(ValueError, match="has no trained head"):
         SimCSE(directory, device="cpu", head="fresh")
-    assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
-    assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
+    assert (
+        AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
+    )
+    assert (
+        AutoModelForCL.from_pretrained(
+            directory, pooler_type="avg"
+        ).settings.pooler_type
+        == "avg"
+    )
 
 
 def test_the_newer_head_can_be_chosen(trained_on_in_the_library, tmp_path):
     directory, theirs = trained_on_in_the_library
-    newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
+    newer, older = (
+        SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler")
+    )
     embeddings = newer.encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6
+    )
     newer.save_pretrained(tmp_path / "again")
     again = AutoModelForCL.from_pretrained(tmp_path / "again")
     assert torch.equal(again.bert.pooler.dense.weight, theirs[2].linear.weight)

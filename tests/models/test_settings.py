@@ -17,16 +17,52 @@ from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.recipe import Recipe
 
 IDENTITY = "torch.nn.modules.linear.Identity"
-LAYER = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": IDENTITY}
-VICREG = {"projector_dim": 64, "invariance_weight": 25.0, "variance_weight": 25.0, "covariance_weight": 2.0}
+LAYER = {
+    "in_features": 32,
+    "out_features": 8,
+    "bias": False,
+    "activation_function": IDENTITY,
+}
+VICREG = {
+    "projector_dim": 64,
+    "invariance_weight": 25.0,
+    "variance_weight": 25.0,
+    "covariance_weight": 2.0,
+}
 COSENT = {"objective": "cosent", "objective_options": {"temperature": 0.2}}
-NO_TEMPLATE = {"templates": [], "mask_token_id": -1, "template_edges": [], "denoising": "none"}
-OTHER_VALUES = {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "normalize": True} | NO_TEMPLATE
-OTHER_VALUES |= {"do_mlm": True, "mlm_weight": 0.2, "fixed_mask": True, "max_seq_length": 17, "max_length": 20}
-OTHER_VALUES |= {"objective": "vicreg", "objective_options": VICREG | {"matryoshka_dims": [16, 8]}}
-OTHER_VALUES |= {"dataset_objectives": {"plain": {}, "other": COSENT}, "similarity_fn_name": "dot"}
+NO_TEMPLATE = {
+    "templates": [],
+    "mask_token_id": -1,
+    "template_edges": [],
+    "denoising": "none",
+}
+OTHER_VALUES = {
+    "pooler_type": "cls",
+    "mlp_only_train": True,
+    "dense_layers": [LAYER],
+    "normalize": True,
+} | NO_TEMPLATE
+OTHER_VALUES |= {
+    "do_mlm": True,
+    "mlm_weight": 0.2,
+    "fixed_mask": True,
+    "max_seq_length": 17,
+    "max_length": 20,
+}
+OTHER_VALUES |= {
+    "objective": "vicreg",
+    "objective_options": VICREG | {"matryoshka_dims": [16, 8]},
+}
+OTHER_VALUES |= {
+    "dataset_objectives": {"plain": {}, "other": COSENT},
+    "similarity_fn_name": "dot",
+}
 OTHER_VALUES |= {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["{text} is [MASK] ."]}
+IN_A_TEMPLATE = {
+    "pooler_type": "mask",
+    "mlp_only_train": False,
+    "templates": ["{text} is [MASK] ."],
+}
 IN_A_TEMPLATE |= {"mask_token_id": 9, "template_edges": [[1, 3]], "denoising": "tanh"}
 
 
@@ -36,56 +72,121 @@ def option(settings, name):
 
 def test_the_defaults_are_the_papers():
     settings = resolve_settings()
-    assert (settings.objective, settings.pooler_type, settings.max_seq_length) == ("simcse", "cls", 32)
-    assert (option(settings, "temperature"), option(settings, "similarity")) == (0.05, "cosine")
+    assert (settings.objective, settings.pooler_type, settings.max_seq_length) == (
+        "simcse",
+        "cls",
+        32,
+    )
+    assert (option(settings, "temperature"), option(settings, "similarity")) == (
+        0.05,
+        "cosine",
+    )
     assert settings.mlm_weight == 0.1
 
 
-@pytest.mark.parametrize("values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"])
+@pytest.mark.parametrize(
+    "values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"]
+)
 def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path):
     assert values.keys() == SETTING_NAMES
     BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
     section = json.loads((tmp_path / "config.json").read_text())[SECTION]
-    assert section.keys() == TABLES.keys() and section["pooling"] | section["training"] == values
+    assert (
+        section.keys() == TABLES.keys()
+        and section["pooling"] | section["training"] == values
+    )
     assert asdict(settings_of_config(AutoConfig.from_pretrained(tmp_path))) == values
     assert asdict(BertForCL.from_pretrained(tmp_path).settings) == values
 
 
 # The settings of a checkpoint.
 SAVED = {
-    "pooling": {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "max_length": 20},
+    "pooling": {
+        "pooler_type": "cls",
+        "mlp_only_train": True,
+        "dense_layers": [LAYER],
+        "max_length": 20,
+    },
     "training": {
         "objective": "simcse",
-        "objective_options": {"temperature": 0.2, "similarity": "cosine", "encoders": 2},
+        "objective_options": {
+            "temperature": 0.2,
+            "similarity": "cosine",
+            "encoders": 2,
+        },
     },
 }
 RESOLVED = [  # what is given over SAVED, and what comes out
-    ({}, {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.2, "max_length": 20, "encoders": 2}),
-    ({"temperature": 0.3, "pooler_type": None}, {"temperature": 0.3, "pooler_type": "cls", "encoders": 2}),
+    (
+        {},
+        {
+            "pooler_type": "cls",
+            "mlp_only_train": True,
+            "temperature": 0.2,
+            "max_length": 20,
+            "encoders": 2,
+        },
+    ),
+    (
+        {"temperature": 0.3, "pooler_type": None},
+        {"temperature": 0.3, "pooler_type": "cls", "encoders": 2},
+    ),
     ({"max_length": None}, {"max_length": None, "dense_layers": [LAYER]}),
     ({"similarity": "dot"}, {"temperature": 1.0}),
     ({"objective_options": {"similarity": "dot"}}, {"temperature": 1.0}),
     ({"similarity": "dot", "temperature": 0.2}, {"temperature": 0.2}),
     ({"similarity": "cosine"}, {"temperature": 0.2}),
-    ({"pooler_type": "avg"}, {"mlp_only_train": False, "dense_layers": [], "max_length": 20, "temperature": 0.2}),
-    ({"pooler_type": "cls_before_pooler"}, {"mlp_only_train": False, "dense_layers": [LAYER]}),
-    ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"}),
+    (
+        {"pooler_type": "avg"},
+        {
+            "mlp_only_train": False,
+            "dense_layers": [],
+            "max_length": 20,
+            "temperature": 0.2,
+        },
+    ),
+    (
+        {"pooler_type": "cls_before_pooler"},
+        {"mlp_only_train": False, "dense_layers": [LAYER]},
+    ),
+    (
+        {"objective": "supcon"},
+        {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"},
+    ),
     *[
-        ({"objective": "simcse+distill", "objective_options": {name: "dot"}}, {"simcse.temperature": 1.0})
+        (
+            {"objective": "simcse+distill", "objective_options": {name: "dot"}},
+            {"simcse.temperature": 1.0},
+        )
         for name in ("similarity", "simcse.similarity")
     ],
     *[
-        ({"objective": "softmax+supcon", "objective_options": options}, {"supcon.temperature": temperature})
+        (
+            {"objective": "softmax+supcon", "objective_options": options},
+            {"supcon.temperature": temperature},
+        )
         for options, temperature in (({"supcon.similarity": "cosine"}, 0.05), ({}, 1.0))
     ],
-    ({"objective": "declutr"}, {"do_mlm": True, "mlm_weight": 1.0, "pooler_type": "cls", "mlp_only_train": True}),
+    (
+        {"objective": "declutr"},
+        {
+            "do_mlm": True,
+            "mlm_weight": 1.0,
+            "pooler_type": "cls",
+            "mlp_only_train": True,
+        },
+    ),
     ({"matryoshka_dims": [8]}, {"matryoshka_dims": [8], "temperature": 0.2}),
     ({"mlm_weight": np.float64(0.5)}, {"mlm_weight": 0.5}),
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED])
-def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(given, expected):
+@pytest.mark.parametrize(
+    ("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED]
+)
+def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(
+    given, expected
+):
     before = copy.deepcopy(SAVED)
     settings = asdict(resolve_settings(SAVED, **given))
     settings |= settings["objective_options"]
@@ -94,23 +195,41 @@ def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_pape
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objective, tmp_path, save_checkpoint):
+def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(
+    objective, tmp_path, save_checkpoint
+):
     start = save_checkpoint(BertForMaskedLM(tiny_config()), "start")
-    (tmp_path / "run.yaml").write_text(f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n")
+    (tmp_path / "run.yaml").write_text(
+        f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n"
+    )
     line = f"--objective {objective} --model_name_or_path {start} --use_cpu --output_dir {tmp_path / 'run'}".split()
     commands = (line, [str(tmp_path / "run.yaml"), *line[-2:]])
     arguments = [Recipe.read("sup", words).decide().model for words in commands]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
-    others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
+    others = [
+        AutoModelForCL.from_pretrained(start, **values.settings())
+        for values in arguments
+    ]
     others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))
     assert all(other.settings == model.settings for other in others)
-    switched = AutoModelForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective)
-    assert switched.settings.to_section()["training"] == model.settings.to_section()["training"]
+    switched = AutoModelForCL.from_pretrained(
+        save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective
+    )
+    assert (
+        switched.settings.to_section()["training"]
+        == model.settings.to_section()["training"]
+    )
     for name, value in OBJECTIVES[objective].defaults.items():
         if name in SETTING_NAMES - {"max_seq_length"}:
             assert getattr(model.settings, name) == value, name
-    options = {name: value for name, value in model.settings.objective_options.items() if value is not None}
-    assert isinstance(build_objective(objective, 32, options), OBJECTIVES[objective]), "which takes all of them"
+    options = {
+        name: value
+        for name, value in model.settings.objective_options.items()
+        if value is not None
+    }
+    assert isinstance(build_objective(objective, 32, options), OBJECTIVES[objective]), (
+        "which takes all of them"
+    )
 
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -135,7 +254,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name in WRONG for value in WRONG[name]],
+    ids=repr,
+)
 def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
     with pytest.raises(ValueError, match=name) as error:
         BertForCL(tiny_config(), **{name: value})
@@ -144,7 +267,14 @@ def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
 
 
 @pytest.mark.parametrize(
-    "section", [{"training": {"mlm_weight": -1.0}}, {"pooling": {"temp": 0.1}}, {"temp": 1}, "cls", ["cls"]]
+    "section",
+    [
+        {"training": {"mlm_weight": -1.0}},
+        {"pooling": {"temp": 0.1}},
+        {"temp": 1},
+        "cls",
+        ["cls"],
+    ],
 )
 def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
     BertForCL(tiny_config()).save_pretrained(tmp_path)
@@ -163,8 +293,13 @@ def test_an_unknown_setting_is_refused_and_a_similar_one_is_named():
 def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
     with pytest.raises(ValueError, match=f"{objective}.* similarity"):
         resolve_settings(objective=objective, similarity="dot")
-    assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
-    saved = {"training": {"objective": objective, "objective_options": {"temperature": 1.0}}}
+    assert (
+        option(resolve_settings(objective=objective, temperature=0.07), "temperature")
+        == 0.07
+    )
+    saved = {
+        "training": {"objective": objective, "objective_options": {"temperature": 1.0}}
+    }
     assert option(resolve_settings(saved), "temperature") == 1.0
 
 

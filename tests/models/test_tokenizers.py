@@ -10,7 +10,12 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.models.checkpoint import save_tokenizer
@@ -23,14 +28,20 @@ LONG = "the cat sat on the mat . " * 9
 def used(tokenizer):
     """A tokenizer without a class of its own that has cut and padded texts to 8 tokens, as training does."""
     backend = BertTokenizer(vocab=tokenizer.get_vocab()).backend_tokenizer
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", model_max_length=30)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", model_max_length=30
+    )
     fast([LONG, "a"], truncation=True, padding=True, max_length=8, pad_to_multiple_of=8)
     return fast
 
 
-@pytest.mark.parametrize(("max_length", "wanted"), [(None, 30), (20, 20), (35, 35), (60, 40)])
+@pytest.mark.parametrize(
+    ("max_length", "wanted"), [(None, 30), (20, 20), (35, 35), (60, 40)]
+)
 def test_the_length_is_that_of_inference(used, tmp_path, max_length, wanted):
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", max_length=max_length)
+    model = AutoModelForCL.from_config(
+        tiny_config(), pooler_type="avg", max_length=max_length
+    )
     save_tokenizer(used, tmp_path, model)
     raw = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert len(raw.encode(LONG).ids) == wanted and len(raw.encode("a").ids) == 3
@@ -42,16 +53,42 @@ def test_a_class_that_transformers_4_knows_is_named_also_after_loading(used, tmp
     for tokenizer in (used, AutoTokenizer.from_pretrained(tmp_path)):
         save_tokenizer(tokenizer, tmp_path, model)
         config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-        assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and config["model_max_length"] == 30
-        assert not {"max_length", "stride", "truncation_strategy", "pad_to_multiple_of"} & config.keys()
+        assert (
+            config["tokenizer_class"] == "PreTrainedTokenizerFast"
+            and config["model_max_length"] == 30
+        )
+        assert (
+            not {"max_length", "stride", "truncation_strategy", "pad_to_multiple_of"}
+            & config.keys()
+        )
         again = AutoTokenizer.from_pretrained(tmp_path)
-        assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(again) == len(VOCABULARY)
+        assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(
+            again
+        ) == len(VOCABULARY)
 
 
 # --- words of a domain -----------------------------------------------------------------------------------------------
 
-TEXTS = ["Tachycardia, and the heart", "the TACHYCARDIA 2024 heart heart.", "a heart of tachycardias"] * 5
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "and", "a", "of", "ta", "##chy", "##cardia", "##s"]
+TEXTS = [
+    "Tachycardia, and the heart",
+    "the TACHYCARDIA 2024 heart heart.",
+    "a heart of tachycardias",
+] * 5
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "and",
+    "a",
+    "of",
+    "ta",
+    "##chy",
+    "##cardia",
+    "##s",
+]
 
 
 @pytest.fixture
@@ -63,14 +100,25 @@ def wordpiece():
 def byte_level():
     """A tokenizer that counts the space before a word among the word, as RoBERTa's does."""
     backend = Tokenizer(BPE())
-    backend.pre_tokenizer, backend.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
-    trainer = BpeTrainer(initial_alphabet=ByteLevel.alphabet(), special_tokens=["<pad>", "<mask>"], vocab_size=260)
+    backend.pre_tokenizer, backend.decoder = (
+        ByteLevel(add_prefix_space=False),
+        ByteLevelDecoder(),
+    )
+    trainer = BpeTrainer(
+        initial_alphabet=ByteLevel.alphabet(),
+        special_tokens=["<pad>", "<mask>"],
+        vocab_size=260,
+    )
     backend.train_from_iterator(["the the a of"], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>"
+    )
 
 
 def words(tokenizer, text):
-    return tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return tokenizer.convert_ids_to_tokens(
+        tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
 
 
 def model_for(tokenizer, family="bert", spare=0):
@@ -85,18 +133,27 @@ def model_for(tokenizer, family="bert", spare=0):
 
 @pytest.mark.parametrize("spare", [0, 7])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(wordpiece, family, spare):
+def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(
+    wordpiece, family, spare
+):
     model, size = model_for(wordpiece, family, spare), len(wordpiece)
     old = model.get_input_embeddings().weight.detach().clone()
     bias = model.get_output_embeddings().bias.detach().clone()
     assert extend_vocabulary(model, wordpiece, TEXTS, 9) == 3
     new = {"heart": ["he", "##art"], "tachycardia": ["ta", "##chy", "##cardia"]}
     new["tachycardias"] = [*new["tachycardia"], "##s"]
-    assert wordpiece.convert_tokens_to_ids(list(new)) == [size, size + 1, size + 2]  # most frequent first
+    assert wordpiece.convert_tokens_to_ids(list(new)) == [
+        size,
+        size + 1,
+        size + 2,
+    ]  # most frequent first
     table, output = model.get_input_embeddings().weight, model.get_output_embeddings()
     torch.testing.assert_close(table[:size], old[:size], rtol=0, atol=0)
     for word, pieces in new.items():
-        token, ids = wordpiece.convert_tokens_to_ids(word), wordpiece.convert_tokens_to_ids(pieces)
+        token, ids = (
+            wordpiece.convert_tokens_to_ids(word),
+            wordpiece.convert_tokens_to_ids(pieces),
+        )
         torch.testing.assert_close(table[token], old[ids].mean(0))
         torch.testing.assert_close(output.weight[token], old[ids].mean(0))
         torch.testing.assert_close(output.bias[token], bias[ids].mean(0))
@@ -123,7 +180,9 @@ def test_the_most_frequent_words_are_added_and_rare_ones_are_not(wordpiece):
     assert words(wordpiece, "heart tas") == ["heart", "ta", "##s"]
     assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9) == 1
     assert words(wordpiece, "heart tas hes") == ["heart", "tas", "he", "##s"]
-    with pytest.raises(ValueError, match="knows every word that occurs 5 times or more"):
+    with pytest.raises(
+        ValueError, match="knows every word that occurs 5 times or more"
+    ):
         extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9)
 
 
@@ -133,5 +192,8 @@ def test_pieces_for_each_word_and_unknown_pieces_are_measured(wordpiece):
         "unknown_share": 1 / 6,
     }
     extend_vocabulary(model_for(wordpiece), wordpiece, TEXTS, 9)
-    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {"pieces_per_word": 1, "unknown_share": 1 / 4}
+    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {
+        "pieces_per_word": 1,
+        "unknown_share": 1 / 4,
+    }
     assert measure_words(wordpiece, []) == {"pieces_per_word": 0, "unknown_share": 0}

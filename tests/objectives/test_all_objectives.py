@@ -34,7 +34,12 @@ RELATIONS = {
 #: Labels of the texts, of which the second process has one each.
 SEVERAL_LABELS = "several labels"
 SIMCSE = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.3}
-LABELLED = [("softmax", {}), ("softmax", {"augment": True}), ("supcon", {}), ("softmax:0.7+supcon:0.3", {})]
+LABELLED = [
+    ("softmax", {}),
+    ("softmax", {"augment": True}),
+    ("supcon", {}),
+    ("softmax:0.7+supcon:0.3", {}),
+]
 #: Name of the objective, its settings and options, and sentences in a row (or the relations).
 CASES = [
     ("simcse", {}, 2),
@@ -43,12 +48,20 @@ CASES = [
     ("simcse", SIMCSE, 3),
     ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
     ("simcse", {"negatives": "own", "mask_duplicates": True}, 3),
-    ("simcse", {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1}, 3),
+    (
+        "simcse",
+        {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1},
+        3,
+    ),
     ("matryoshka", {}, 3),
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
     ("contrastive_tension", {"negatives_per_positive": 3}, 2),
-    ("simcse+barlow_twins:0.1", {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12}, 2),
+    (
+        "simcse+barlow_twins:0.1",
+        {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12},
+        2,
+    ),
     ("is_bert", {}, 1),
     ("declutr", {}, 3),
     ("declutr", {"anchors": 2}, 6),
@@ -59,17 +72,31 @@ CASES = [
     ("distill", {"loss": "listnet"}, 2),
     ("distill", {"loss": "listmle"}, 3),
     ("distill", {"loss": "vectors", "keep_projection": False}, 1),
-    *[(name, options, rows) for name, options in LABELLED for rows in RELATIONS.values()],
+    *[
+        (name, options, rows)
+        for name, options in LABELLED
+        for rows in RELATIONS.values()
+    ],
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
     *[
         ("distill", {"loss": loss} | more, RELATIONS["other numbers of hypotheses"])
-        for loss, more in {"similarities": {}, "vectors": {"keep_projection": False}, "listnet": {}}.items()
+        for loss, more in {
+            "similarities": {},
+            "vectors": {"keep_projection": False},
+            "listnet": {},
+        }.items()
     ],
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
     ("class_labels", {}, SEVERAL_LABELS),
-    *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
-    *[("simcse", {"negatives": n}, RELATIONS["other numbers of hypotheses"]) for n in ("own", "batch+documents")],
+    *[
+        ("simcse", SIMCSE, RELATIONS[name])
+        for name in ("other numbers of hypotheses", "one row each")
+    ],
+    *[
+        ("simcse", {"negatives": n}, RELATIONS["other numbers of hypotheses"])
+        for n in ("own", "batch+documents")
+    ],
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
@@ -77,25 +104,39 @@ NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
 
 def test_every_objective_has_a_line_in_the_tables_above():
     named = {part for name, *_ in CASES for part in re.findall("[a-z_]+", name)}
-    own = {name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.")}
+    own = {
+        name
+        for name, cls in OBJECTIVES.items()
+        if cls.__module__.startswith("simcse_hf.")
+    }
     assert own <= named | {*WITH_ENCODER}
 
 
 def batch_of(columns, dtype=torch.float64):
     """Vectors of the sentences and everything that some objective reads beside them."""
     if columns == SEVERAL_LABELS:
-        labels = torch.tensor([[0, 1], [1, ABSENT], [2, 0], [1, ABSENT], [2, ABSENT], [0, ABSENT]])
+        labels = torch.tensor(
+            [[0, 1], [1, ABSENT], [2, 0], [1, ABSENT], [2, ABSENT], [0, ABSENT]]
+        )
         return batch_of(2, dtype) | {"labels": labels}
     if isinstance(columns, list):
         batch = embedded(columns, WIDTH)
         vectors = batch.embeddings.detach().to(dtype)
-        return {"vectors": vectors, "teacher": vectors[..., :4].clamp(-3, 3), **batch.inputs}
+        return {
+            "vectors": vectors,
+            "teacher": vectors[..., :4].clamp(-3, 3),
+            **batch.inputs,
+        }
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([5, 2, 1, 4, 4, 3])  # of tokens, whose states IS-BERT reads
     shape = (6, columns, 6, WIDTH) if columns == 1 else (6, columns, WIDTH)
-    of_teacher = torch.nn.functional.normalize(torch.randn(6, columns, 4, generator=torch.Generator().manual_seed(1)))
+    of_teacher = torch.nn.functional.normalize(
+        torch.randn(6, columns, 4, generator=torch.Generator().manual_seed(1))
+    )
     return {
-        "vectors": torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype),
+        "vectors": torch.randn(shape, generator=generator, dtype=torch.float64).to(
+            dtype
+        ),
         "teacher": of_teacher,
         "guide": of_teacher,
         "text_ids": torch.randint(0, 9, (6, columns), generator=generator),
@@ -126,13 +167,17 @@ class Encoded(nn.Module):
         name, options, _ = CASES[case]
         self.encoder = nn.Linear(WIDTH, DIM)
         if name == "matryoshka":
-            self.objective = build_objective("simcse", DIM, {"matryoshka_dims": [2, 5]} | options)
+            self.objective = build_objective(
+                "simcse", DIM, {"matryoshka_dims": [2, 5]} | options
+            )
         else:
             self.objective = build_objective(name, DIM, options)
         if name == "distill":
             self.objective.attach(SimpleNamespace(teacher_dim=4))
         if name == "is_bert":
-            self.objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+            self.objective.attach(
+                SimpleNamespace(settings=SimpleNamespace(pooler_type="avg"))
+            )
         self.double()
 
     def forward(self, vectors, **inputs):
@@ -148,7 +193,9 @@ def of_model(name, source):
     if name == "promptbert":
         return promptbert(source[1]), batch_of_templates(source[1])
     if name == "diffcse":
-        return masking_every_word(diffcse(source[0], projector=True)), random_batch(4, 2, length=8)
+        return masking_every_word(diffcse(source[0], projector=True)), random_batch(
+            4, 2, length=8
+        )
     return (esimcse() if name == "esimcse" else tsdae()), random_batch(4, 2)
 
 
@@ -160,8 +207,12 @@ def gradients(model, batch, steps=1):
         loss = model(**batch)
         loss = getattr(loss, "loss", loss)
         loss.backward()
-        trained = {name: p for name, p in inner.named_parameters() if p.grad is not None}
-        found.append((loss.item(), {name: p.grad.clone() for name, p in trained.items()}))
+        trained = {
+            name: p for name, p in inner.named_parameters() if p.grad is not None
+        }
+        found.append(
+            (loss.item(), {name: p.grad.clone() for name, p in trained.items()})
+        )
         with torch.no_grad():
             for parameter in trained.values():
                 parameter.sub_(0.05 * parameter.grad)
@@ -180,12 +231,19 @@ class Share:
             model, mine = Encoded(number), share(batch_of(CASES[number][2]), rank)
             with torch.no_grad():
                 evaluated = model.eval()(**mine).item()
-            found[name] = gradients(DistributedDataParallel(model.train()), mine), evaluated
+            found[name] = (
+                gradients(DistributedDataParallel(model.train()), mine),
+                evaluated,
+            )
         for name in WITH_ENCODER:
             model, batch = of_model(name, self.source)
             rows = len(batch["input_ids"]) // PROCESSES
             mine = {key: x[rank * rows : (rank + 1) * rows] for key, x in batch.items()}
-            found[name] = gradients(DistributedDataParallel(model), mine, steps=3 if name == "esimcse" else 1)
+            found[name] = gradients(
+                DistributedDataParallel(model),
+                mine,
+                steps=3 if name == "esimcse" else 1,
+            )
         return found
 
 
@@ -201,7 +259,9 @@ def shares(source, tmp_path_factory):
 
 def assert_mean(found, whole):
     for step, (loss, expected) in enumerate(whole):
-        assert sum(steps[step][0] for steps in found) / PROCESSES == pytest.approx(loss, rel=1e-9, abs=1e-12)
+        assert sum(steps[step][0] for steps in found) / PROCESSES == pytest.approx(
+            loss, rel=1e-9, abs=1e-12
+        )
         for steps in found:  # DistributedDataParallel takes the mean over the processes
             torch.testing.assert_close(steps[step][1], expected, rtol=1e-7, atol=1e-10)
 
@@ -209,19 +269,35 @@ def assert_mean(found, whole):
 @pytest.mark.parametrize("case", range(len(CASES)), ids=NAMES)
 def test_two_processes_have_the_loss_and_gradient_of_one(case, shares):
     model, batch = Encoded(case), batch_of(CASES[case][2])
-    assert_mean([of_rank[NAMES[case]][0] for of_rank in shares], gradients(model, batch))
-    for rank, of_rank in enumerate(shares):  # in evaluation a process has its own rows only
+    assert_mean(
+        [of_rank[NAMES[case]][0] for of_rank in shares], gradients(model, batch)
+    )
+    for rank, of_rank in enumerate(
+        shares
+    ):  # in evaluation a process has its own rows only
         alone = Encoded(case).eval()(**share(batch, rank)).item()
         assert of_rank[NAMES[case]][1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", WITH_ENCODER)
-def test_two_processes_equal_one_where_the_objective_runs_the_encoder(name, source, shares):
+def test_two_processes_equal_one_where_the_objective_runs_the_encoder(
+    name, source, shares
+):
     model, batch = of_model(name, source)
-    assert_mean([of_rank[name] for of_rank in shares], gradients(model, batch, steps=3 if name == "esimcse" else 1))
+    assert_mean(
+        [of_rank[name] for of_rank in shares],
+        gradients(model, batch, steps=3 if name == "esimcse" else 1),
+    )
 
 
-@pytest.mark.parametrize("case", [n for n, (*_, rows) in enumerate(CASES) if rows not in list(RELATIONS.values())[1:]])
+@pytest.mark.parametrize(
+    "case",
+    [
+        n
+        for n, (*_, rows) in enumerate(CASES)
+        if rows not in list(RELATIONS.values())[1:]
+    ],
+)
 def test_half_precision_embeddings_are_compared_in_float32(case):
     model, batch = Encoded(case), batch_of(CASES[case][2])
     with torch.no_grad():
@@ -230,6 +306,8 @@ def test_half_precision_embeddings_are_compared_in_float32(case):
         exact = model.eval()(**batch | {"vectors": batch["vectors"].double()})
         with torch.autocast("cpu", torch.bfloat16):
             loss = model.float()(**batch)
-    has_layers = any(True for _ in model.objective.parameters())  # whose products are those of autocast
+    has_layers = any(
+        True for _ in model.objective.parameters()
+    )  # whose products are those of autocast
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.1 if has_layers else 1e-4)

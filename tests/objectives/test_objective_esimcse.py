@@ -41,7 +41,9 @@ class SlowRun:
         self.average_weights()
         vectors = self.encoder(**flat(batch)).pooler_output
         vectors = vectors.view(*batch["input_ids"].shape[:2], -1)
-        return slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
+        return slow_info_nce(
+            vectors, self.temperature, kind=self.similarity, extra=self.queue
+        )
 
     @torch.no_grad()
     def queue_anchors(self, batch):
@@ -79,7 +81,9 @@ class Runs:
 
 def gradients(module):
     named = module.named_parameters()
-    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+    return {
+        name: parameter.grad for name, parameter in named if parameter.grad is not None
+    }
 
 
 @pytest.fixture(params=[4, 7, 40])
@@ -157,7 +161,9 @@ def test_the_momentum_encoder_of_half_precision_weights_is_in_float32(half_preci
     assert {parameter.dtype for parameter in parameters} == {torch.float32}
 
 
-def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(half_precision):
+def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(
+    half_precision,
+):
     def dense(model):
         return model.bert.encoder.layer[0].output.dense
 
@@ -167,7 +173,9 @@ def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(ha
         dense(half_precision).weight.add_(0.125)
     half_precision(**make_batch()).loss.backward()
     moved = copied.weight - before
-    torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
+    torch.testing.assert_close(
+        moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0
+    )
 
 
 # --- evaluation ---

@@ -121,7 +121,11 @@ def test_an_option_out_of_range_is_refused_by_name(name, option, value):
         ("simcse", {"negatives": "own", "bidirectional": True}, "negatives"),
         ("softmax", {"max_negatives": 2.5, "augment": True}, "max_negatives"),
         ("softmax", {"hidden_dim": 8, "layers": 1}, "hidden_dim"),
-        ("distill", {"keep_projection": False, "loss": "similarities"}, "keep_projection"),
+        (
+            "distill",
+            {"keep_projection": False, "loss": "similarities"},
+            "keep_projection",
+        ),
         ("distill", {"keep_projection": "no", "loss": "vectors"}, "keep_projection"),
     ],
 )
@@ -200,7 +204,12 @@ def test_rows_that_fit_are_taken(name, options, rows):
     "name, options, rows, message",
     [
         ("simcse", {}, TrainingRows(2, 1), LARGER_BATCHES),
-        ("esimcse", {"queue_size": 31}, TrainingRows(1, 32), "queue_size to 32 or more.* 80"),
+        (
+            "esimcse",
+            {"queue_size": 31},
+            TrainingRows(1, 32),
+            "queue_size to 32 or more.* 80",
+        ),
         (
             "contrastive_tension",
             {},
@@ -254,14 +263,24 @@ def test_batches_of_a_size_that_does_not_work_are_refused(name, options, rows, m
             TrainingRows(3, 8),
             "rows with 3 sentences, but this objective",
         ),
-        ("is_bert", {}, TrainingRows(2, 8), "rows with 2 sentences.*give one text column"),
+        (
+            "is_bert",
+            {},
+            TrainingRows(2, 8),
+            "rows with 2 sentences.*give one text column",
+        ),
         (
             "tsdae",
             {},
             TrainingRows(3, 4),
             "rows with 3 sentences, but objective 'tsdae' reconstructs single sentences",
         ),
-        ("tsdae", {}, TrainingRows(2, 4, dataset=SimpleNamespace(both=True)), "unset view_both"),
+        (
+            "tsdae",
+            {},
+            TrainingRows(2, 4, dataset=SimpleNamespace(both=True)),
+            "unset view_both",
+        ),
         ("declutr", {"anchors": 1}, TrainingRows(1, 8), "hold 1 texts"),
         ("declutr", {"anchors": 2}, TrainingRows(3, 8), "hold 3 texts"),
         ("declutr", {"anchors": 2}, TrainingRows(5, 8), "hold 5 texts"),
@@ -288,7 +307,11 @@ def test_rows_with_another_number_of_texts_are_refused(name, options, rows, mess
     "name, rows, message",
     [
         ("simcse", training_rows([[0, 0]]), "relations"),
-        ("simcse", training_rows([[1]]), "relations, which objective 'simcse' does not read"),
+        (
+            "simcse",
+            training_rows([[1]]),
+            "relations, which objective 'simcse' does not read",
+        ),
         ("vicreg", training_rows([[1]]), "rows with relations"),
         (
             "softmax",
@@ -343,7 +366,11 @@ def test_rows_with_unfit_relations_or_without_classes_are_refused(name, rows, me
             scored_rows([0.0, math.inf]),
             "training row 2: the score inf is not a finite number",
         ),
-        ("angle", scored_rows([1.0, 1.0, 1.0]), "all 3 training pairs have the score 1"),
+        (
+            "angle",
+            scored_rows([1.0, 1.0, 1.0]),
+            "all 3 training pairs have the score 1",
+        ),
     ],
 )
 def test_scores_that_cannot_be_learned_are_refused(name, rows, message):
@@ -398,7 +425,9 @@ def test_a_class_whose_constructor_takes_no_size_is_refused():
     ids=["one for each row", "a part for each row", "nothing", "a number"],
 )
 def test_a_loss_that_is_no_scalar_is_refused(loss, got):
-    with pytest.raises(ValueError, match=rf"must return a tensor of shape \(\).*got {got}"):
+    with pytest.raises(
+        ValueError, match=rf"must return a tensor of shape \(\).*got {got}"
+    ):
         add_up(loss)
 
 

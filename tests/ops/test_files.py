@@ -15,7 +15,9 @@ def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
         raise RuntimeError
     with pytest.raises(OSError), write_atomically(path):
         pass  # the block wrote nothing
-    assert [file.name for file in path.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [path]
+    assert [file.name for file in path.iterdir()] == ["old"] and list(
+        tmp_path.iterdir()
+    ) == [path]
 
 
 def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
@@ -28,9 +30,18 @@ def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
         (temporary / "new").touch()
     with write_atomically(tmp_path / "file-link") as temporary:
         temporary.write_text("new")
-    assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
-    assert (tmp_path / "file-link").is_symlink() and (tmp_path / "file").read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "file-link", "link", "real"]
+    assert (tmp_path / "link").is_symlink() and [
+        path.name for path in (tmp_path / "real").iterdir()
+    ] == ["new"]
+    assert (tmp_path / "file-link").is_symlink() and (
+        tmp_path / "file"
+    ).read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "file",
+        "file-link",
+        "link",
+        "real",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +49,19 @@ def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     [
         ("{", r"record\.json: not a JSON file \(.*\)\. Start again\.$"),
         ("[" * 100_000, r"record\.json: not a JSON file \(.*\)\. Start again\.$"),
-        ('["seed"]', r'record\.json: not a JSON object with the entry "seed" and "rate"\. Start again\.$'),
-        ('{"seed": 1}', r'record\.json: not a JSON object with the entry "rate"\. Start again\.$'),
+        (
+            '["seed"]',
+            r'record\.json: not a JSON object with the entry "seed" and "rate"\. Start again\.$',
+        ),
+        (
+            '{"seed": 1}',
+            r'record\.json: not a JSON object with the entry "rate"\. Start again\.$',
+        ),
     ],
 )
-def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(tmp_path, content, message):
+def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(
+    tmp_path, content, message
+):
     path = tmp_path / "record.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):

@@ -114,7 +114,9 @@ def rounded(checkpoint):
 
 
 def test_weights_of_another_type_have_no_common_digest(model, rounded):
-    assert model.identity().changes(rounded) == ["dtype 'float32' there, 'bfloat16' here"]
+    assert model.identity().changes(rounded) == [
+        "dtype 'float32' there, 'bfloat16' here"
+    ]
 
 
 def test_the_type_of_the_weights_may_change_where_it_is_allowed(model, rounded):
@@ -133,7 +135,10 @@ def with_one_added(name, place):
     return changed
 
 
-NOT_READ = (0, 1)  # the second number of a large tensor, of which every third one is read
+NOT_READ = (
+    0,
+    1,
+)  # the second number of a large tensor, of which every third one is read
 
 
 def digest(weights, reads_all=False):
@@ -151,7 +156,9 @@ def test_a_change_of_a_small_tensor_changes_the_digest(reads_all):
 
 
 def test_a_digest_of_all_numbers_sees_every_change():
-    assert digest(with_one_added("large", NOT_READ), reads_all=True) != digest(WEIGHTS, reads_all=True)
+    assert digest(with_one_added("large", NOT_READ), reads_all=True) != digest(
+        WEIGHTS, reads_all=True
+    )
 
 
 def test_a_digest_of_some_numbers_does_not_read_the_others():

@@ -15,13 +15,27 @@ def _replace(folder, sources=()):
     [
         ("thesis.tex", [], "holds something else"),
         ("done", ["model"], "holds the model that is read"),
-        ("checkpoint-500 done", [], r"holds more than an earlier output \(checkpoint-500\)"),
-        ("trainer_state.json done", [], r"holds more than an earlier output \(trainer_state.json\)"),
-        ("results.json done", [], r"holds more than an earlier output \(results.json\)"),
+        (
+            "checkpoint-500 done",
+            [],
+            r"holds more than an earlier output \(checkpoint-500\)",
+        ),
+        (
+            "trainer_state.json done",
+            [],
+            r"holds more than an earlier output \(trainer_state.json\)",
+        ),
+        (
+            "results.json done",
+            [],
+            r"holds more than an earlier output \(results.json\)",
+        ),
         (".git done", [], r"holds more than an earlier output \(.git\)"),
     ],
 )
-def test_a_folder_of_something_else_is_never_replaced(files, sources, message, tmp_path):
+def test_a_folder_of_something_else_is_never_replaced(
+    files, sources, message, tmp_path
+):
     folder = tmp_path / "output"
     (folder / "model").mkdir(parents=True)
     for name in files.split():

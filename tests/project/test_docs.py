@@ -21,7 +21,12 @@ PAGES = sorted(DOCS.glob("*.md"))
 NOT_COUNTED = ("migration.md",)
 #: A part of a page that tools/write_reference.py writes.
 GENERATED = re.compile(r"<!-- from the classes: (\w+) -->.*?<!-- end -->", re.DOTALL)
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[bip]*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *PAGES,
+    *sorted((DOCS / "results").glob("[bip]*.md")),
+]
 SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
 DOCUMENTS += SKILLS
 
@@ -36,11 +41,19 @@ def text_of(path):
 
 
 def test_the_documentation_is_short():
-    pages = {path.name: GENERATED.sub("", text_of(path)) for path in PAGES if path.name not in NOT_COUNTED}
+    pages = {
+        path.name: GENERATED.sub("", text_of(path))
+        for path in PAGES
+        if path.name not in NOT_COUNTED
+    }
     words = {name: len(page.split()) for name, page in pages.items()}
     assert len(words) <= 15 and sum(words.values()) <= 15_500, words
     assert len(text_of(ROOT / "README.md").split()) <= 800
-    assert words["tutorial.md"] <= 900 and words["tutorial_labels.md"] <= 900 and words["concepts.md"] <= 1_200
+    assert (
+        words["tutorial.md"] <= 900
+        and words["tutorial_labels.md"] <= 900
+        and words["concepts.md"] <= 1_200
+    )
     assert words["notebook.md"] <= 500
 
 
@@ -49,22 +62,37 @@ def test_a_skill_has_the_open_form_and_is_short(path):
     """As agentskills.io specifies it: a name, which is that of the folder, and what the skill is for."""
     _, header, text = text_of(path).split("---\n", 2)
     fields = yaml.safe_load(header)
-    assert fields["name"] == path.parent.name and re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", fields["name"])
+    assert fields["name"] == path.parent.name and re.fullmatch(
+        "[a-z0-9]+(-[a-z0-9]+)*", fields["name"]
+    )
     assert 0 < len(fields["description"]) <= 1024 and len(fields["name"]) <= 64
     assert "Use when" in fields["description"] and len(fields["compatibility"]) <= 500
-    assert fields.keys() <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert fields.keys() <= {
+        "name",
+        "description",
+        "license",
+        "compatibility",
+        "metadata",
+        "allowed-tools",
+    }
     assert len(text.split()) <= 500
 
 
-def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):
+def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    (program,) = re.findall(r"```python\n(.*?)```", text_of(DOCS / "methods.md"), re.DOTALL)
+    (program,) = re.findall(
+        r"```python\n(.*?)```", text_of(DOCS / "methods.md"), re.DOTALL
+    )
     assert len([line for line in program.splitlines() if line.strip()]) <= 30
     try:
         exec(compile(program, "docs/methods.md", "exec"), {})
     finally:
         OBJECTIVES.pop("align_uniform", None)
-    state = list((tmp_path / "outputs/align-uniform").glob("checkpoint-*/model.safetensors"))
+    state = list(
+        (tmp_path / "outputs/align-uniform").glob("checkpoint-*/model.safetensors")
+    )
     assert state and load_file(state[0])
 
 
@@ -72,7 +100,12 @@ def test_the_reference_is_what_the_tool_writes_from_the_classes():
     page = text_of(DOCS / "api.md")
     write = runpy.run_path(str(ROOT / "tools/write_reference.py"))["write"]
     assert page == write(page), "run python tools/write_reference.py"
-    assert [match[1] for match in GENERATED.finditer(page)] == ["objectives", "views", "poolers", "training_arguments"]
+    assert [match[1] for match in GENERATED.finditer(page)] == [
+        "objectives",
+        "views",
+        "poolers",
+        "training_arguments",
+    ]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -80,7 +113,9 @@ def test_every_option_of_an_objective_is_described(name):
     assert f"**`{name}`**" in text_of(DOCS / "methods.md")
     words = describe_options(OBJECTIVES[name])
     assert words.keys() == OBJECTIVES[name].options.keys()
-    assert not [option for option, text in words.items() if not text or text.startswith("See ")]
+    assert not [
+        option for option, text in words.items() if not text or text.startswith("See ")
+    ]
 
 
 def test_the_reference_shows_the_help_of_every_command(reference):
@@ -91,7 +126,11 @@ def test_the_reference_shows_the_help_of_every_command(reference):
 
 def test_the_api_page_has_every_public_name():
     page = text_of(DOCS / "api.md")
-    assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
+    assert not [
+        name
+        for name in simcse_hf.__all__
+        if name != "__version__" and f".{name}\n" not in page
+    ]
     for path in re.findall(r"^::: (\S+)", page, re.MULTILINE):
         module, _, name = path.rpartition(".")
         assert hasattr(import_module(module), name), path
@@ -116,31 +155,67 @@ def inline_commands(text):
     """Return the commands in `code`, in tables and in indented blocks, with continued lines joined."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
-    return [*spans, *(line.strip() for line in text.splitlines() if line.startswith("    "))]
+    return [
+        *spans,
+        *(line.strip() for line in text.splitlines() if line.startswith("    ")),
+    ]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
     options = known_options(reference)
-    recipes = {each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")}
+    recipes = {
+        each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")
+    }
     for command in inline_commands(text_of(path)):
         words = command.split()
-        if words[0] == "simcse-hf" and words[1:] and words[1] != "COMMAND" and words[1][0] != "-":
+        if (
+            words[0] == "simcse-hf"
+            and words[1:]
+            and words[1] != "COMMAND"
+            and words[1][0] != "-"
+        ):
             assert words[1] in COMMANDS, command
-            used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+            used = {
+                word.partition("=")[0] for word in words if word.startswith("--")
+            } - {"--help"}
             assert used <= options[words[1]], command
-            if words[1] == "train" and len(words) > 3 and words[3] not in ("NAME", "...") and words[3][0] != "-":
+            if (
+                words[1] == "train"
+                and len(words) > 3
+                and words[3] not in ("NAME", "...")
+                and words[3][0] != "-"
+            ):
                 assert words[3] in recipes, command
         elif command.startswith("python -m benchmarks") and len(words) > 3:
-            module = words[2].replace(".", "/") if "." in words[2] else f"benchmarks/{words[3]}"
-            assert any((ROOT / f"{module}{end}").exists() for end in ("", ".py")), command
-        elif command.startswith("python -m reproduction") and len(words) > 3 and "/" in words[3]:
-            assert (ROOT / f"reproduction/tables/{words[3].replace('/', '-')}.yaml").exists(), command
-        elif words[0] == "python" and "/" in words[1]:  # others are of the reference implementation
+            module = (
+                words[2].replace(".", "/")
+                if "." in words[2]
+                else f"benchmarks/{words[3]}"
+            )
+            assert any((ROOT / f"{module}{end}").exists() for end in ("", ".py")), (
+                command
+            )
+        elif (
+            command.startswith("python -m reproduction")
+            and len(words) > 3
+            and "/" in words[3]
+        ):
+            assert (
+                ROOT / f"reproduction/tables/{words[3].replace('/', '-')}.yaml"
+            ).exists(), command
+        elif (
+            words[0] == "python" and "/" in words[1]
+        ):  # others are of the reference implementation
             program = text_of(ROOT / words[1])
-            assert all(word in program for word in words if word.startswith("--")), command
+            assert all(word in program for word in words if word.startswith("--")), (
+                command
+            )
 
 
 def test_the_navigation_of_the_site_has_every_page():
-    listed = re.findall(r" (\w+\.md)", yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])))
+    listed = re.findall(
+        r" (\w+\.md)",
+        yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])),
+    )
     assert sorted(listed) == [path.name for path in PAGES]

@@ -7,12 +7,28 @@ import shutil
 import sys
 
 import pytest
-from docs_workspace import ROOT, blocks, commands, make_workspace, run_command, simcse_arguments
+from docs_workspace import (
+    ROOT,
+    blocks,
+    commands,
+    make_workspace,
+    run_command,
+    simcse_arguments,
+)
 
 #: tests/project/test_tutorials.py runs the tutorials.
-PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").glob("*.md")
+    if not re.match("tutorial|notebook", path.name)
+)
 SKILL = "skills/train-sentence-embeddings/SKILL.md"
-DOCUMENTS = ["README.md", SKILL, "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
+DOCUMENTS = [
+    "README.md",
+    SKILL,
+    "docs/results/backends.md",
+    *(str(path.relative_to(ROOT)) for path in PAGES),
+]
 
 #: Commands that the test cannot run, by how they start, with the reason.
 NOT_RUN = {
@@ -36,11 +52,26 @@ NOT_RUN = {
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }
 #: Their commands take more than five seconds.
-SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md", "docs/results/backends.md")
+SLOW = (
+    "docs/training.md",
+    "docs/publishing.md",
+    "docs/evaluation.md",
+    "docs/results/backends.md",
+)
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.
-SHORT = {"train": ["--use_cpu", "--report_to", "none", "--max_steps", "2", "--per_device_train_batch_size", "8"]}
+SHORT = {
+    "train": [
+        "--use_cpu",
+        "--report_to",
+        "none",
+        "--max_steps",
+        "2",
+        "--per_device_train_batch_size",
+        "8",
+    ]
+}
 
 
 def skip_reason(command):
@@ -48,7 +79,9 @@ def skip_reason(command):
         return "trains on the sample for a minute"
     if command.startswith("simcse-hf push") and "--dry_run" in command:
         return None
-    return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
+    return next(
+        (reason for start, reason in NOT_RUN.items() if command.startswith(start)), None
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +95,23 @@ def workspace(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in DOCUMENTS if blocks(name)],
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name in DOCUMENTS
+        if blocks(name)
+    ],
 )
-def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
+def test_commands_and_programs_run_as_they_are_written(
+    document, workspace, tmp_path, monkeypatch
+):
     monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
     names = {}
     for language, block in blocks(document):
         # tests/project/test_docs.py and tests/clients/test_clients_page.py run those of two pages
-        if language == "python" and document not in ("docs/methods.md", "docs/clients.md"):
+        if language == "python" and document not in (
+            "docs/methods.md",
+            "docs/clients.md",
+        ):
             exec(compile(block, document, "exec"), names)
         for command in commands(block) if language == "bash" else []:
             if command.startswith("python examples/build_pairs.py"):
@@ -77,7 +119,9 @@ def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_
                 runpy.run_path(sys.argv[0], run_name="__main__")
             elif skip_reason(command) is None:
                 arguments = simcse_arguments(command)
-                assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
+                assert arguments is not None, (
+                    f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
+                )
                 more = SHORT.get(arguments[0], [])
                 if "int8 --" in command and arguments[0] == "export":
                     more = ["--allow_slow"]

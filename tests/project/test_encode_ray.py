@@ -28,25 +28,58 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def cluster(save_checkpoint, tmp_path):
     """A model, a table of texts, and how to start the program with two workers on a Ray cluster of its own."""
     pytest.importorskip("ray", reason="ray is not installed")
-    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
+    checkpoint = save_checkpoint(
+        AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg")
+    )
     folder = tmp_path / "texts"
     folder.mkdir()
 
     def start(*options):
-        command = [sys.executable, str(PROGRAM), "--model", str(checkpoint), "--batch_size", "8", "--workers", "2"]
-        command += ["--input", str(folder), "--output", str(tmp_path / "out"), "--id_column", "id", *options]
-        environment = os.environ | {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}'}
-        environment |= {MARK: str(tmp_path), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        command = [
+            sys.executable,
+            str(PROGRAM),
+            "--model",
+            str(checkpoint),
+            "--batch_size",
+            "8",
+            "--workers",
+            "2",
+        ]
+        command += [
+            "--input",
+            str(folder),
+            "--output",
+            str(tmp_path / "out"),
+            "--id_column",
+            "id",
+            *options,
+        ]
+        environment = os.environ | {
+            "RAY_ADDRESS": "local",
+            "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}',
+        }
+        environment |= {
+            MARK: str(tmp_path),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
         with open(tmp_path / "log", "w") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
 
     return checkpoint, folder, start
 
 
 def workers(folder):
     """The processes of our cluster that encode a block at this moment."""
-    for process in psutil.process_iter(["cmdline", "environ"]):  # None where it may not be read
-        command, environment = process.info["cmdline"] or [""], process.info["environ"] or {}
+    for process in psutil.process_iter(
+        ["cmdline", "environ"]
+    ):  # None where it may not be read
+        command, environment = (
+            process.info["cmdline"] or [""],
+            process.info["environ"] or {},
+        )
         is_worker = command[0].startswith("ray::MapWorker(MapBatches(Encoder)).submit")
         if is_worker and environment.get(MARK) == str(folder):
             yield process
@@ -60,7 +93,9 @@ def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
         pacsv.write_csv(rows.slice(500 * part, 500), folder / f"{part}.csv")
     process, killed = start("--format", "csv", "--truncate_dim", "16"), None
     while process.poll() is None:
-        if killed is None and any(output.glob("*.parquet")):  # some rows are written, and others are not
+        if killed is None and any(
+            output.glob("*.parquet")
+        ):  # some rows are written, and others are not
             killed = next(workers(tmp_path), None)
             if killed is not None:
                 killed.kill()
@@ -73,4 +108,6 @@ def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
     expected = SimCSE(checkpoint, device="cpu").encode(
         rows["text"].to_pylist(), truncate_dim=16, convert_to_numpy=True
     )
-    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        np.array(table["vector"].to_pylist()), expected, atol=1e-6
+    )

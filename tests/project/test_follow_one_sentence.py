@@ -5,7 +5,12 @@ import sys
 from pathlib import Path
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf import (
+    AutoModelForCL,
+    SimCSETrainer,
+    SimCSETrainingArguments,
+    load_text_dataset,
+)
 from simcse_hf.data.sample import sample_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -19,7 +24,9 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
     def note(frame, event, _):
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(root):
-            calls.setdefault((code.co_filename.removeprefix(root), code.co_qualname), len(calls))
+            calls.setdefault(
+                (code.co_filename.removeprefix(root), code.co_qualname), len(calls)
+            )
 
     corpus, encoder = sample_files()
     before = sys.getprofile()
@@ -28,16 +35,30 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
         rows = load_text_dataset(str(corpus.train_sentences))
         model = AutoModelForCL.from_pretrained(str(encoder), mlp_only_train=True)
         args = SimCSETrainingArguments(
-            str(tmp_path), max_steps=1, per_device_train_batch_size=8, eval_strategy="steps", eval_steps=1,
-            save_steps=1, load_best_model_at_end=True, use_cpu=True, report_to="none", disable_tqdm=True,
-        )  # fmt: skip
-        trainer = SimCSETrainer(model, args, train_dataset=rows, dev_set=str(corpus.dev))
+            str(tmp_path),
+            max_steps=1,
+            per_device_train_batch_size=8,
+            eval_strategy="steps",
+            eval_steps=1,
+            save_steps=1,
+            load_best_model_at_end=True,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = SimCSETrainer(
+            model, args, train_dataset=rows, dev_set=str(corpus.dev)
+        )
         trainer.train()
         trainer.save_model()
         trainer.create_model_card()
     finally:
         sys.setprofile(before)
-    listed = ROW.findall(PAGE.read_text(encoding="utf-8").split("## Follow one sentence")[1].split("\n## ")[0])
+    listed = ROW.findall(
+        PAGE.read_text(encoding="utf-8")
+        .split("## Follow one sentence")[1]
+        .split("\n## ")[0]
+    )
     assert len(listed) > 30
     assert [call for call in listed if call not in calls] == []
     assert sorted(listed, key=calls.get) == listed

@@ -12,9 +12,20 @@ from simcse_hf import SimCSETrainer
 
 PACKAGE = Path(__file__).parents[2] / "simcse_hf"
 #: The subpackages from the bottom to the top. Each imports from itself and from those before it.
-SUBPACKAGES = (
-    "ops objectives data postprocessing models indexes inference search evaluation publishing training cli".split()
-)
+SUBPACKAGES = [
+    "ops",
+    "objectives",
+    "data",
+    "postprocessing",
+    "models",
+    "indexes",
+    "inference",
+    "search",
+    "evaluation",
+    "publishing",
+    "training",
+    "cli",
+]
 #: File names that may occur in several folders, because they play the same part in each.
 SHARED_NAMES = {"__init__.py", "base.py"}
 #: The file that decides what a run is. No other one changes the arguments of training.
@@ -51,16 +62,29 @@ def imported_modules(path):
         else:
             continue
         if node.module:
-            module = (*module, *node.module.removeprefix("simcse_hf").strip(".").split("."))
-        submodules = [(*module, alias.name) for alias in node.names if (*module, alias.name) in MODULES]
+            module = (
+                *module,
+                *node.module.removeprefix("simcse_hf").strip(".").split("."),
+            )
+        submodules = [
+            (*module, alias.name)
+            for alias in node.names
+            if (*module, alias.name) in MODULES
+        ]
         yield from submodules or [module]
 
 
 def test_no_two_files_share_a_name_unless_they_play_the_same_part():
     folders = {}
     for path in FILES:
-        folders.setdefault(path.name, []).append(path.relative_to(PACKAGE).parent.as_posix())
-    shared = {name: found for name, found in folders.items() if len(found) > 1 and name not in SHARED_NAMES}
+        folders.setdefault(path.name, []).append(
+            path.relative_to(PACKAGE).parent.as_posix()
+        )
+    shared = {
+        name: found
+        for name, found in folders.items()
+        if len(found) > 1 and name not in SHARED_NAMES
+    }
     assert shared == {}
 
 
@@ -69,11 +93,16 @@ def test_no_subpackage_imports_from_one_above_it(path):
     position = SUBPACKAGES.index(module_of(path)[0])
     for module in imported_modules(path):
         if module and module[0] in SUBPACKAGES:
-            assert SUBPACKAGES.index(module[0]) <= position, f"{name_of(path)} imports {'.'.join(module)}"
+            assert SUBPACKAGES.index(module[0]) <= position, (
+                f"{name_of(path)} imports {'.'.join(module)}"
+            )
 
 
 def test_no_imports_form_a_circle_not_even_those_for_a_type():
-    imports = {name: set(imported_modules(path)) & set(MODULES) - {name} for name, path in MODULES.items()}
+    imports = {
+        name: set(imported_modules(path)) & set(MODULES) - {name}
+        for name, path in MODULES.items()
+    }
     TopologicalSorter(imports).prepare()  # names a circle if there is one
 
 
@@ -83,15 +112,36 @@ def test_only_one_file_assigns_to_the_arguments_of_training():
         if module_of(path)[0] not in ("models", "training"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", ())
-            attributes = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Attribute)]
-            owners = [ast.unparse(each.value) for each in attributes if isinstance(each.ctx, ast.Store)]
+            targets = (
+                [node.target]
+                if isinstance(node, ast.AugAssign)
+                else getattr(node, "targets", ())
+            )
+            attributes = [
+                each
+                for target in targets
+                for each in ast.walk(target)
+                if isinstance(each, ast.Attribute)
+            ]
+            owners = [
+                ast.unparse(each.value)
+                for each in attributes
+                if isinstance(each.ctx, ast.Store)
+            ]
             if {"args", "self.args"} & set(owners) and name_of(path) != RESOLVE:
                 found.append(f"{name_of(path)}:{node.lineno}")
     assert found == []
 
 
 def test_the_trainer_overrides_few_private_methods_of_transformers():
-    own = [name for name, _ in inspect.getmembers(SimCSETrainer, inspect.isfunction) if name in vars(SimCSETrainer)]
-    private = [name for name in own if name.startswith("_") and not name.startswith("__") and hasattr(Trainer, name)]
+    own = [
+        name
+        for name, _ in inspect.getmembers(SimCSETrainer, inspect.isfunction)
+        if name in vars(SimCSETrainer)
+    ]
+    private = [
+        name
+        for name in own
+        if name.startswith("_") and not name.startswith("__") and hasattr(Trainer, name)
+    ]
     assert len(private) <= MOST_PRIVATE_METHODS, private

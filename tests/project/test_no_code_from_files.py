@@ -27,7 +27,17 @@ from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import ModelArguments
 
 PACKAGE = Path(simcse_hf.__file__).parent
-FORBIDDEN = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+FORBIDDEN = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "jsonpickle",
+}
 MARK = "CODE_OF_A_FILE_WAS_RUN"
 
 
@@ -64,12 +74,22 @@ def folder(save_checkpoint):
 # --- the source --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    sorted(PACKAGE.rglob("*.py")),
+    ids=lambda path: path.relative_to(PACKAGE).as_posix(),
+)
 def test_the_package_has_no_call_that_unpickles(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
-            assert not {module.split(".")[0] for module in modules} & FORBIDDEN, f"line {node.lineno}"
+            modules = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [name.name for name in node.names]
+            )
+            assert not {module.split(".")[0] for module in modules} & FORBIDDEN, (
+                f"line {node.lineno}"
+            )
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
@@ -79,12 +99,18 @@ def test_the_package_has_no_call_that_unpickles(path):
             assert given.get("weights_only") == "True", where
         if called in ("np.load", "numpy.load"):
             assert given.get("allow_pickle") == "False", where
-        assert given.get("allow_pickle", "False") == "False" and given.get("trust_remote_code", "False") == "False", (
-            where
-        )
-        assert called not in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle"), (
-            where
-        )
+        assert (
+            given.get("allow_pickle", "False") == "False"
+            and given.get("trust_remote_code", "False") == "False"
+        ), where
+        assert called not in (
+            "eval",
+            "exec",
+            "yaml.load",
+            "yaml.unsafe_load",
+            "yaml.full_load",
+            "pd.read_pickle",
+        ), where
 
 
 # --- models ------------------------------------------------------------------------------------------------------
@@ -100,7 +126,14 @@ def load(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "2_Dense/model.safetensors"]
+    "name",
+    [
+        "config.json",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "2_Dense/model.safetensors",
+    ],
 )
 def test_a_pickle_in_the_place_of_a_models_file_is_one_message(name, folder, payload):
     (folder / name).write_bytes(pickle.dumps(payload))
@@ -112,12 +145,23 @@ def test_a_pickle_in_the_place_of_a_models_file_is_one_message(name, folder, pay
 def test_pickled_weights_are_not_run(zipped, folder_of_weights, folder, payload):
     (folder / folder_of_weights / "model.safetensors").unlink()
     weights = {"weights": payload, "linear.weight": payload}
-    torch.save(weights, folder / folder_of_weights / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    torch.save(
+        weights,
+        folder / folder_of_weights / "pytorch_model.bin",
+        _use_new_zipfile_serialization=zipped,
+    )
     assert load(folder)
 
 
 def test_files_that_only_a_training_reads_are_not_opened(folder, payload):
-    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt", "model.pkl"):
+    for name in (
+        "training_args.bin",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "scaler.pt",
+        "model.pkl",
+    ):
         (folder / name).write_bytes(pickle.dumps(payload))
     assert load(folder) is None
 
@@ -125,27 +169,43 @@ def test_files_that_only_a_training_reads_are_not_opened(folder, payload):
 @pytest.mark.parametrize(
     "name, change",
     [
-        ("config.json", {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}),
-        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}),
+        (
+            "config.json",
+            {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}},
+        ),
+        (
+            "tokenizer_config.json",
+            {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}},
+        ),
     ],
 )
 def test_code_beside_a_model_is_not_imported(name, change, folder, payload):
-    (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n")
+    (folder / "evil.py").write_text(
+        f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n"
+    )
     content = json.loads((folder / name).read_text())
     (folder / name).write_text(json.dumps(content | change))
     load(folder)
 
 
-@pytest.mark.parametrize("kind", ["os.mkdir", "evil.Module", "torch.nn.modules.linear.evil", "builtins.exec"])
-def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload, monkeypatch):
+@pytest.mark.parametrize(
+    "kind", ["os.mkdir", "evil.Module", "torch.nn.modules.linear.evil", "builtins.exec"]
+)
+def test_modules_and_activations_are_not_imported_by_name(
+    kind, folder, payload, monkeypatch
+):
     (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
     monkeypatch.syspath_prepend(folder)
     modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}]))
+    (folder / "modules.json").write_text(
+        json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}])
+    )
     load(folder)
     (folder / "modules.json").write_text(json.dumps(modules))
     for config in folder.glob("*/*/config.json"):
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
+        config.write_text(
+            json.dumps(json.loads(config.read_text()) | {"activation_function": kind})
+        )
         load(folder)
     content = json.loads((folder / "config.json").read_text())
     content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
@@ -164,24 +224,46 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
     shard = tmp_path / "shards" / "vectors.npy"
     array = np.array([payload], dtype=object)
     description = tmp_path / "index" / "index.json"
-    for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "_manifest.json"]:
+    for path in [
+        *description.parent.rglob("*.*"),
+        shard,
+        tmp_path / "shards" / "_manifest.json",
+    ]:
         if not path.is_file() or path.name == "_run.lock":
             continue
         kept, described = path.read_bytes(), description.read_bytes()
-        for damage in (lambda path: path.write_bytes(pickle.dumps(payload)), lambda path: save(path, array)):
+        for damage in (
+            lambda path: path.write_bytes(pickle.dumps(payload)),
+            lambda path: save(path, array),
+        ):
             damage(path)
-            if path.name in (digests := json.loads(described)["digests"]):  # the digest was changed with the file
+            if path.name in (
+                digests := json.loads(described)["digests"]
+            ):  # the digest was changed with the file
                 digests[path.name] = blake2b(path.read_bytes()).hexdigest()
-                description.write_text(json.dumps(json.loads(described) | {"digests": digests}))
-            with pytest.raises(ValueError, match="damaged|not readable|cannot be read|not a JSON"):
+                description.write_text(
+                    json.dumps(json.loads(described) | {"digests": digests})
+                )
+            with pytest.raises(
+                ValueError, match="damaged|not readable|cannot be read|not a JSON"
+            ):
                 SentenceIndex.load(tmp_path / "index", model)
                 list(read_shards(tmp_path / "shards"))
         path.write_bytes(kept)
         description.write_bytes(described)
     save(tmp_path / "ranges.npy", array)
-    words = ["--model", str(folder), "--input", str(tmp_path / "t.txt"), "--output", str(tmp_path / "new")]
+    words = [
+        "--model",
+        str(folder),
+        "--input",
+        str(tmp_path / "t.txt"),
+        "--output",
+        str(tmp_path / "new"),
+    ]
     with pytest.raises(ValueError, match="not a readable npy file"):
-        encode_main([*words, "--precision", "int8", "--ranges", str(tmp_path / "ranges.npy")])
+        encode_main(
+            [*words, "--precision", "int8", "--ranges", str(tmp_path / "ranges.npy")]
+        )
 
 
 def save(path, array):
@@ -206,20 +288,32 @@ def test_result_files_run_nothing(payload, tmp_path):
 def test_a_result_file_names_scores_beside_it_only(tmp_path):
     (tmp_path / "inner").mkdir()
     np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
-    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
+    (tmp_path / "inner" / "e.json").write_text(
+        json.dumps({"results": {}, "scores": "../secret.npz"})
+    )
     assert read_results(tmp_path / "inner" / "e.json")[1] == {}
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.txt", "t.json", "t.jsonl", "t.parquet.gz", "t.txt.gz"])
+@pytest.mark.parametrize(
+    "name",
+    ["t.parquet", "t.csv", "t.txt", "t.json", "t.jsonl", "t.parquet.gz", "t.txt.gz"],
+)
 def test_data_files_run_nothing(name, payload, tmp_path):
     content = pickle.dumps(payload)
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (tmp_path / name).write_bytes(
+        gzip.compress(content) if name.endswith(".gz") else content
+    )
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         load_text_dataset(tmp_path / name, cache_dir=tmp_path / "cache")
 
 
-@pytest.mark.parametrize("tag", ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"])
+@pytest.mark.parametrize(
+    "tag",
+    ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"],
+)
 def test_a_recipe_runs_nothing(tag, payload, tmp_path):
-    (tmp_path / "recipe.yaml").write_text(f"pooler_type: !!python/object/{tag} [{payload.folder}]\n")
+    (tmp_path / "recipe.yaml").write_text(
+        f"pooler_type: !!python/object/{tag} [{payload.folder}]\n"
+    )
     with pytest.raises(ValueError, match=r"recipe\.yaml is not valid YAML"):
         read_yaml(str(tmp_path / "recipe.yaml"), [ModelArguments])

@@ -24,7 +24,10 @@ def printed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         make_workspace(folder, with_model=False)
-        patch.setattr("builtins.print", lambda *words, **_: found.append(" ".join(map(str, words))))
+        patch.setattr(
+            "builtins.print",
+            lambda *words, **_: found.append(" ".join(map(str, words))),
+        )
         for language, block in blocks("README.md"):
             if language == "python" and "sentences.txt" in block:
                 exec(compile(block, "README.md", "exec"), {})
@@ -45,7 +48,11 @@ def content(folder):
 
 def without_times(value):
     if isinstance(value, dict):
-        return {name: without_times(inner) for name, inner in value.items() if not _TIMES.search(name)}
+        return {
+            name: without_times(inner)
+            for name, inner in value.items()
+            if not _TIMES.search(name)
+        }
     if isinstance(value, list):
         return [without_times(inner) for inner in value]
     return value
@@ -54,7 +61,10 @@ def without_times(value):
 @pytest.mark.parametrize("name", FOLDERS[1:])
 def test_the_weights_are_equal_in_every_bit(printed, name):
     folder, _ = printed
-    first, other = (load_file(folder / "outputs" / each / "model.safetensors") for each in (FOLDERS[0], name))
+    first, other = (
+        load_file(folder / "outputs" / each / "model.safetensors")
+        for each in (FOLDERS[0], name)
+    )
     assert first.keys() == other.keys()
     assert all(first[key].equal(other[key]) for key in first)
 
@@ -62,7 +72,9 @@ def test_the_weights_are_equal_in_every_bit(printed, name):
 @pytest.mark.parametrize("name", FOLDERS[1:])
 def test_the_results_say_the_same(printed, name):
     folder, _ = printed
-    assert content(folder / "outputs" / name) == content(folder / "outputs" / FOLDERS[0])
+    assert content(folder / "outputs" / name) == content(
+        folder / "outputs" / FOLDERS[0]
+    )
 
 
 @pytest.mark.parametrize("name", FOLDERS[1:])
@@ -70,7 +82,9 @@ def test_the_log_has_the_same_steps_and_losses(printed, name):
     folder, _ = printed
 
     def log(run):
-        state = json.loads((folder / "outputs" / run / "trainer_state.json").read_text())
+        state = json.loads(
+            (folder / "outputs" / run / "trainer_state.json").read_text()
+        )
         return without_times(state["log_history"])
 
     assert log(name) == log(FOLDERS[0])
@@ -79,7 +93,10 @@ def test_the_log_has_the_same_steps_and_losses(printed, name):
 @pytest.mark.parametrize("name", FOLDERS[1:])
 def test_the_folders_hold_the_same_files(printed, name):
     folder, _ = printed
-    files = [{path.name for path in Path(folder, "outputs", each).iterdir()} for each in (FOLDERS[0], name)]
+    files = [
+        {path.name for path in Path(folder, "outputs", each).iterdir()}
+        for each in (FOLDERS[0], name)
+    ]
     assert files[0] == files[1]
 
 

@@ -12,7 +12,8 @@ from docs_workspace import blocks, commands
 from simcse_hf.cli.main import main
 
 ON_A_PROCESSOR = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the pages show what a machine without a GPU prints"
+    torch.cuda.is_available(),
+    reason="the pages show what a machine without a GPU prints",
 )
 #: What a fresh clone needs once.
 SET_UP = ("git clone", "pip install")
@@ -60,13 +61,20 @@ def is_close(shown, printed):
 
 def difference(shown, printed):
     """Return the first line of a page that was not printed, or that was printed and is left out without a mark."""
-    lines = [line for line in re.split("[\r\n]", printed) if line.strip() and not BAR.search(line)]
+    lines = [
+        line
+        for line in re.split("[\r\n]", printed)
+        if line.strip() and not BAR.search(line)
+    ]
     may_skip = False
     for each in shown.splitlines():
         if each.strip() == "...":
             may_skip = True
         elif each.strip():
-            place = next((number for number, line in enumerate(lines) if agrees(each, line)), None)
+            place = next(
+                (number for number, line in enumerate(lines) if agrees(each, line)),
+                None,
+            )
             if place is None:
                 return f"{each!r} is shown, and was not printed"
             if place and not may_skip:
@@ -81,9 +89,15 @@ def difference(shown, printed):
 @pytest.mark.parametrize(
     ("shown", "printed"),
     [
-        ("  0.8826  The exhausted schoolmaster.", "  -0.9000  The exhausted schoolmaster."),
+        (
+            "  0.8826  The exhausted schoolmaster.",
+            "  -0.9000  The exhausted schoolmaster.",
+        ),
         ("  0.8826  The exhausted schoolmaster.", "  0.8826  The tired schoolmaster."),
-        ("change +15.35 [+9.29, +21.09]: significant at 95%", "change +15.35 [+9.29, +21.09]: not significant at 95%"),
+        (
+            "change +15.35 [+9.29, +21.09]: significant at 95%",
+            "change +15.35 [+9.29, +21.09]: not significant at 95%",
+        ),
         ("best 44.69 (step 100)", "best 44.69 (step 80)"),
         ("best 44.69 (step 100)", "best 44.75 (step 100)"),
         ("one\nthree", "one\ntwo\nthree"),
@@ -103,14 +117,20 @@ def folder(tmp_path_factory):
 
 @ON_A_PROCESSOR
 @pytest.mark.parametrize("page", ["tutorial.md", "tutorial_labels.md", "notebook.md"])
-def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path if page == "notebook.md" else folder)  # The second tutorial needs files of the first.
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(
+    page, folder, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(
+        tmp_path if page == "notebook.md" else folder
+    )  # The second tutorial needs files of the first.
     names, printed = {}, ""
     for language, block in blocks(f"docs/{page}"):
         if language == "text":
             found = difference(block, printed + capfd.readouterr().err)
             assert found is None, f"{page}: {found}; this was printed:\n{printed}"
-            assert "unknown to the model's tokenizer" not in printed, "the index's own probe is no text of the user"
+            assert "unknown to the model's tokenizer" not in printed, (
+                "the index's own probe is no text of the user"
+            )
         else:
             printed = run_block(language, block, names)
 
@@ -118,9 +138,20 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, tm
 def test_the_notebook_shows_the_numbers_of_the_tutorial():
     shown = {}
     for page in ("tutorial.md", "notebook.md"):
-        printed = " ".join(block for language, block in blocks(f"docs/{page}") if language == "text")
+        printed = " ".join(
+            block for language, block in blocks(f"docs/{page}") if language == "text"
+        )
         shown[page] = set(re.findall(r"\d+\.\d+", printed))
-    rates = {"0.001", "6.29", "1.48", "10.82", "0.003", "9.30", "4.03", "13.86"}  # of the two runs that are its own
+    rates = {
+        "0.001",
+        "6.29",
+        "1.48",
+        "10.82",
+        "0.003",
+        "9.30",
+        "4.03",
+        "13.86",
+    }  # of the two runs that are its own
     assert shown["notebook.md"] - rates <= shown["tutorial.md"]
 
 
@@ -129,5 +160,7 @@ def test_the_sample_run_prints_what_the_readme_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = [block for language, block in blocks("README.md") if language == "text"]
     assert difference(shown[0], run_block("bash", "simcse-hf train unsup", {})) is None
-    program = next(block for language, block in blocks("README.md") if language == "python")
+    program = next(
+        block for language, block in blocks("README.md") if language == "python"
+    )
     assert difference(shown[1], run_block("python", program, {})) is None

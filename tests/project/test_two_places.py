@@ -114,7 +114,9 @@ def folder(tmp_path_factory):
     """The files that the program writes with a copy of the package that has the three."""
     folder = tmp_path_factory.mktemp("two_places")
     package = folder / "source" / "simcse_hf"
-    shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     for file in ("tools/write_reference.py", "docs/api.md"):
         (folder / "source" / file).parent.mkdir()
         shutil.copy(ROOT / file, folder / "source" / file)
@@ -125,9 +127,19 @@ def folder(tmp_path_factory):
     pooling = package / "models" / "pooling.py"
     pooling.write_text(pooling.read_text("utf-8") + POOLER, "utf-8")
     insert(package / "names.py", '    "avg_top2",\n', '    "avg_middle",\n')
-    environment = {**os.environ, "PYTHONPATH": str(package.parent), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package.parent),
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "200",
+    }
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return folder
@@ -136,7 +148,11 @@ def folder(tmp_path_factory):
 def test_a_run_uses_the_three(folder):
     results = json.loads((folder / "model/results.json").read_text())
     settings = results["settings"]
-    assert (settings["objective"], results["view"]["name"], settings["pooler_type"]) == (
+    assert (
+        settings["objective"],
+        results["view"]["name"],
+        settings["pooler_type"],
+    ) == (
         "near",
         "reversed",
         "avg_middle",
@@ -144,7 +160,10 @@ def test_a_run_uses_the_three(folder):
 
 
 def test_an_evaluation_uses_the_pooler(folder):
-    assert json.loads((folder / "other.json").read_text())["identity"]["pooler"] == "avg_middle"
+    assert (
+        json.loads((folder / "other.json").read_text())["identity"]["pooler"]
+        == "avg_middle"
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,13 +179,21 @@ def test_the_card_describes_the_three(words, folder):
     assert words in (folder / "model/README.md").read_text()
 
 
-@pytest.mark.parametrize("words", ["near", "reversed", "avg_middle", "objective near,", "weight"])
+@pytest.mark.parametrize(
+    "words", ["near", "reversed", "avg_middle", "objective near,", "weight"]
+)
 def test_help_names_the_three(words, folder):
     assert words in (folder / "help.txt").read_text()
 
 
 @pytest.mark.parametrize(
-    "words", ["### `near`", "| `weight` | `1.0` | The weight. |", "| `reversed` |", "| `avg_middle` |"]
+    "words",
+    [
+        "### `near`",
+        "| `weight` | `1.0` | The weight. |",
+        "| `reversed` |",
+        "| `avg_middle` |",
+    ],
 )
 def test_the_reference_lists_the_three(words, folder):
     assert words in (folder / "api.md").read_text()

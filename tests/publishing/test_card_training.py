@@ -11,7 +11,13 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES, Objective, described_objective, part_weights, register
+from simcse_hf.objectives import (
+    OBJECTIVES,
+    Objective,
+    described_objective,
+    part_weights,
+    register,
+)
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.papers import PAPERS
 
@@ -21,7 +27,10 @@ TEXTS = ["the cat sat", "a dog ran", "the bird sang", "an old house", "the man s
 DROPOUT = "two dropout views of each sentence"
 PAIRS = {"sent0": TEXTS, "sent1": TEXTS[::-1]}
 TRIPLETS = PAIRS | {"sent2": TEXTS[1:] + TEXTS[:1]}
-NLI = {"texts": [[text, *TEXTS[:2]] for text in TEXTS], "relations": [[0, 2]] * len(TEXTS)}
+NLI = {
+    "texts": [[text, *TEXTS[:2]] for text in TEXTS],
+    "relations": [[0, 2]] * len(TEXTS),
+}
 
 
 def rows_for(objective, tokenizer):
@@ -42,12 +51,22 @@ def card_of(tmp_path, tokenizer):
         if name_or_path is None:
             model = AutoModelForCL.from_config(tiny_config(), **settings)
         else:
-            model = AutoModelForCL.from_pretrained(name_or_path, head="fresh", do_mlm=False, **settings)
-        rows = rows_for(settings.get("objective", "simcse"), tokenizer) if rows is None else rows
+            model = AutoModelForCL.from_pretrained(
+                name_or_path, head="fresh", do_mlm=False, **settings
+            )
+        rows = (
+            rows_for(settings.get("objective", "simcse"), tokenizer)
+            if rows is None
+            else rows
+        )
         args = SimCSETrainingArguments(
-            output_dir=str(tmp_path / "run"), max_seq_length=16, use_cpu=True, disable_tqdm=True, report_to="none",
+            output_dir=str(tmp_path / "run"),
+            max_seq_length=16,
+            use_cpu=True,
+            disable_tqdm=True,
+            report_to="none",
             **arguments,
-        )  # fmt: skip
+        )
         trainer = SimCSETrainer(model, args, rows, processing_class=tokenizer)
         trainer.save_model()
         write.run = trainer.describe_run()
@@ -76,53 +95,108 @@ def link(objective, paper):
 
 #: For each objective: settings, a part of its summary, a part of its section on training, and its papers.
 OBJECTIVE_CARDS = {
-    "simcse": ({}, f"{link('simcse', 'simcse')} without labels, from {DROPOUT}.", f"(with {SCORED}).", {"simcse"}),
-    "softmax:0.7+supcon:0.3": ({"objective_options": {"softmax.layers": 1}}, "on premises with labelled hypotheses.",
-                       "`softmax.layers` 1).", {"liao", "sbert"}),
-    "declutr": ({"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0}, "without labels on spans of documents.",
-                "(with `temperature` 0.05). A masked-LM loss was added with weight 1.", {"declutr"}),
-    "promptbert": ({"pooler_type": "mask", "templates": TEMPLATES}, "labels, from each sentence in 2 templates.",
-                   "The positive of a sentence is the same sentence in another template.", {"promptbert", "simcse"}),
-    "diffcse": ({}, f"{link('diffcse', 'diffcse')} without labels, from {DROPOUT}.", "`generator` start",
-                {"diffcse", "simcse"}),
-    "tsdae": ({}, f"{link('tsdae', 'tsdae')} without labels, from a view of each sentence (`delete_words`).",
-              "The encoder reads the sentence without some of its words (view `delete_words`, rate 0.6).", {"tsdae"}),
-    "angle": ({"objective_options": {"angle_weight": 2.0}}, f"{link('angle', 'angle')} on scored pairs of sentences.",
-              "(with `temperature` 0.05, `angle_weight` 2).", {"angle", "cosent"}),
-}  # fmt: skip
+    "simcse": (
+        {},
+        f"{link('simcse', 'simcse')} without labels, from {DROPOUT}.",
+        f"(with {SCORED}).",
+        {"simcse"},
+    ),
+    "softmax:0.7+supcon:0.3": (
+        {"objective_options": {"softmax.layers": 1}},
+        "on premises with labelled hypotheses.",
+        "`softmax.layers` 1).",
+        {"liao", "sbert"},
+    ),
+    "declutr": (
+        {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
+        "without labels on spans of documents.",
+        "(with `temperature` 0.05). A masked-LM loss was added with weight 1.",
+        {"declutr"},
+    ),
+    "promptbert": (
+        {"pooler_type": "mask", "templates": TEMPLATES},
+        "labels, from each sentence in 2 templates.",
+        "The positive of a sentence is the same sentence in another template.",
+        {"promptbert", "simcse"},
+    ),
+    "diffcse": (
+        {},
+        f"{link('diffcse', 'diffcse')} without labels, from {DROPOUT}.",
+        "`generator` start",
+        {"diffcse", "simcse"},
+    ),
+    "tsdae": (
+        {},
+        f"{link('tsdae', 'tsdae')} without labels, from a view of each sentence (`delete_words`).",
+        "The encoder reads the sentence without some of its words (view `delete_words`, rate 0.6).",
+        {"tsdae"},
+    ),
+    "angle": (
+        {"objective_options": {"angle_weight": 2.0}},
+        f"{link('angle', 'angle')} on scored pairs of sentences.",
+        "(with `temperature` 0.05, `angle_weight` 2).",
+        {"angle", "cosent"},
+    ),
+}
 
 
 def test_every_objective_and_every_view_has_a_description_and_papers():
     for name, objective in OBJECTIVES.items():
         assert objective.summary and set(objective.papers) <= PAPERS.keys(), name
     assert {view.paper for view in VIEW_CLASSES.values()} <= PAPERS.keys()
-    assert all("words" in vars(view) for view in VIEW_CLASSES.values()), "each view has words of its own"
+    assert all("words" in vars(view) for view in VIEW_CLASSES.values()), (
+        "each view has words of its own"
+    )
     assert len({paper.key for paper in PAPERS.values()}) == len(PAPERS)
-    assert all(paper.bibtex.count("{") == paper.bibtex.count("}") for paper in PAPERS.values())
+    assert all(
+        paper.bibtex.count("{") == paper.bibtex.count("}") for paper in PAPERS.values()
+    )
 
 
 @pytest.mark.parametrize("objective", OBJECTIVE_CARDS)
-def test_the_card_describes_the_objective_of_the_run(objective, card_of, save_checkpoint, tmp_path):
+def test_the_card_describes_the_objective_of_the_run(
+    objective, card_of, save_checkpoint, tmp_path
+):
     settings, summary, training, papers = OBJECTIVE_CARDS[objective]
     start = None
     if objective == "diffcse":
-        start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), do_mlm=True), "start")
+        start = save_checkpoint(
+            AutoModelForCL.from_config(tiny_config(), do_mlm=True), "start"
+        )
         settings = {"objective_options": {"generator": str(start)}}
     card = card_of({"objective": objective, **settings}, name_or_path=start)
     assert summary in card and training in card
-    assert f"The objective is `{objective}`: {described_objective(objective).summary}" in card
+    assert (
+        f"The objective is `{objective}`: {described_objective(objective).summary}"
+        in card
+    )
     assert cited(card) == papers and str(tmp_path) not in card
     names = {term.partition(":")[0] for term in objective.split("+")}
-    assert names <= set(card_of.tags) and ("simcse" in card_of.tags) is (objective == "simcse")
-    options = {name for part in part_weights(objective) for name in OBJECTIVES[part].options}
+    assert names <= set(card_of.tags) and ("simcse" in card_of.tags) is (
+        objective == "simcse"
+    )
+    options = {
+        name for part in part_weights(objective) for name in OBJECTIVES[part].options
+    }
     for name in ("temperature", "similarity"):
-        assert (f"{name}` " in card) is (name in options), "listed only where the objective reads it"
+        assert (f"{name}` " in card) is (name in options), (
+            "listed only where the objective reads it"
+        )
     if described_objective(objective).rows != "texts" or objective == "promptbert":
-        assert "on pairs of sentences" not in card and "an anchor and a positive" not in card and DROPOUT not in card
-    assert not {"mask_token_id", "template_edges", "objective_options"} & table(card).keys()
+        assert (
+            "on pairs of sentences" not in card
+            and "an anchor and a positive" not in card
+            and DROPOUT not in card
+        )
+    assert (
+        not {"mask_token_id", "template_edges", "objective_options"}
+        & table(card).keys()
+    )
 
 
-def test_settings_that_the_objective_does_not_read_are_not_listed(card_of, save_checkpoint):
+def test_settings_that_the_objective_does_not_read_are_not_listed(
+    card_of, save_checkpoint
+):
     config = tiny_config()
     config.simcse = {"training": {"objective": "vicreg", "mlm_weight": 0.7}}
     start = save_checkpoint(AutoModelForCL.from_config(config), "start")
@@ -130,13 +204,27 @@ def test_settings_that_the_objective_does_not_read_are_not_listed(card_of, save_
     settings = {"objective": "vicreg", "objective_options": options, "mlm_weight": 0.7}
     card = card_of(settings, name_or_path=start, mlm_probability=0.3)
     listed = table(card)
-    assert listed["projector_dim"] == "16" and listed["variance_weight"] == "3.0" and listed["objective"] == "vicreg"
+    assert (
+        listed["projector_dim"] == "16"
+        and listed["variance_weight"] == "3.0"
+        and listed["objective"] == "vicreg"
+    )
     assert not {"mlm_weight", "mlm_probability"} & listed.keys()
-    listed = table(card_of({"temperature": 0.5, "do_mlm": True, "mlm_weight": 0.7}, mlm_probability=0.3))
-    assert (listed["temperature"], listed["mlm_weight"], listed["mlm_probability"]) == ("0.5", "0.7", "0.3")
+    listed = table(
+        card_of(
+            {"temperature": 0.5, "do_mlm": True, "mlm_weight": 0.7}, mlm_probability=0.3
+        )
+    )
+    assert (listed["temperature"], listed["mlm_weight"], listed["mlm_probability"]) == (
+        "0.5",
+        "0.7",
+        "0.3",
+    )
 
 
-def test_a_card_of_another_process_describes_an_objective_of_the_user(card_of, tmp_path):
+def test_a_card_of_another_process_describes_an_objective_of_the_user(
+    card_of, tmp_path
+):
     class Near(Objective):
         summary = "the distance of two views"
         papers = ("simcse", "liao")
@@ -149,7 +237,9 @@ def test_a_card_of_another_process_describes_an_objective_of_the_user(card_of, t
         card_of({"objective": "near_losses:Near"})
     finally:
         del OBJECTIVES["near_losses:Near"]
-    card = write_card(tmp_path / "run", run=json.loads(json.dumps(card_of.run))).read_text()
+    card = write_card(
+        tmp_path / "run", run=json.loads(json.dumps(card_of.run))
+    ).read_text()
     assert "The objective is `near_losses:Near`: the distance of two views" in card
     assert PAPERS["liao"].url in card
 
@@ -166,8 +256,12 @@ def test_the_card_names_an_objective_of_the_user(card_of, tmp_path):
         del OBJECTIVES["closeness"]
     assert "trained with the objective `closeness` without labels" in card
     assert "`closeness`, which is not part of simcse_hf (with `weight` 2)." in card
-    card = write_card(tmp_path / "run").read_text()  # where nothing has imported the objective
-    assert "configured for the objective `closeness`" in card and cited(card) == {"simcse"}
+    card = write_card(
+        tmp_path / "run"
+    ).read_text()  # where nothing has imported the objective
+    assert "configured for the objective `closeness`" in card and cited(card) == {
+        "simcse"
+    }
 
 
 # --- rows and views -----------------------------------------------------------------------------------------------
@@ -179,23 +273,54 @@ PROMPTBERT = {"objective": "promptbert", "pooler_type": "mask", "templates": TEM
 @pytest.mark.parametrize(
     ("rows", "options", "description", "summary"),
     [
-        ({"sent0": TEXTS}, {}, "single sentences.", f" without labels, from {DROPOUT}."),
+        (
+            {"sent0": TEXTS},
+            {},
+            "single sentences.",
+            f" without labels, from {DROPOUT}.",
+        ),
         (PAIRS, {}, "an anchor and a positive.", " on pairs of sentences."),
-        (PAIRS, {"settings": PROMPTBERT}, "an anchor and a positive.", " on pairs of sentences."),
-        (TRIPLETS, {}, "an anchor, a positive and hard negatives.", " on pairs of sentences with hard negatives."),
-        (PAIRS, {"view": "next_sentence"}, "a sentence and a later sentence of the same document.", "on neighbouring"),
+        (
+            PAIRS,
+            {"settings": PROMPTBERT},
+            "an anchor and a positive.",
+            " on pairs of sentences.",
+        ),
+        (
+            TRIPLETS,
+            {},
+            "an anchor, a positive and hard negatives.",
+            " on pairs of sentences with hard negatives.",
+        ),
+        (
+            PAIRS,
+            {"view": "next_sentence"},
+            "a sentence and a later sentence of the same document.",
+            "on neighbouring",
+        ),
     ],
 )
-def test_the_card_describes_the_training_rows(rows, options, description, summary, card_of):
+def test_the_card_describes_the_training_rows(
+    rows, options, description, summary, card_of
+):
     card = card_of(rows=Dataset.from_dict(rows), **options)
-    assert f"5 rows of {description}" in card and summary in card and "from each sentence" not in card
-    assert ("pairs" in card) is ("pairs" in summary) and ("view" in table(card)) is (len(rows) == 1)
+    assert (
+        f"5 rows of {description}" in card
+        and summary in card
+        and "from each sentence" not in card
+    )
+    assert ("pairs" in card) is ("pairs" in summary) and ("view" in table(card)) is (
+        len(rows) == 1
+    )
 
 
 def test_the_card_describes_a_view_of_both_sentences_with_its_rate(card_of):
     settings = {"objective": "vicreg", "objective_options": {"projector_dim": 16}}
     card = card_of(settings, view="shuffle", view_rate=0.25, view_both=True)
-    assert "from two views of each sentence (`shuffle`)." in card and "dropout views" not in card
+    assert (
+        "from two views of each sentence (`shuffle`)." in card
+        and "dropout views" not in card
+    )
     assert "(view `shuffle`, rate 0.25); the anchor is changed in the same way." in card
     assert cited(card) == {"vicreg", "non_contrastive"}
 
@@ -205,10 +330,17 @@ def test_the_card_describes_a_view_of_both_sentences_with_its_rate(card_of):
 
 def test_the_card_shows_how_to_use_matryoshka_dimensions(card_of, tmp_path):
     card = card_of({"matryoshka_dims": [8, 16, 32]})
-    assert "The objective was also applied to the leading 32, 16, 8 dimensions ([Matryoshka](" in card
-    assert "| shorter embeddings | the leading 16, 8 dimensions (`truncate_dim`) |" in card
+    assert (
+        "The objective was also applied to the leading 32, 16, 8 dimensions ([Matryoshka]("
+        in card
+    )
+    assert (
+        "| shorter embeddings | the leading 16, 8 dimensions (`truncate_dim`) |" in card
+    )
     assert cited(card) == {"simcse", "matryoshka"}
-    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0].replace("your-name/run", str(tmp_path / "run"))
+    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0].replace(
+        "your-name/run", str(tmp_path / "run")
+    )
     names = {}
     exec(code, names)
     assert names["embeddings"].shape == (2, 32) and names["shorter"].shape == (2, 16)
@@ -218,12 +350,25 @@ def test_the_card_shows_how_to_use_matryoshka_dimensions(card_of, tmp_path):
 # --- without a record ---------------------------------------------------------------------------------------------
 
 
-def test_without_a_record_the_card_takes_the_objective_from_config_json(save_checkpoint):
+def test_without_a_record_the_card_takes_the_objective_from_config_json(
+    save_checkpoint,
+):
     config = tiny_config(attention_probs_dropout_prob=0.3)
     card = write_card(
-        save_checkpoint(AutoModelForCL.from_config(config, objective="is_bert", matryoshka_dims=[8]))
+        save_checkpoint(
+            AutoModelForCL.from_config(config, objective="is_bert", matryoshka_dims=[8])
+        )
     ).read_text()
-    assert "| `attention_probs_dropout_prob` | 0.3 |" in card and "`hidden_dropout_prob`" not in card
+    assert (
+        "| `attention_probs_dropout_prob` | 0.3 |" in card
+        and "`hidden_dropout_prob`" not in card
+    )
     assert "from a `bert` encoder, configured for the objective `is_bert`." in card
-    assert "how the model was trained. According to its config.json: The objective is `is_bert`" in card
-    assert "the leading 8 dimensions" in card and cited(card) == {"is_bert", "matryoshka"}
+    assert (
+        "how the model was trained. According to its config.json: The objective is `is_bert`"
+        in card
+    )
+    assert "the leading 8 dimensions" in card and cited(card) == {
+        "is_bert",
+        "matryoshka",
+    }

@@ -46,7 +46,11 @@ def write_model(path):
     }
     document = {"protocol": {"mode": "test", "aggregation": "all"}, "results": results}
     predicted = random.normal(gold / 10, 0.05)
-    write_results(path, document, {"STSBenchmark": {"test": {"predicted": predicted, "gold": gold}}})
+    write_results(
+        path,
+        document,
+        {"STSBenchmark": {"test": {"predicted": predicted, "gold": gold}}},
+    )
     return path
 
 
@@ -69,7 +73,12 @@ def numbers(pictures):
     return json.loads((pictures / "analysis.json").read_text())
 
 
-NAMES = ["alignment_uniformity", "cosine_densities", "singular_values", "training_curves"]
+NAMES = [
+    "alignment_uniformity",
+    "cosine_densities",
+    "singular_values",
+    "training_curves",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,12 +130,18 @@ def run_without_evaluation(tmp_path):
 
 def test_a_picture_without_numbers_is_named_with_the_reason(run_without_evaluation):
     omitted = run_without_evaluation.omitted
-    assert omitted.keys() == {"alignment_uniformity", "cosine_densities", "singular_values"}
+    assert omitted.keys() == {
+        "alignment_uniformity",
+        "cosine_densities",
+        "singular_values",
+    }
     assert all(omitted.values())
 
 
 def test_a_picture_without_numbers_is_not_drawn(run_without_evaluation, tmp_path):
-    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["training_curves.png"]
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == [
+        "training_curves.png"
+    ]
 
 
 def test_curves_without_numbers_are_left_out(run_without_evaluation):
@@ -148,7 +163,9 @@ def test_a_band_holds_the_pairs_of_one_point_of_score(bands):
 
 
 # The highest score, 5.0, belongs to the last band.
-FIRST_AND_LAST = pytest.mark.parametrize("number, mode", [(0, 0.05), (4, 0.5)], ids=["first", "last"])
+FIRST_AND_LAST = pytest.mark.parametrize(
+    "number, mode", [(0, 0.05), (4, 0.5)], ids=["first", "last"]
+)
 
 
 @FIRST_AND_LAST

@@ -12,7 +12,16 @@ from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_y
 from inference_helpers import perturb, random_texts
 from yaml import safe_dump
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, compare, evaluate, push, train
+from simcse_hf import (
+    AutoModelForCL,
+    SimCSE,
+    SimCSETrainer,
+    SimCSETrainingArguments,
+    compare,
+    evaluate,
+    push,
+    train,
+)
 from simcse_hf.ops.files import folder_problem
 from simcse_hf.ops.upload import PublicNames
 from simcse_hf.publishing import CARD, write_card
@@ -21,11 +30,23 @@ from simcse_hf.publishing.hub import push_model
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 GRAPHS = dict.fromkeys(
-    ("onnx/model.onnx", "onnx/model_O1.onnx", "openvino/openvino_model.xml", "openvino/openvino_model.bin",
-     "pytorch_model.bin", "model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+    (
+        "onnx/model.onnx",
+        "onnx/model_O1.onnx",
+        "openvino/openvino_model.xml",
+        "openvino/openvino_model.bin",
+        "pytorch_model.bin",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ),
     b"of the earlier weights",
-)  # fmt: skip
-OTHERS = {"LICENSE": b"mine", "pictures/cat.png": b"png", "data/config.json": b"{}", "notes.md": b"notes"}
+)
+OTHERS = {
+    "LICENSE": b"mine",
+    "pictures/cat.png": b"png",
+    "data/config.json": b"{}",
+    "notes.md": b"notes",
+}
 
 
 # --- nothing of an earlier model stays ----------------------------------------------------------------------------
@@ -40,7 +61,9 @@ def folder(saved, transformed, hub, tmp_path, tokenizer):
 
         push_model(saved("roberta", pooler_type="avg"), "org/base")
         model = AutoModelForCL.from_pretrained("org/base")
-        model.base_model.add_adapter(LoraConfig(target_modules=["query"], init_lora_weights=False))
+        model.base_model.add_adapter(
+            LoraConfig(target_modules=["query"], init_lora_weights=False)
+        )
         model.save_adapter = True
         model.save_pretrained(tmp_path / "adapter")
         tokenizer.save_pretrained(tmp_path / "adapter")
@@ -72,7 +95,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", [pytest.param("adapter", marks=NEEDS_PEFT), "graphs", "whitened", "head"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("adapter", marks=NEEDS_PEFT), "graphs", "whitened", "head"]
+)
 def test_the_repository_is_the_model_that_was_pushed_last(kind, way, folder, hub):
     push_model(folder(kind), "org/name")
     repository = hub.repositories["org/name"]
@@ -82,17 +107,29 @@ def test_the_repository_is_the_model_that_was_pushed_last(kind, way, folder, hub
     WAYS[way](directory)
     files = repository.files()
     assert {name: files[name] for name in OTHERS} == OTHERS
-    wanted = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
-    assert files.keys() - OTHERS.keys() - {CARD} == wanted - {CARD}, "nothing of the earlier model is left"
+    wanted = {
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+    assert files.keys() - OTHERS.keys() - {CARD} == wanted - {CARD}, (
+        "nothing of the earlier model is left"
+    )
     assert len(repository.messages) == 4, "in one commit"
-    assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory, device="cpu").encode(TEXTS))
+    assert torch.equal(
+        SimCSE("org/name").encode(TEXTS), SimCSE(directory, device="cpu").encode(TEXTS)
+    )
 
 
 def test_a_tokenizer_of_the_repository_stays_until_another_one_is_pushed(hub, saved):
     directory = saved()
     push_model(directory, "org/name")
     repository = hub.repositories["org/name"]
-    repository.commit("main", repository.files() | {"merges.txt": b"old", "spiece.model": b"old"}, "an old tokenizer")
+    repository.commit(
+        "main",
+        repository.files() | {"merges.txt": b"old", "spiece.model": b"old"},
+        "an old tokenizer",
+    )
     AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
     assert {"merges.txt", "spiece.model", "tokenizer.json"} <= repository.files().keys()
     push_model(directory, "org/name")
@@ -102,8 +139,16 @@ def test_a_tokenizer_of_the_repository_stays_until_another_one_is_pushed(hub, sa
 def test_results_of_an_earlier_model_go(hub, saved):
     push_model(saved(), "org/name")
     repository = hub.repositories["org/name"]
-    names = ("results.json", "evaluation.json", "comparison-mine.json", "trainer_state.json", "adaptation.json")
-    repository.commit("main", repository.files() | dict.fromkeys(names, b"{}"), "results")
+    names = (
+        "results.json",
+        "evaluation.json",
+        "comparison-mine.json",
+        "trainer_state.json",
+        "adaptation.json",
+    )
+    repository.commit(
+        "main", repository.files() | dict.fromkeys(names, b"{}"), "results"
+    )
     push_model(saved("distilbert"), "org/name")
     assert not repository.files().keys() & set(names)
 
@@ -111,13 +156,19 @@ def test_results_of_an_earlier_model_go(hub, saved):
 # --- the card -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", ["nothing", "a draft", "another repository", "another owner", "no owner"])
+@pytest.mark.parametrize(
+    "before", ["nothing", "a draft", "another repository", "another owner", "no owner"]
+)
 def test_the_card_names_the_repository_that_is_pushed_to(before, hub, saved):
     directory = saved("distilbert")
     if before == "a draft":
         write_card(directory, repo_id="org/draft")
     elif before != "nothing":
-        name = {"another repository": "org/draft", "another owner": "acme/public", "no owner": "draft"}[before]
+        name = {
+            "another repository": "org/draft",
+            "another owner": "acme/public",
+            "no owner": "draft",
+        }[before]
         if before == "another owner":
             write_card(directory, repo_id=name)
         else:
@@ -136,44 +187,71 @@ def test_a_name_without_an_owner_is_completed_in_the_card(hub, saved):
     assert 'SimCSE("org/mine")' in hub.repositories["org/mine"].files()[CARD].decode()
 
 
-def test_sources_of_scores_name_the_repository_and_a_base_model_of_an_earlier_name_stays(hub, saved, tmp_path):
+def test_sources_of_scores_name_the_repository_and_a_base_model_of_an_earlier_name_stays(
+    hub, saved, tmp_path
+):
     directory = saved()
     hub.benchmarks = ["mteb/sts12-sts"]
-    (directory / "results.json").write_text(json.dumps({"settings": {}, "base_model": "org/first", "steps": 1}))
+    (directory / "results.json").write_text(
+        json.dumps({"settings": {}, "base_model": "org/first", "steps": 1})
+    )
     push_model(directory, "org/first")
     entries = [
-        EvalResultEntry("mteb/sts12-sts", "STS12", 70.5, source_url="https://huggingface.co/org/first/blob/main/x")
+        EvalResultEntry(
+            "mteb/sts12-sts",
+            "STS12",
+            70.5,
+            source_url="https://huggingface.co/org/first/blob/main/x",
+        )
     ]
     (directory / EVAL_RESULTS).parent.mkdir()
-    (directory / EVAL_RESULTS).write_text(safe_dump(eval_result_entries_to_yaml(entries)))
+    (directory / EVAL_RESULTS).write_text(
+        safe_dump(eval_result_entries_to_yaml(entries))
+    )
     push_model(directory, "org/second")
     files = hub.repositories["org/second"].files()
     assert b"huggingface.co/org/second/blob/main/x" in files[EVAL_RESULTS.as_posix()]
     card = files[CARD].decode()
-    assert ModelCard(card).data.base_model == "org/first" and "Training started from `org/first`" in card
+    assert (
+        ModelCard(card).data.base_model == "org/first"
+        and "Training started from `org/first`" in card
+    )
     assert 'SimCSE("org/second")' in card and '"org/first"' not in card
 
 
 def test_a_card_of_other_weights_is_written_anew(hub, saved):
     directory = saved(pooler_type="avg")
     write_card(directory, repo_id="org/name")
-    AutoModelForCL.from_config(tiny_config(hidden_size=64), pooler_type="max").save_pretrained(directory)
+    AutoModelForCL.from_config(
+        tiny_config(hidden_size=64), pooler_type="max"
+    ).save_pretrained(directory)
     push_model(directory, "org/name")
     card = hub.repositories["org/name"].files()[CARD].decode()
-    assert "| dimensions | 64 |" in card and "`max`" in card and "| dimensions | 32 |" not in card
+    assert (
+        "| dimensions | 64 |" in card
+        and "`max`" in card
+        and "| dimensions | 32 |" not in card
+    )
 
 
 def test_a_card_written_by_hand_stays(hub, saved):
     directory = saved()
     (directory / CARD).write_text("---\nlicense: mit\n---\nMy words about org/first.")
     push_model(directory, "org/second")
-    assert hub.repositories["org/second"].files()[CARD] == b"---\nlicense: mit\n---\nMy words about org/first."
+    assert (
+        hub.repositories["org/second"].files()[CARD]
+        == b"---\nlicense: mit\n---\nMy words about org/first."
+    )
 
 
 def test_a_push_from_python_may_be_a_dry_run(hub, saved):
     directory = saved()
     found = push_model(directory, "org/name", dry_run=True)
-    assert found == push(directory, "org/name", dry_run=True) and not found.pushed and not hub.requests
+    assert (
+        found == push(directory, "org/name", dry_run=True)
+        and not found.pushed
+        and not hub.requests
+    )
     assert "model.safetensors" in found.files and not (directory / CARD).exists()
     assert "to org/name, main; nothing was pushed" in str(found)
     assert (
@@ -190,14 +268,22 @@ def client(tmp_path, save_checkpoint):
     """The folder of a client, with a model and data in it."""
     folder = tmp_path / "user-jane" / "client-acme"
     folder.mkdir(parents=True)
-    start = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type="avg")), "start")
+    start = save_checkpoint(
+        perturb(AutoModelForCL.from_config(tiny_config(), pooler_type="avg")), "start"
+    )
     shutil.copytree(start, folder / "start")
     texts = random_texts(120, words=(5, 7))
     (folder / "train.txt").write_text("\n".join(texts) + "\n")
     scores = np.random.default_rng(0).uniform(0, 5, 60).round(2)
-    rows = [f"{a},{b},{score}" for a, b, score in zip(texts[:60], texts[60:], scores, strict=True)]
+    rows = [
+        f"{a},{b},{score}"
+        for a, b, score in zip(texts[:60], texts[60:], scores, strict=True)
+    ]
     (folder / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *rows]))
-    rows = [f"{a},{b},{number % 2}" for number, (a, b) in enumerate(zip(texts[:60], texts[60:], strict=True))]
+    rows = [
+        f"{a},{b},{number % 2}"
+        for number, (a, b) in enumerate(zip(texts[:60], texts[60:], strict=True))
+    ]
     (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
     return folder
 
@@ -213,42 +299,97 @@ def names_of_the_machine(files):
 
 
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
-def test_nothing_that_is_pushed_names_a_folder_of_the_machine(relative, client, hub, monkeypatch, tmp_path):
+def test_nothing_that_is_pushed_names_a_folder_of_the_machine(
+    relative, client, hub, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     root = client.relative_to(tmp_path) if relative else client
     run = root / "run"
     train(
-        "unsup", model_name_or_path=str(root / "start"), train_file=str(root / "train.txt"),
-        dev_file=str(root / "dev.csv"), output_dir=str(run), max_steps=2, per_device_train_batch_size=8,
-        eval_steps=1, save_steps=1, use_cpu=True, report_to="none", objective="simcse", disable_tqdm=True,
-    )  # fmt: skip
-    options = {"task": [f"pairs={root}/pairs.csv"], "pairs": [str(root / "dev.csv")], "show_progress_bar": False}
+        "unsup",
+        model_name_or_path=str(root / "start"),
+        train_file=str(root / "train.txt"),
+        dev_file=str(root / "dev.csv"),
+        output_dir=str(run),
+        max_steps=2,
+        per_device_train_batch_size=8,
+        eval_steps=1,
+        save_steps=1,
+        use_cpu=True,
+        report_to="none",
+        objective="simcse",
+        disable_tqdm=True,
+    )
+    options = {
+        "task": [f"pairs={root}/pairs.csv"],
+        "pairs": [str(root / "dev.csv")],
+        "show_progress_bar": False,
+    }
     evaluate(str(run), **options, output=str(run / "evaluation.json"))
     evaluate(str(root / "start"), **options, output=str(root / "start.json"))
-    compare([str(root / "start.json"), str(run / "evaluation.json")], output=str(run / "comparison.json"))
-    compare([str(root / "start"), str(run)], **options, output=str(run / "comparison-models.json"))
-    assert len(names_of_the_machine({path: path.read_bytes() for path in run.glob("*.json")})) == 5
+    compare(
+        [str(root / "start.json"), str(run / "evaluation.json")],
+        output=str(run / "comparison.json"),
+    )
+    compare(
+        [str(root / "start"), str(run)],
+        **options,
+        output=str(run / "comparison-models.json"),
+    )
+    assert (
+        len(
+            names_of_the_machine(
+                {path: path.read_bytes() for path in run.glob("*.json")}
+            )
+        )
+        == 5
+    )
     push_model(run, "org/name")
     files = hub.repositories["org/name"].files()
     assert names_of_the_machine(files) == {}
     results = json.loads(files["results.json"])
-    assert (results["base_model"], results["dev_set"], results["model"]) == ("start", "dev.csv", "run")
+    assert (results["base_model"], results["dev_set"], results["model"]) == (
+        "start",
+        "dev.csv",
+        "run",
+    )
     compared = json.loads(files["comparison.json"])
-    assert list(compared["scores"]) == ["start.json", "evaluation.json"] and compared["baseline"] == "start.json"
-    assert json.loads(files["evaluation.json"])["results"]["pairs"]["source"] == "pairs.csv"
+    assert (
+        list(compared["scores"]) == ["start.json", "evaluation.json"]
+        and compared["baseline"] == "start.json"
+    )
+    assert (
+        json.loads(files["evaluation.json"])["results"]["pairs"]["source"]
+        == "pairs.csv"
+    )
     assert "evaluation.json - start.json" in files[CARD].decode()
 
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "every_save"])
-def test_a_trainer_pushes_no_folder_and_a_checkpoint_that_can_be_resumed(strategy, client, hub, tokenizer, tmp_path):
+def test_a_trainer_pushes_no_folder_and_a_checkpoint_that_can_be_resumed(
+    strategy, client, hub, tokenizer, tmp_path
+):
     args = SimCSETrainingArguments(
-        output_dir=str(client / "run"), use_cpu=True, disable_tqdm=True, report_to="none", max_steps=2, save_steps=1,
-        per_device_train_batch_size=4, push_to_hub=True, hub_model_id="org/name", hub_strategy=strategy,
-        hub_always_push=True, load_best_model_at_end=True, eval_strategy="steps", eval_steps=1,
-    )  # fmt: skip
+        output_dir=str(client / "run"),
+        use_cpu=True,
+        disable_tqdm=True,
+        report_to="none",
+        max_steps=2,
+        save_steps=1,
+        per_device_train_batch_size=4,
+        push_to_hub=True,
+        hub_model_id="org/name",
+        hub_strategy=strategy,
+        hub_always_push=True,
+        load_best_model_at_end=True,
+        eval_strategy="steps",
+        eval_steps=1,
+    )
     rows = Dataset.from_dict({"sent0": random_texts(12)})
     model = AutoModelForCL.from_pretrained(client / "start")
-    trainer = SimCSETrainer(model, args, rows, dev_set=str(client / "dev.csv"), processing_class=tokenizer)
+    trainer = SimCSETrainer(
+        model, args, rows, dev_set=str(client / "dev.csv"), processing_class=tokenizer
+    )
     trainer.train()
     trainer.save_model()
     files = hub.repositories["org/name"].files()
@@ -260,7 +401,10 @@ def test_a_trainer_pushes_no_folder_and_a_checkpoint_that_can_be_resumed(strateg
             (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
             (tmp_path / path).write_bytes(content)
     if strategy == "checkpoint":
-        assert folder_problem(checkpoint) is None and (checkpoint / "optimizer.pt").exists()
+        assert (
+            folder_problem(checkpoint) is None
+            and (checkpoint / "optimizer.pt").exists()
+        )
     else:
         assert not checkpoint.exists()
 
@@ -272,7 +416,9 @@ def test_an_adapter_of_a_folder_is_pushed_in_no_way(client, hub):
     model = AutoModelForCL.from_pretrained(client / "start")
     model.base_model.add_adapter(LoraConfig(target_modules=["query"]))
     model.save_adapter = True
-    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
+    with pytest.raises(
+        ValueError, match="is an adapter of .*start, a folder that nobody else has"
+    ):
         model.push_to_hub("org/name")
     assert hub.repositories["org/name"].files() == {}
 
@@ -304,7 +450,11 @@ def test_a_path_becomes_its_last_name_and_other_texts_stay(text):
 
 
 def test_two_paths_with_one_last_name_stay_apart_and_texts_of_a_dev_set_stay():
-    document = {"scores": {"/a/final": 1, "/b/final": 2}, "baseline": "/b/final", "dev_texts": ["/a/b is a path"]}
+    document = {
+        "scores": {"/a/final": 1, "/b/final": 2},
+        "baseline": "/b/final",
+        "dev_texts": ["/a/b is a path"],
+    }
     assert PublicNames()(document) == {
         "scores": {"final": 1, "final (2)": 2},
         "baseline": "final (2)",

@@ -39,19 +39,40 @@ def truncated(folder):
 
 CARDS = {
     "an evaluation that is no JSON": (holds("evaluation.json", "{"), "evaluation.json"),
-    "an evaluation of another form": (holds("evaluation.json", "[]"), "evaluation.json"),
+    "an evaluation of another form": (
+        holds("evaluation.json", "[]"),
+        "evaluation.json",
+    ),
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),
     "a run of another form": (holds("results.json", "{}"), "results.json"),
     "a run of seeds without scores": (
-        holds("results.json", '{"settings": {}, "final": {"step": 1}, "seeds": {"runs": [{"seed": 1}, {"seed": 2}]}}'),
+        holds(
+            "results.json",
+            '{"settings": {}, "final": {"step": 1}, "seeds": {"runs": [{"seed": 1}, {"seed": 2}]}}',
+        ),
         "results.json: a seed has no scores under initial, saved",
     ),
-    "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
-    "half a file of weights": (truncated, "cannot be loaded, because a file is missing or damaged"),
+    "a comparison of another form": (
+        holds("comparison.json", "{}"),
+        "comparison.json.*simcse-hf compare --output",
+    ),
+    "half a file of weights": (
+        truncated,
+        "cannot be loaded, because a file is missing or damaged",
+    ),
     "an export": (export, "holds an export .onnx/model_qint8"),
-    "a folder without a model": (lambda folder: (folder / "config.json").unlink(), "does not contain a model"),
-    "a model of transformers": (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
-    "a card written by hand": (holds(CARD, "My own words."), "README.md was not written by `simcse-hf card`"),
+    "a folder without a model": (
+        lambda folder: (folder / "config.json").unlink(),
+        "does not contain a model",
+    ),
+    "a model of transformers": (
+        lambda folder: tiny_config().save_pretrained(folder),
+        "the pooler is unknown",
+    ),
+    "a card written by hand": (
+        holds(CARD, "My own words."),
+        "README.md was not written by `simcse-hf card`",
+    ),
 }
 
 
@@ -73,8 +94,14 @@ PUSHES = {
     "without a config": lacks("config.json"),
     "without weights": lacks("model.safetensors"),
     "without a tokenizer": lacks("tokenizer_config.json"),
-    "with a token": (holds("results.json", TOKEN), "results.json contains an access token"),
-    "with a token of another kind": (holds("notes", "hf_oauth_" + 40 * "a"), "notes contains an access token"),
+    "with a token": (
+        holds("results.json", TOKEN),
+        "results.json contains an access token",
+    ),
+    "with a token of another kind": (
+        holds("notes", "hf_oauth_" + 40 * "a"),
+        "notes contains an access token",
+    ),
     "with a link out of it": (link, r"notes\.txt is a symbolic link to .*diary\.txt"),
     "with a NaN": (break_number, "NaN or infinity"),
     "with half a file": (truncated, "damaged"),
@@ -86,14 +113,19 @@ def test_nothing_is_pushed_or_previewed_of_a_folder(case, saved, hub):
     prepare, message = PUSHES[case]
     directory = saved()
     prepare(directory)
-    for call in (lambda: push_model(directory, "org/name"), lambda: push_main([str(directory), "a/b", "--dry_run"])):
+    for call in (
+        lambda: push_model(directory, "org/name"),
+        lambda: push_main([str(directory), "a/b", "--dry_run"]),
+    ):
         with pytest.raises(ValueError, match=message) as raised:
             call()
         assert "hf_t" not in str(raised.value)
     assert not hub.requests
 
 
-def test_nothing_is_pushed_of_a_folder_that_is_not_there_or_to_a_name_that_cannot_be(directory):
+def test_nothing_is_pushed_of_a_folder_that_is_not_there_or_to_a_name_that_cannot_be(
+    directory,
+):
     with pytest.raises(ValueError, match="nowhere is not a directory"):
         push_model(directory / "nowhere", "org/name")
     with pytest.raises(ValueError, match="'a//b' is not a valid repository name"):

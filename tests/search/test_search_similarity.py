@@ -62,10 +62,14 @@ def test_pairs_are_compared_by_the_models_own_similarity(model):
 
 def test_two_texts_are_compared_by_the_models_own_similarity(model):
     found = model.similarity(SENTENCES[0], SENTENCES[1])
-    assert found == pytest.approx(by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4)
+    assert found == pytest.approx(
+        by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4
+    )
 
 
-def test_vectors_of_a_model_that_does_not_compare_by_the_cosine_are_not_normalized(model):
+def test_vectors_of_a_model_that_does_not_compare_by_the_cosine_are_not_normalized(
+    model,
+):
     lengths = model.encode(SENTENCES[:3]).norm(dim=1)
     assert (lengths - 1).abs().min() > 1e-2
 
@@ -128,9 +132,13 @@ def test_a_graph_is_refused_for_a_distance(model, similarity):
         SentenceIndex.build(model, SENTENCES, backend="hnsw")
 
 
-def test_an_index_is_refused_to_a_model_of_another_similarity(folder, model, similarity):
+def test_an_index_is_refused_to_a_model_of_another_similarity(
+    folder, model, similarity
+):
     model.model.update_settings(similarity_fn_name="cosine")
-    with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
+    with pytest.raises(
+        ValueError, match=f"similarity '{similarity}' there, 'cosine' here"
+    ):
         SentenceIndex.load(folder, model)
 
 
@@ -175,7 +183,11 @@ def average_precision_of_two(scores):
 
 def test_candidates_are_reranked_by_the_similarity(model, tmp_path):
     file = tmp_path / "rank.jsonl"
-    row = {"query": SENTENCES[0], "positive": SENTENCES[1:3], "negative": SENTENCES[3:30]}
+    row = {
+        "query": SENTENCES[0],
+        "positive": SENTENCES[1:3],
+        "negative": SENTENCES[3:30],
+    }
     file.write_text(json.dumps(row))
     task = read_task("reranking", str(file))
     embeddings = SentenceEmbeddings(model, task.texts, show_progress_bar=False)

@@ -24,9 +24,14 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_accelerate_can_read_each_config_and_the_files_it_names_exist(path):
     config = load_config_from_file(str(path))
-    assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(path.stem, 8)
+    assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(
+        path.stem, 8
+    )
     assert config.use_cpu is (path.stem == "two_cpu_processes")
-    scripts = re.findall(r"\S+/\S+\.(?:py|yaml)", "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"))
+    scripts = re.findall(
+        r"\S+/\S+\.(?:py|yaml)",
+        "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"),
+    )
     assert scripts and all((ROOT / name).exists() for name in scripts)
     types = {"fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "one_gpu": "NO"}
     assert config.distributed_type == types.get(path.stem, "MULTI_GPU")
@@ -48,7 +53,14 @@ def command(tmp_path, save_checkpoint):
 
 def run(*words, timeout=170):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    subprocess.run(words, check=True, capture_output=True, text=True, env=environment, timeout=timeout)
+    subprocess.run(
+        words,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=timeout,
+    )
 
 
 def losses(folder):
@@ -61,12 +73,40 @@ def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path)
     """Two CPU processes have the losses and gradient norms of one, and AutoModel loads what they save."""
     one, sharded, resumed = (tmp_path / name for name in ("one", "sharded", "resumed"))
     script = str(ROOT / "examples" / "run_sup.py")
-    run(sys.executable, script, *command, "--per_device_train_batch_size", "8", "--output_dir", str(one))
-    launch = [ACCELERATE, "launch", "--config_file", str(ROOT / "examples" / "accelerate_configs" / "fsdp2.yaml")]
-    launch += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
-    launch += [str(ROOT / "tests" / "fsdp_on_cpu.py"), script, *command, "--per_device_train_batch_size", "4"]
+    run(
+        sys.executable,
+        script,
+        *command,
+        "--per_device_train_batch_size",
+        "8",
+        "--output_dir",
+        str(one),
+    )
+    launch = [
+        ACCELERATE,
+        "launch",
+        "--config_file",
+        str(ROOT / "examples" / "accelerate_configs" / "fsdp2.yaml"),
+    ]
+    launch += [
+        "--num_processes",
+        "2",
+        "--mixed_precision",
+        "no",
+        "--main_process_port",
+        "0",
+    ]
+    launch += [
+        str(ROOT / "tests" / "fsdp_on_cpu.py"),
+        script,
+        *command,
+        "--per_device_train_batch_size",
+        "4",
+    ]
     run(*launch, "--output_dir", str(sharded))
-    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # only FSDP writes this file
+    assert (
+        sharded / "checkpoint-3" / "pytorch_model_fsdp.bin"
+    ).exists()  # only FSDP writes this file
     for a, b in zip(losses(one), losses(sharded), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
     _, info = AutoModel.from_pretrained(sharded, output_loading_info=True)

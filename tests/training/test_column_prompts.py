@@ -13,16 +13,31 @@ from simcse_hf.inference.encoder import Encoder
 from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
-ROWS = [{"query": "cat sat", "positive": f"{word} ran on the mat in the tree", "negative": "big man"} for word in
-        ("dog", "bird", "woman", "house") * 4]  # fmt: skip
+ROWS = [
+    {
+        "query": "cat sat",
+        "positive": f"{word} ran on the mat in the tree",
+        "negative": "big man",
+    }
+    for word in ("dog", "bird", "woman", "house") * 4
+]
 
 
 def make(tmp_path, tokenizer, rows=ROWS, model=None, **changes):
-    return make_trainer(tmp_path, tokenizer, Dataset.from_list(rows), model, **{"max_steps": 2, **changes})
+    return make_trainer(
+        tmp_path,
+        tokenizer,
+        Dataset.from_list(rows),
+        model,
+        **{"max_steps": 2, **changes},
+    )
 
 
 SUPCON = {"objective": "supcon", "pooler_type": "avg_no_cls"}
-MIXED_GROUP = {"texts": ["cat sat", "dog ran", "old man sang", "mat"], "relations": [2, 0, 1]}
+MIXED_GROUP = {
+    "texts": ["cat sat", "dog ran", "old man sang", "mat"],
+    "relations": [2, 0, 1],
+}
 GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
 
 
@@ -31,10 +46,19 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
     [
         (
             *(ROWS[0], {}, PROMPTS, {"anchor": 5, "positive": 8}),
-            {"the old cat sat": 5, "a red dog ran on the mat in the tree": 8, "a red big man": 8},
+            {
+                "the old cat sat": 5,
+                "a red dog ran on the mat in the tree": 8,
+                "a red big man": 8,
+            },
         ),
         (
-            *(ROWS[0], {}, {"anchor": "the ", "negative": "old "}, 32),  # a missing prompt is empty
+            *(
+                ROWS[0],
+                {},
+                {"anchor": "the ", "negative": "old "},
+                32,
+            ),  # a missing prompt is empty
             {"the cat sat": 32, ROWS[0]["positive"]: 32, "old big man": 32},
         ),
         (
@@ -42,26 +66,60 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
             {"the old cat sat": 6, "a red dog ran": 5, "a red old man sang": 5},
         ),
         (
-            *(GROUP, SUPCON, PROMPTS | {"negative": "small "}, {"anchor": 6, "positive": 5, "negative": 7}),
+            *(
+                GROUP,
+                SUPCON,
+                PROMPTS | {"negative": "small "},
+                {"anchor": 6, "positive": 5, "negative": 7},
+            ),
             {"the old cat sat": 6, "a red dog ran": 5, "small old man sang": 7},
         ),
         (
-            *(MIXED_GROUP, SUPCON, {"anchor": "", "positive": "the ", "negative": "a "}, 32),
+            *(
+                MIXED_GROUP,
+                SUPCON,
+                {"anchor": "", "positive": "the ", "negative": "a "},
+                32,
+            ),
             {"cat sat": 32, "a dog ran": 32, "the old man sang": 32, "a mat": 32},
         ),
         (
             *(
-                {"anchor": "cat sat", "positives": ["dog ran", "bird"], "negatives": ["old man sang"]},
+                {
+                    "anchor": "cat sat",
+                    "positives": ["dog ran", "bird"],
+                    "negatives": ["old man sang"],
+                },
                 {"objective": "class_labels", "pooler_type": "avg"},
             ),
-            *(PROMPTS | {"negative": "small "}, {"anchor": 6, "positive": 5, "negative": 4}),
-            {"the old cat sat": 6, "a red dog ran": 5, "a red bird": 5, "small old man sang": 4},
+            *(
+                PROMPTS | {"negative": "small "},
+                {"anchor": 6, "positive": 5, "negative": 4},
+            ),
+            {
+                "the old cat sat": 6,
+                "a red dog ran": 5,
+                "a red bird": 5,
+                "small old man sang": 4,
+            },
         ),
     ],
 )
-def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer, row, settings, prompts, lengths, expected):
-    trainer = make(tmp_path, tokenizer, [row] * 8, model_of(**settings), prompts=prompts, max_seq_length=lengths)
-    ids = [tokenizer(text, truncation=True, max_length=n)["input_ids"] for text, n in expected.items()]
+def test_each_column_gets_its_prompt_and_its_length(
+    tmp_path, tokenizer, row, settings, prompts, lengths, expected
+):
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        [row] * 8,
+        model_of(**settings),
+        prompts=prompts,
+        max_seq_length=lengths,
+    )
+    ids = [
+        tokenizer(text, truncation=True, max_length=n)["input_ids"]
+        for text, n in expected.items()
+    ]
     assert trainer.train_dataset[0]["input_ids"] == ids
     assert trainer.model.settings.max_seq_length == max(expected.values())
 
@@ -75,24 +133,43 @@ def test_a_stream_reads_the_same_rows(tmp_path, tokenizer, monkeypatch):
     assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
 
 
-def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(tmp_path, tokenizer):
+def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(
+    tmp_path, tokenizer
+):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS)
     trainer.train()
     trainer.save_model()
     folder = trainer.args.output_dir
-    ours, theirs = SimCSE(folder, device="cpu"), sentence_transformers.SentenceTransformer(folder, device="cpu")
-    for role, prompt in (("query", PROMPTS["anchor"]), ("document", PROMPTS["positive"])):
+    ours, theirs = (
+        SimCSE(folder, device="cpu"),
+        sentence_transformers.SentenceTransformer(folder, device="cpu"),
+    )
+    for role, prompt in (
+        ("query", PROMPTS["anchor"]),
+        ("document", PROMPTS["positive"]),
+    ):
         expected = ours.encode([f"{prompt}cat sat"]).numpy()
         for model in (ours, theirs):
             got = np.asarray(getattr(model, f"encode_{role}")(["cat sat"]))
-            np.testing.assert_allclose(got / np.linalg.norm(got), expected / np.linalg.norm(expected), atol=1e-5)
-    np.testing.assert_allclose(ours.encode(["cat sat"]), ours.encode(["cat sat"], prompt=""))
+            np.testing.assert_allclose(
+                got / np.linalg.norm(got),
+                expected / np.linalg.norm(expected),
+                atol=1e-5,
+            )
+    np.testing.assert_allclose(
+        ours.encode(["cat sat"]), ours.encode(["cat sat"], prompt="")
+    )
 
 
 def test_a_text_before_all_columns_becomes_the_default_prompt(tmp_path, tokenizer):
-    settings = make(tmp_path, tokenizer, prompts={"anchor": "the ", "positive": "the "}).model.settings
-    assert settings.default_prompt_name == "query" and settings.prompts == {"query": "the ", "document": "the "}
+    settings = make(
+        tmp_path, tokenizer, prompts={"anchor": "the ", "positive": "the "}
+    ).model.settings
+    assert settings.default_prompt_name == "query" and settings.prompts == {
+        "query": "the ",
+        "document": "the ",
+    }
 
 
 def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_them(
@@ -104,23 +181,35 @@ def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_the
     model.update_settings(prompts={"query": "the ", "passage": "a "})
     trainer = make(tmp_path, tokenizer, model=model)
     assert trainer.train_dataset[0]["input_ids"][0] == tokenizer("cat sat")["input_ids"]
-    assert "The model has the prompts {'query': 'the ', 'passage': 'a '}, which are kept" in caplog.text
+    assert (
+        "The model has the prompts {'query': 'the ', 'passage': 'a '}, which are kept"
+        in caplog.text
+    )
     trainer.save_model(str(tmp_path / "saved"))
-    assert AutoModelForCL.from_pretrained(tmp_path / "saved").settings.prompts == {"query": "the ", "passage": "a "}
+    assert AutoModelForCL.from_pretrained(tmp_path / "saved").settings.prompts == {
+        "query": "the ",
+        "passage": "a ",
+    }
     model.update_settings(prompts={"query": "the ", "passage": "a "})
-    prompted = make(tmp_path, tokenizer, model=model, prompts={"anchor": "the ", "positive": "a "}).model.settings
+    prompted = make(
+        tmp_path, tokenizer, model=model, prompts={"anchor": "the ", "positive": "a "}
+    ).model.settings
     assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
 
 
 @pytest.fixture
 def reranking(tmp_path):
     task = tmp_path / "reranking.jsonl"
-    task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
-                    '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n')  # fmt: skip
+    task.write_text(
+        '{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
+        '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n'
+    )
     return [f"reranking={task}"]
 
 
-def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer, reranking, monkeypatch):
+def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(
+    tmp_path, tokenizer, reranking, monkeypatch
+):
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=reranking)
     encoded = set()
     tokenize = Encoder.tokenize
@@ -131,9 +220,22 @@ def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, 
 
     monkeypatch.setattr(Encoder, "tokenize", recorded)
     trainer.evaluate()
-    assert encoded == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
+    assert encoded == {
+        "the old cat",
+        "the old dog",
+        "a red a cat sat",
+        "a red a dog ran",
+    }
 
 
-def test_prompts_do_not_hide_that_dev_texts_are_training_texts(tmp_path, tokenizer, reranking, caplog):
-    make(tmp_path, tokenizer, [{"query": "a cat sat", "positive": "dog"}] * 8, prompts=PROMPTS, dev_tasks=reranking)
+def test_prompts_do_not_hide_that_dev_texts_are_training_texts(
+    tmp_path, tokenizer, reranking, caplog
+):
+    make(
+        tmp_path,
+        tokenizer,
+        [{"query": "a cat sat", "positive": "dog"}] * 8,
+        prompts=PROMPTS,
+        dev_tasks=reranking,
+    )
     assert "2 of 4 dev texts" in caplog.text

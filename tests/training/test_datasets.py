@@ -92,7 +92,9 @@ def test_several_data_sets_are_refused_where_one_process_makes_the_batches_of_al
     tmp_path,
     tokenizer,
 ):
-    message = "dispatch_batches cuts one batch for all processes, but not that of a mixture"
+    message = (
+        "dispatch_batches cuts one batch for all processes, but not that of a mixture"
+    )
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, accelerator_config={"dispatch_batches": True})
 
@@ -134,10 +136,14 @@ def test_a_batch_is_as_long_as_its_data_set_allows(batches):
     assert max(batch["input_ids"].shape[-1] for batch in batches[STS_B]) <= 6
 
 
-def test_the_prompt_of_a_data_set_stands_before_its_anchors(trainer_of_mixture, tokenizer):
+def test_the_prompt_of_a_data_set_stands_before_its_anchors(
+    trainer_of_mixture, tokenizer
+):
     first = trainer_of_mixture.train_dataset[26 + 17]
     [anchor] = sentences(1, 3)
-    expected = tokenizer(f"the old {anchor}", truncation=True, max_length=6)["input_ids"]
+    expected = tokenizer(f"the old {anchor}", truncation=True, max_length=6)[
+        "input_ids"
+    ]
     assert first["dataset"] == STS_B
     assert first["input_ids"][0] == expected
 
@@ -231,7 +237,9 @@ def test_the_objective_of_each_data_set_is_recorded(trained):
     }
 
 
-def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(tmp_path, tokenizer):
+def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(
+    tmp_path, tokenizer
+):
     make(tmp_path, tokenizer).save_model()
     start = AutoModelForCL.from_pretrained(tmp_path / "run")
     model = make_trainer(tmp_path / "one", tokenizer, model=start).model
@@ -260,18 +268,39 @@ def test_evaluation_data_of_no_data_set_is_refused(trainer_with_evaluation):
 @pytest.mark.parametrize(
     "tables, message",
     [
-        ({"stsb": {}}, "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'"),
-        ({"plain": {"share": 2}}, "1 of 3 data sets have a share.*all of them one, or none"),
+        (
+            {"stsb": {}},
+            "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'",
+        ),
+        (
+            {"plain": {"share": 2}},
+            "1 of 3 data sets have a share.*all of them one, or none",
+        ),
         (
             {"plain": {"share": 0}, "pairs": {"share": 0}, "sts.b": {"share": 0}},
             "share must be a number above 0",
         ),
-        ({"plain": {"share": None}}, "'plain': share must be a number above 0, got None"),
-        ({"plain": {"train_file": "x"}}, "train_file is not known; a data set has objective"),
+        (
+            {"plain": {"share": None}},
+            "'plain': share must be a number above 0, got None",
+        ),
+        (
+            {"plain": {"train_file": "x"}},
+            "train_file is not known; a data set has objective",
+        ),
         ("nli", "datasets must be a table"),
-        ({"pairs": {"objective_options": {"scale": 2}}}, "'pairs' has objective_options, but no"),
-        ({"pairs": {"objective": "contrastive_tension"}}, "contrastive_tension.*encoders"),
-        ({"pairs": {"max_seq_length": 2}}, r"\['pairs'\]: max_seq_length must be an integer"),
+        (
+            {"pairs": {"objective_options": {"scale": 2}}},
+            "'pairs' has objective_options, but no",
+        ),
+        (
+            {"pairs": {"objective": "contrastive_tension"}},
+            "contrastive_tension.*encoders",
+        ),
+        (
+            {"pairs": {"max_seq_length": 2}},
+            r"\['pairs'\]: max_seq_length must be an integer",
+        ),
         (
             {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}},
             r"train_dataset\['pairs'\], column positive: "
@@ -305,7 +334,9 @@ def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_i
     tokenizer,
 ):
     tables = {"pairs": {"objective": "is_bert"}}
-    trainer = make(tmp_path, tokenizer, tables=tables, model=model_of(pooler_type="avg"))
+    trainer = make(
+        tmp_path, tokenizer, tables=tables, model=model_of(pooler_type="avg")
+    )
     message = "data set 'pairs': the training data has rows with 2 sentences"
     with pytest.raises(ValueError, match=message):
         trainer.train()
@@ -411,7 +442,9 @@ def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(
         "pairs": {"train_file": pairs},
         "own": {"train_file": labelled, "objective": "supcon"},
     }
-    completed = Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
+    completed = (
+        Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
+    )
     objectives = {name: table.get("objective") for name, table in completed.items()}
     of_labelled = None if given else expected  # that of the run
     assert objectives == {"labelled": of_labelled, "pairs": None, "own": "supcon"}
@@ -422,7 +455,10 @@ def trainer_of_recipe(tmp_path, save_checkpoint, labelled, pairs):
     given = {
         "model_name_or_path": str(save_checkpoint(model_of())),
         "output_dir": str(tmp_path / "out"),
-        "datasets": {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}},
+        "datasets": {
+            "labelled": {"train_file": labelled},
+            "pairs": {"train_file": pairs},
+        },
         "use_cpu": True,
         "per_device_train_batch_size": 4,
         "report_to": "none",
@@ -439,6 +475,8 @@ def test_labelled_texts_among_several_data_sets_are_single_texts_in_pairs_of_a_c
             assert rows_of_least_class(batch) >= 2
 
 
-def test_labelled_texts_among_several_data_sets_have_the_objective_of_classes(trainer_of_recipe):
+def test_labelled_texts_among_several_data_sets_have_the_objective_of_classes(
+    trainer_of_recipe,
+):
     recorded = trainer_of_recipe.model.settings.dataset_objectives
     assert recorded["labelled"]["objective"] == "class_labels"

@@ -25,7 +25,14 @@ CHOICES = {
     "cosine_weight": [0.5],
     "layers": [1],
 }
-LOSSES = ["simcse", "supcon", "class_labels", "cosent", "cosent+angle:0.5", "softmax:0.7+supcon:0.3"]
+LOSSES = [
+    "simcse",
+    "supcon",
+    "class_labels",
+    "cosent",
+    "cosent+angle:0.5",
+    "softmax:0.7+supcon:0.3",
+]
 USUAL_TEMPERATURE = {"cosine": 0.05, "dot": 1.0}
 
 
@@ -65,7 +72,10 @@ def decide_loss(loss, sources):
             _, _, named = first(own[place:], part, "similarity")
             if value is None or (layer != "given" and named != used):
                 found[part, "temperature"] = (USUAL_TEMPERATURE[used], "default")
-    return {f"{part}.{option}" if len(parts) > 1 else option: decided for (part, option), decided in found.items()}
+    return {
+        f"{part}.{option}" if len(parts) > 1 else option: decided
+        for (part, option), decided in found.items()
+    }
 
 
 def compares(loss, options, layer):
@@ -83,7 +93,11 @@ def expected(case):
     """The value and the layer of everything that a case is about."""
     saved, tables = case["saved"], case["tables"]
     given = {**case["recipe"], **case["words"]}
-    names = {"temp": "temperature", "similarity": "similarity", "hard_negative_weight": "hard_negative_weight"}
+    names = {
+        "temp": "temperature",
+        "similarity": "similarity",
+        "hard_negative_weight": "hard_negative_weight",
+    }
     shared = {names[name]: value for name, value in given.items() if name in names}
     table = given.get("objective_options", {})
 
@@ -95,15 +109,24 @@ def expected(case):
     if "objective" in given:
         found["objective"] = (objective, "given")
     kept = saved if saved.get("objective") == objective else {}
-    model = decide_loss(objective, [("given", shared | table), ("checkpoint", kept.get("objective_options", {}))])
+    model = decide_loss(
+        objective,
+        [("given", shared | table), ("checkpoint", kept.get("objective_options", {}))],
+    )
 
     # 2. Those of data sets: what a table says, what the caller says for every loss, and then what the model has.
     own = {}
     for name, said in tables.items():
         if "objective" not in said:
             continue
-        readable = {option for part in part_weights(said["objective"]) for option in OBJECTIVES[part].options}
-        usual = {option: value for option, value in shared.items() if option in readable}
+        readable = {
+            option
+            for part in part_weights(said["objective"])
+            for option in OBJECTIVES[part].options
+        }
+        usual = {
+            option: value for option, value in shared.items() if option in readable
+        }
         sources = [("given", {**usual, **said.get("objective_options", {})})]
         by_layer = {}
         if said["objective"] == objective:
@@ -121,9 +144,18 @@ def expected(case):
         found[f"{name}: objective"] = (tables[name]["objective"], "given")
 
     # 3. The similarity of inference is that of the first loss whose first comparing part has one.
-    losses = [("given", tables[name]["objective"], own[name]) if name in own else None for name in tables] or [None]
+    losses = [
+        ("given", tables[name]["objective"], own[name]) if name in own else None
+        for name in tables
+    ] or [None]
     found["similarity_fn_name"] = ("cosine", found["objective"][1])
-    model_layer = "given" if "objective" in given else "checkpoint" if "objective" in saved else "default"
+    model_layer = (
+        "given"
+        if "objective" in given
+        else "checkpoint"
+        if "objective" in saved
+        else "default"
+    )
     for loss in losses:
         layer, name, decided = loss or (model_layer, objective, model)
         compared = compares(name, decided, layer)
@@ -134,17 +166,36 @@ def expected(case):
     # 4. The pooler, the head and the length. In Python there is no command, and no paper for the length.
     paper = dict(OBJECTIVES[next(iter(part_weights(objective)))].defaults)
     if "max_seq_length" in paper:
-        paper["max_seq_length"] = min(paper["max_seq_length"], tiny_config().max_position_embeddings)
+        paper["max_seq_length"] = min(
+            paper["max_seq_length"], tiny_config().max_position_embeddings
+        )
     command = {"unsup": True, "sup": False}
     is_python = case["way"] == "python"
     if is_python:
         paper.pop("max_seq_length", None)
     for layer, source in (
-        ("default", {"pooler_type": "cls", "max_seq_length": 32, "mlp_only_train": False}),
-        ("paper", {name: paper[name] for name in ("pooler_type", "max_seq_length") if name in paper}),
+        (
+            "default",
+            {"pooler_type": "cls", "max_seq_length": 32, "mlp_only_train": False},
+        ),
+        (
+            "paper",
+            {
+                name: paper[name]
+                for name in ("pooler_type", "max_seq_length")
+                if name in paper
+            },
+        ),
         ("checkpoint", {"pooler_type": saved["pooler_type"]} if saved else {}),
         ("checkpoint", {"max_seq_length": kept["max_seq_length"]} if kept else {}),
-        ("given", {name: given[name] for name in ("pooler_type", "max_seq_length") if name in given}),
+        (
+            "given",
+            {
+                name: given[name]
+                for name in ("pooler_type", "max_seq_length")
+                if name in given
+            },
+        ),
     ):
         for name, value in source.items():
             found[name] = (value, layer)
@@ -183,8 +234,14 @@ def random_options(draw, loss, share):
 def random_source(draw, loss):
     """What a command line or a recipe says, of a run with a loss."""
     source = {}
-    known = {option for part in part_weights(loss) for option in OBJECTIVES[part].options}
-    for name, option in (("temp", "temperature"), ("similarity", "similarity"), ("hard_negative_weight",) * 2):
+    known = {
+        option for part in part_weights(loss) for option in OBJECTIVES[part].options
+    }
+    for name, option in (
+        ("temp", "temperature"),
+        ("similarity", "similarity"),
+        ("hard_negative_weight",) * 2,
+    ):
         if option in known and draw.random() < 0.2:
             source[name] = draw.choice(CHOICES[option])
     if draw.random() < 0.2:
@@ -199,13 +256,22 @@ def random_source(draw, loss):
 def random_case(seed, saved):
     draw = random.Random(seed)
     loss = draw.choice([saved.get("objective", "simcse"), *LOSSES])
-    case = {"saved": saved, "recipe": random_source(draw, loss), "words": random_source(draw, loss), "tables": {}}
+    case = {
+        "saved": saved,
+        "recipe": random_source(draw, loss),
+        "words": random_source(draw, loss),
+        "tables": {},
+    }
     case["way"] = draw.choice(["unsup", "sup", "python"])
     if loss != saved.get("objective", "simcse") or draw.random() < 0.3:
         case[draw.choice(["recipe", "words"])]["objective"] = loss
     table = {**case["recipe"], **case["words"]}.get("objective_options", {})
     for source in (case["recipe"], case["words"]):
-        for name, option in (("temp", "temperature"), ("similarity", "similarity"), ("hard_negative_weight",) * 2):
+        for name, option in (
+            ("temp", "temperature"),
+            ("similarity", "similarity"),
+            ("hard_negative_weight",) * 2,
+        ):
             if option in table:  # two values of one option are refused
                 source.pop(name, None)
     if draw.random() < 0.5:
@@ -227,16 +293,33 @@ def checkpoints(tmp_path_factory):
     for number, settings in enumerate(
         [
             {},
-            {"objective": "simcse", "pooler_type": "avg", "temperature": 0.3, "max_seq_length": 20},
+            {
+                "objective": "simcse",
+                "pooler_type": "avg",
+                "temperature": 0.3,
+                "max_seq_length": 20,
+            },
             {"objective": "supcon", "pooler_type": "avg_no_cls"},
-            {"objective": "class_labels", "pooler_type": "avg", "similarity": "dot", "similarity_fn_name": "dot"},
-            {"objective": "cosent+angle:0.5", "objective_options": {"cosent.temperature": 0.2}},
+            {
+                "objective": "class_labels",
+                "pooler_type": "avg",
+                "similarity": "dot",
+                "similarity_fn_name": "dot",
+            },
+            {
+                "objective": "cosent+angle:0.5",
+                "objective_options": {"cosent.temperature": 0.2},
+            },
         ]
     ):
         model = BertForCL(tiny_config(), **settings)
         model.save_pretrained(folder / str(number))
-        section = json.loads((folder / str(number) / "config.json").read_text())["simcse"]
-        found.append((folder / str(number), {**section["pooling"], **section["training"]}))
+        section = json.loads((folder / str(number) / "config.json").read_text())[
+            "simcse"
+        ]
+        found.append(
+            (folder / str(number), {**section["pooling"], **section["training"]})
+        )
     return found
 
 
@@ -245,19 +328,42 @@ def decided(case, folder, tmp_path):
     if case["way"] == "python":
         given = {**case["recipe"], **case["words"]}
         given["temperature"] = given.pop("temp", None)
-        args = {"max_seq_length": given.pop("max_seq_length", None), "datasets": case["tables"] or None}
+        args = {
+            "max_seq_length": given.pop("max_seq_length", None),
+            "datasets": case["tables"] or None,
+        }
         start = Start.of_model(AutoModelForCL.from_pretrained(folder, **given))
-        args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **args)
+        args = SimCSETrainingArguments(
+            str(tmp_path), use_cpu=True, report_to="none", **args
+        )
         return with_layers(start, decide_run(args, start, list(case["tables"])))
-    tables = {name: own | {"train_file": "texts.txt"} for name, own in case["tables"].items()}
-    command = {"model_name_or_path": str(folder), "output_dir": str(tmp_path), "use_cpu": True, "report_to": "none"}
-    sources = [{**case["recipe"], "datasets": tables} if tables else case["recipe"], case["words"] | command]
-    recipe = Recipe(case["way"], {name: value for source in sources for name, value in source.items()}).decide()
+    tables = {
+        name: own | {"train_file": "texts.txt"} for name, own in case["tables"].items()
+    }
+    command = {
+        "model_name_or_path": str(folder),
+        "output_dir": str(tmp_path),
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    sources = [
+        {**case["recipe"], "datasets": tables} if tables else case["recipe"],
+        case["words"] | command,
+    ]
+    recipe = Recipe(
+        case["way"],
+        {name: value for source in sources for name, value in source.items()},
+    ).decide()
     args = recipe.training
-    own = {name: {k: v for k, v in own.items() if k not in OF_FILES} for name, own in args.tables.items()}
+    own = {
+        name: {k: v for k, v in own.items() if k not in OF_FILES}
+        for name, own in args.tables.items()
+    }
     start = Start.of_checkpoint(recipe.checkpoint, recipe.model.settings())
     args = with_values(args, datasets=own or None)
-    return with_layers(start, decide_run(args, start, list(own), decided_by=recipe.decided_by))
+    return with_layers(
+        start, decide_run(args, start, list(own), decided_by=recipe.decided_by)
+    )
 
 
 def with_layers(start, run):
@@ -265,9 +371,16 @@ def with_layers(start, run):
     values = {**vars(start.settings), **run.settings}
     values |= values["objective_options"]
     for name, loss in values["dataset_objectives"].items():
-        values |= {f"{name}: {option}": value for option, value in loss.get("objective_options", {}).items()}
+        values |= {
+            f"{name}: {option}": value
+            for option, value in loss.get("objective_options", {}).items()
+        }
         values[f"{name}: objective"] = loss.get("objective")
-    return {name: (values[name], layer) for name, layer in run.decided_by.items() if name in values}
+    return {
+        name: (values[name], layer)
+        for name, layer in run.decided_by.items()
+        if name in values
+    }
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -282,15 +395,23 @@ def test_the_layer_that_is_named_is_the_one_that_decided(seed, checkpoints, tmp_
 
 
 def layers(model, tmp_path, **values):
-    args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **values)
+    args = SimCSETrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", **values
+    )
     return decide_run(args, Start.of_model(model)).decided_by
 
 
-def test_settings_that_are_updated_are_given_and_the_others_stay_as_they_were(checkpoints, tmp_path):
+def test_settings_that_are_updated_are_given_and_the_others_stay_as_they_were(
+    checkpoints, tmp_path
+):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0], hard_negative_weight=0.5)
     model.update_settings(similarity="dot")
     found = layers(model, tmp_path)
-    assert (found["similarity"], found["similarity_fn_name"], found["temperature"]) == ("given", "given", "default")
+    assert (found["similarity"], found["similarity_fn_name"], found["temperature"]) == (
+        "given",
+        "given",
+        "default",
+    )
     assert (found["hard_negative_weight"], found["pooler_type"], found["do_mlm"]) == (
         "given",
         "checkpoint",
@@ -298,30 +419,55 @@ def test_settings_that_are_updated_are_given_and_the_others_stay_as_they_were(ch
     )
     model.update_settings(objective="supcon")
     found = layers(model, tmp_path)
-    assert (found["objective"], found["similarity"], found["pooler_type"]) == ("given", "default", "checkpoint")
+    assert (found["objective"], found["similarity"], found["pooler_type"]) == (
+        "given",
+        "default",
+        "checkpoint",
+    )
     assert "hard_negative_weight" not in found
 
 
 def test_what_the_arguments_of_a_trainer_decide_is_given(checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0])
-    found = layers(model, tmp_path, view="fixed_mask", prompts={"anchor": "the ", "positive": "the "})
-    assert {found[name] for name in ("fixed_mask", "view", "prompts", "default_prompt_name")} == {"given"}
+    found = layers(
+        model,
+        tmp_path,
+        view="fixed_mask",
+        prompts={"anchor": "the ", "positive": "the "},
+    )
+    assert {
+        found[name] for name in ("fixed_mask", "view", "prompts", "default_prompt_name")
+    } == {"given"}
     found = layers(model, tmp_path)
-    assert (found["fixed_mask"], found["prompts"], found["max_seq_length"]) == ("default", "checkpoint", "checkpoint")
+    assert (found["fixed_mask"], found["prompts"], found["max_seq_length"]) == (
+        "default",
+        "checkpoint",
+        "checkpoint",
+    )
 
 
 def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0], fixed_mask=True)
     args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
     run = decide_run(args, Start.of_model(model))
-    assert (run.arguments.view, run.settings["fixed_mask"], run.decided_by["view"]) == ("fixed_mask", True, "given")
+    assert (run.arguments.view, run.settings["fixed_mask"], run.decided_by["view"]) == (
+        "fixed_mask",
+        True,
+        "given",
+    )
 
 
 def test_a_length_of_a_data_set_is_given(checkpoints, tmp_path):
     start = Start.of_model(AutoModelForCL.from_pretrained(checkpoints[2][0]))
     for length, layer in ((30, "given"), (12, "checkpoint")):
         args = SimCSETrainingArguments(
-            str(tmp_path), use_cpu=True, report_to="none", datasets={"one": {"max_seq_length": length}, "two": {}}
+            str(tmp_path),
+            use_cpu=True,
+            report_to="none",
+            datasets={"one": {"max_seq_length": length}, "two": {}},
         )
         run = decide_run(args, start, ["one", "two"])
-        assert (run.settings["max_seq_length"], run.decided_by["max_seq_length"]) == (max(length, 20), layer)
+        assert (run.settings["max_seq_length"], run.decided_by["max_seq_length"]) == (
+            max(length, 20),
+            layer,
+        )

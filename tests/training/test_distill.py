@@ -6,43 +6,79 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
-from trainer_helpers import SAVES, logged, make, model_of, texts, train_command, vectors_of
+from trainer_helpers import (
+    SAVES,
+    logged,
+    make,
+    model_of,
+    texts,
+    train_command,
+    vectors_of,
+)
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL
 
 SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
-TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+TOKENIZER = BertTokenizer(
+    vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
+)
 
 
 def run(folder, output="run", **changes):
     """A run of 9 steps with triplets and the folder of a guide."""
-    values = SAVES | {"max_steps": 9, "logging_steps": 1, "save_steps": 4, "output_dir": str(folder / output)}
+    values = SAVES | {
+        "max_steps": 9,
+        "logging_steps": 1,
+        "save_steps": 4,
+        "output_dir": str(folder / output),
+    }
     values["guide"] = vectors_of(folder / "guide", TRIPLETS)
-    return make(folder, TOKENIZER, TRIPLETS, model_of(pooler_type="avg", dropout=0.0), **values | changes)
+    return make(
+        folder,
+        TOKENIZER,
+        TRIPLETS,
+        model_of(pooler_type="avg", dropout=0.0),
+        **values | changes,
+    )
 
 
-def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(tmp_path):
+def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(
+    tmp_path,
+):
     guided, plain = run(tmp_path), run(tmp_path, output="plain", guide=None)
     batch = guided.data_collator([guided.train_dataset[i] for i in (5, 2)])
-    shards = np.concatenate([np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))])
+    shards = np.concatenate(
+        [np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))]
+    )
     expected = torch.tensor(shards).view(24, 3, -1)[[5, 2]]
-    torch.testing.assert_close(batch["guide"], torch.nn.functional.normalize(expected, dim=-1))
+    torch.testing.assert_close(
+        batch["guide"], torch.nn.functional.normalize(expected, dim=-1)
+    )
     assert "guide" not in plain.data_collator([plain.train_dataset[0]])
     guided.train(), plain.train()
-    assert logged(guided, "loss")[0] < logged(plain, "loss")[0]  # some candidates are left out
+    assert (
+        logged(guided, "loss")[0] < logged(plain, "loss")[0]
+    )  # some candidates are left out
 
 
 # --- commands ---
 
 
-def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_path, save_checkpoint):
-    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(
+    tmp_path, save_checkpoint
+):
+    start = save_checkpoint(
+        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
+    )
     SENTENCES.to_csv(tmp_path / "texts.csv")
     line = f"--model {start} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none"
     words = f"{line} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'} --objective distill".split()
-    with pytest.raises(ValueError, match="objective 'distill' learns from a teacher: name a model, or the folder"):
+    with pytest.raises(
+        ValueError,
+        match="objective 'distill' learns from a teacher: name a model, or the folder",
+    ):
         train_command("unsup", words)
     folder = vectors_of(tmp_path / "teacher", SENTENCES)
     train_command("unsup", [*words, "--teacher", f"{folder}:0.3", f"{folder}:0.7"])
@@ -50,7 +86,10 @@ def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_pa
     assert results["arguments"]["teacher"] == [f"{folder}:0.3", f"{folder}:0.7"]
     TRIPLETS.to_csv(tmp_path / "rows.csv")
     words = f"{line} --train_file {tmp_path / 'rows.csv'} --output_dir {tmp_path / 'sup'}".split()
-    with pytest.raises(ValueError, match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)",
+    ):
         train_command("sup", [*words, "--guide", folder])
 
 

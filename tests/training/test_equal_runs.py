@@ -18,16 +18,26 @@ from trainer_helpers import (
 )
 from transformers import BertTokenizer
 
-TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+TOKENIZER = BertTokenizer(
+    vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
+)
 SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
 DATASETS = {
-    "sts.b": {"objective": "cosent", "prompts": {"anchor": "the old "}, "max_seq_length": 6},
+    "sts.b": {
+        "objective": "cosent",
+        "prompts": {"anchor": "the old "},
+        "max_seq_length": 6,
+    },
     "pairs": {"objective": "vicreg", "objective_options": {"projector_dim": 8}},
 }
 #: Model settings, rows, and arguments of the run, some with the folder of vectors.
 RUNS = {
-    "triplets": ({"pooler_type": "cls"}, TRIPLETS, lambda folder: {"max_grad_norm": 0.5}),
+    "triplets": (
+        {"pooler_type": "cls"},
+        TRIPLETS,
+        lambda folder: {"max_grad_norm": 0.5},
+    ),
     "data sets": (
         {},
         {"plain": texts(26, 2), "pairs": texts(17, 2, seed=1), "sts.b": scored()},
@@ -36,24 +46,37 @@ RUNS = {
     "teacher and neighbours": (
         {"objective": "distill"},
         SENTENCES,
-        lambda folder: {"teacher": vectors_of(folder / "of-sentences", SENTENCES), "batch_neighbors": 2},
+        lambda folder: {
+            "teacher": vectors_of(folder / "of-sentences", SENTENCES),
+            "batch_neighbors": 2,
+        },
     ),
     "no duplicates": (
         {"objective_options": {"mask_duplicates": True}},
-        texts(24, 3).map(lambda row, i: {"sent0": SENTENCES[i % 12]["sent0"]}, with_indices=True),
+        texts(24, 3).map(
+            lambda row, i: {"sent0": SENTENCES[i % 12]["sent0"]}, with_indices=True
+        ),
         lambda folder: {"batch_sampler": "no_duplicates"},
     ),
     "ranks": (
         {"objective": "simcse+distill:0.5", "objective_options": {"loss": "listmle"}},
         SENTENCES,
         lambda folder: (
-            {"teacher": [f"{folder / 'of-sentences'}:2", f"{folder / 'of-sentences'}:1"]} | {"view": "fixed_mask"}
+            {
+                "teacher": [
+                    f"{folder / 'of-sentences'}:2",
+                    f"{folder / 'of-sentences'}:1",
+                ]
+            }
+            | {"view": "fixed_mask"}
         ),  # it lets a run learn from single sentences without dropout
     ),
     "guide and teacher": (
         {"objective": "simcse+distill"},
         TRIPLETS,
-        lambda folder: dict.fromkeys(("guide", "teacher"), vectors_of(folder / "of-triplets", TRIPLETS)),
+        lambda folder: dict.fromkeys(
+            ("guide", "teacher"), vectors_of(folder / "of-triplets", TRIPLETS)
+        ),
     ),
 }
 if not NEEDS_PEFT.args[0]:
@@ -65,7 +88,10 @@ def trained(folder, name, **changes):
     settings, rows, arguments = RUNS[name]
     vectors_of(folder / "of-sentences", SENTENCES)
     values = EVALUATES | {"max_seq_length": 16, "logging_steps": 1} | arguments(folder)
-    values |= {"dev_set": pairs(), "dev_tasks": [f"classification={folder / 'labelled.csv'}"]}
+    values |= {
+        "dev_set": pairs(),
+        "dev_tasks": [f"classification={folder / 'labelled.csv'}"],
+    }
     model = model_of(dropout=0.0, **{"pooler_type": "avg"} | settings)
     trainer = make(folder, TOKENIZER, rows, model, **values | changes)
     trainer.train()
@@ -75,14 +101,18 @@ def trained(folder, name, **changes):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a task; the vectors come there with the first run."""
-    rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
+    rows = [
+        f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))
+    ]
     (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_gradcache_equals_the_whole_batch(name, folder):
-    plain, cached = (trained(folder, name, gradcache_chunk_size=size)[0] for size in (None, 3))
+    plain, cached = (
+        trained(folder, name, gradcache_chunk_size=size)[0] for size in (None, 3)
+    )
     assert_close_weights(plain, cached, but="key.bias", rtol=0, atol=2e-5)
 
 
@@ -96,15 +126,32 @@ def train_in_process(folder, processes):
 
 
 def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(folder):
-    vectors_of(folder / "of-triplets", TRIPLETS), vectors_of(folder / "of-sentences", SENTENCES)
+    (
+        vectors_of(folder / "of-triplets", TRIPLETS),
+        vectors_of(folder / "of-sentences", SENTENCES),
+    )
     for processes in (1, 2):
         launch(train_in_process, folder, processes, processes=processes)
     one, two = (torch.load(folder / f"of-{processes}.pt") for processes in (1, 2))
     for name in RUNS:
-        assert_close_weights(one[name][0], two[name][0], but="key.bias", rtol=0, atol=2e-5)
-        tolerances = dict.fromkeys(("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3})
-        for metric in ("stsb_spearman", "classification_accuracy", "classification_knn_accuracy"):
+        assert_close_weights(
+            one[name][0], two[name][0], but="key.bias", rtol=0, atol=2e-5
+        )
+        tolerances = dict.fromkeys(
+            ("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3}
+        )
+        for metric in (
+            "stsb_spearman",
+            "classification_accuracy",
+            "classification_knn_accuracy",
+        ):
             tolerances[f"eval_{metric}"] = {"abs": 1e-6}
         for metric, tolerance in tolerances.items():
-            found = [[entry[metric] for entry in run[name][1] if metric in entry] for run in (one, two)]
-            assert found[0] and found[0] == pytest.approx(found[1], **tolerance), (name, metric)
+            found = [
+                [entry[metric] for entry in run[name][1] if metric in entry]
+                for run in (one, two)
+            ]
+            assert found[0] and found[0] == pytest.approx(found[1], **tolerance), (
+                name,
+                metric,
+            )

@@ -50,13 +50,20 @@ def graphs_of(dropout=0.0):
 
 def batch_of(tokenizer, tokens):
     rows = [{"input_ids": [[2, *[7] * (tokens + i % 3), 3]]} for i in range(8)]
-    return PackingCollator(ContrastiveCollator(tokenizer), 0, multiple=16, length=24, stays_packed=True)(rows)
+    return PackingCollator(
+        ContrastiveCollator(tokenizer), 0, multiple=16, length=24, stays_packed=True
+    )(rows)
 
 
 @pytest.fixture
 def capturing(cuda_on_a_cpu):
     steps = graphs_of()
-    steps.can_capture, steps.pool, steps.stream, steps.seconds = True, None, Stream(), 0.0
+    steps.can_capture, steps.pool, steps.stream, steps.seconds = (
+        True,
+        None,
+        Stream(),
+        0.0,
+    )
     return steps
 
 
@@ -77,14 +84,24 @@ def test_a_replay_reads_the_numbers_of_its_batch(capturing, tokenizer):
     assert torch.equal(step.batch["numbers"], other["numbers"])
 
 
-def test_a_capture_that_fails_is_said_once_and_the_run_goes_on(capturing, tokenizer, monkeypatch, caplog):
+def test_a_capture_that_fails_is_said_once_and_the_run_goes_on(
+    capturing, tokenizer, monkeypatch, caplog
+):
     def fail(*args, **kwargs):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(torch.cuda, "graph", fail)
     with caplog.at_level(logging.WARNING):
-        losses = [capturing.step(batch_of(tokenizer, 3))[0].loss.item() for _ in range(WARM_UP + 3)]
-    assert caplog.text.count("cannot be captured, so the run goes on without graphs: operation not permitted") == 1
+        losses = [
+            capturing.step(batch_of(tokenizer, 3))[0].loss.item()
+            for _ in range(WARM_UP + 3)
+        ]
+    assert (
+        caplog.text.count(
+            "cannot be captured, so the run goes on without graphs: operation not permitted"
+        )
+        == 1
+    )
     assert losses[-1] < losses[0]
 
 
@@ -97,7 +114,12 @@ def test_a_step_leaves_no_gradients_and_the_rate_a_number(tokenizer):
 
 def test_fillers_change_neither_loss_nor_gradient(tokenizer):
     packed = batch_of(tokenizer, 3)
-    exact = PackedBatch(ContrastiveCollator(tokenizer)([{"input_ids": [[2, 7, 9, 3]]}, {"input_ids": [[2, 8, 3]]}]), 0)
+    exact = PackedBatch(
+        ContrastiveCollator(tokenizer)(
+            [{"input_ids": [[2, 7, 9, 3]]}, {"input_ids": [[2, 8, 3]]}]
+        ),
+        0,
+    )
     filled = PackedBatch(exact.unpack() | {"packing": None}, 0, multiple=64, length=16)
     results = []
     for batch in (exact, filled):
@@ -105,7 +127,16 @@ def test_fillers_change_neither_loss_nor_gradient(tokenizer):
         inputs = batch.unpack()
         loss = model(**inputs).loss
         loss.backward()
-        results.append((loss.item(), {name: x.grad for name, x in model.named_parameters() if x.grad is not None}))
+        results.append(
+            (
+                loss.item(),
+                {
+                    name: x.grad
+                    for name, x in model.named_parameters()
+                    if x.grad is not None
+                },
+            )
+        )
     assert packed.stays_packed
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-6, atol=1e-9)
@@ -118,13 +149,33 @@ def trained(tmp_path_factory, tokenizer):
     for by_graph in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("simcse_hf.training.trainer.find_problem", lambda *args: None)
-            changes = {"num_train_epochs": 2, "per_device_train_batch_size": 7, "weight_decay": 0.1, "warmup_steps": 3}
-            changes |= {"max_steps": -1, "optim": "adamw_torch_fused", "logging_steps": 1, "cuda_graphs": by_graph}
+            changes = {
+                "num_train_epochs": 2,
+                "per_device_train_batch_size": 7,
+                "weight_decay": 0.1,
+                "warmup_steps": 3,
+            }
+            changes |= {
+                "max_steps": -1,
+                "optim": "adamw_torch_fused",
+                "logging_steps": 1,
+                "cuda_graphs": by_graph,
+            }
             folder = tmp_path_factory.mktemp("graphs")
-            trainer = make(folder, tokenizer, texts(32, 2), model_of(dropout=0.0), learning_rate=1e-3, **changes)
+            trainer = make(
+                folder,
+                tokenizer,
+                texts(32, 2),
+                model_of(dropout=0.0),
+                learning_rate=1e-3,
+                **changes,
+            )
             trainer.train()
         assert (trainer.graphs is not None) == by_graph
-        runs[by_graph] = (weights(trainer.model), [entry for entry in trainer.state.log_history if "loss" in entry])
+        runs[by_graph] = (
+            weights(trainer.model),
+            [entry for entry in trainer.state.log_history if "loss" in entry],
+        )
     return runs
 
 
@@ -132,12 +183,18 @@ def test_steps_that_could_be_captured_train_the_weights_of_other_steps(trained):
     """Key biases are left out: their exact gradient is 0, and Adam scales what rounding leaves of it."""
     for name, weight in trained[False][0].items():
         if not name.endswith("key.bias"):
-            torch.testing.assert_close(trained[True][0][name], weight, rtol=0, atol=2e-6, msg=name)
+            torch.testing.assert_close(
+                trained[True][0][name], weight, rtol=0, atol=2e-6, msg=name
+            )
 
 
-@pytest.mark.parametrize("name", ["loss", "grad_norm", "learning_rate", "contrastive_loss"])
+@pytest.mark.parametrize(
+    "name", ["loss", "grad_norm", "learning_rate", "contrastive_loss"]
+)
 def test_steps_that_could_be_captured_log_the_numbers_of_other_steps(trained, name):
-    found, expected = ([entry[name] for entry in trained[by_graph][1]] for by_graph in (True, False))
+    found, expected = (
+        [entry[name] for entry in trained[by_graph][1]] for by_graph in (True, False)
+    )
     assert len(found) == 10
     assert found == pytest.approx(expected, rel=1e-4)
 
@@ -152,10 +209,22 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_run_that_cannot_have_graphs_says_why(problem, tmp_path, tokenizer, monkeypatch, caplog):
+def test_a_run_that_cannot_have_graphs_says_why(
+    problem, tmp_path, tokenizer, monkeypatch, caplog
+):
     changes = dict(PROBLEMS[problem])
-    settings = {name: changes.pop(name) for name in ("objective", "do_mlm") if name in changes}
-    trainer = make(tmp_path, tokenizer, texts(32, 1), model_of(**settings), max_steps=1, cuda_graphs=True, **changes)
+    settings = {
+        name: changes.pop(name) for name in ("objective", "do_mlm") if name in changes
+    }
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        texts(32, 1),
+        model_of(**settings),
+        max_steps=1,
+        cuda_graphs=True,
+        **changes,
+    )
     if changes or settings:
         monkeypatch.setattr(graphs, "DEVICE", "cpu")
     with caplog.at_level(logging.WARNING):

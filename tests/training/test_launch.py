@@ -13,7 +13,11 @@ from simcse_hf.ops.launch import check_together, join_processes
 from simcse_hf.training import training_args
 
 #: What `accelerate launch --cpu --num_processes 2` leaves in the one process that it starts.
-OF_ACCELERATE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "ACCELERATE_MIXED_PRECISION": "no"}
+OF_ACCELERATE = {
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "ACCELERATE_MIXED_PRECISION": "no",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +31,13 @@ def nothing_is_left():
         PartialState._reset_state()
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"])
-def test_the_processes_that_a_launcher_has_started_must_work_together(monkeypatch, variable):
+@pytest.mark.parametrize(
+    "variable",
+    ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"],
+)
+def test_the_processes_that_a_launcher_has_started_must_work_together(
+    monkeypatch, variable
+):
     check_together(1)
     monkeypatch.setenv(variable, "2")
     check_together(2)
@@ -36,34 +45,50 @@ def test_the_processes_that_a_launcher_has_started_must_work_together(monkeypatc
         check_together(1)
 
 
-def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(monkeypatch, tmp_path):
+def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(
+    monkeypatch, tmp_path
+):
     for name, value in OF_ACCELERATE.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match="accelerate launch.*torchrun --nproc_per_node"):
+    with pytest.raises(
+        ValueError, match="accelerate launch.*torchrun --nproc_per_node"
+    ):
         SimCSETrainingArguments(str(tmp_path))
     monkeypatch.setenv("WORLD_SIZE", "1")
     check_together(1)
 
 
 def test_processes_that_transformers_does_not_join_are_refused(monkeypatch, tmp_path):
-    monkeypatch.setenv("WORLD_SIZE", "2")  # and no LOCAL_RANK, as on a cluster that starts the program itself
+    monkeypatch.setenv(
+        "WORLD_SIZE", "2"
+    )  # and no LOCAL_RANK, as on a cluster that starts the program itself
     monkeypatch.setattr(training_args, "has_only_cpu", lambda: False)
-    with pytest.raises(ValueError, match="2 processes|MASTER_ADDR"):  # accelerate 1.12 refuses them first
+    with pytest.raises(
+        ValueError, match="2 processes|MASTER_ADDR"
+    ):  # accelerate 1.12 refuses them first
         SimCSETrainingArguments(str(tmp_path))
 
 
 @pytest.mark.parametrize("command", ["index", "mine", "adapt"])
-def test_a_command_whose_processes_would_all_do_the_same_is_refused(monkeypatch, capsys, command):
+def test_a_command_whose_processes_would_all_do_the_same_is_refused(
+    monkeypatch, capsys, command
+):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([command]) == 2
     assert f"{command} runs in one process" in capsys.readouterr().err
 
 
 def note_group(folder):
-    numbers = [join_processes().num_processes, SimCSETrainingArguments(str(folder)).world_size]
+    numbers = [
+        join_processes().num_processes,
+        SimCSETrainingArguments(str(folder)).world_size,
+    ]
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(numbers))
 
 
 def test_two_processes_of_torchrun_are_one_group_on_a_machine_without_gpus(tmp_path):
     launch(note_group, tmp_path)
-    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [[2, 2], [2, 2]]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [
+        [2, 2],
+        [2, 2],
+    ]

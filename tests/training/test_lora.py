@@ -5,12 +5,25 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import LEAVES_OUT_MODULES, NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, tiny_config
+from conftest import (
+    LEAVES_OUT_MODULES,
+    NEEDS_PEFT,
+    OLD_TRANSFORMERS,
+    VOCABULARY,
+    tiny_config,
+)
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from trainer_helpers import make, pairs, refuses, sentences, texts
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, BertTokenizer, LlamaConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertTokenizer,
+    LlamaConfig,
+)
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
@@ -30,7 +43,12 @@ def start(tmp_path):
         if folder.exists():
             return folder
         if family == "llama":
-            sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+            sizes = {
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+            }
             config = LlamaConfig(vocab_size=32, max_position_embeddings=40, **sizes)
         else:
             config = tiny_config(family)
@@ -45,8 +63,22 @@ def trainer_of(model, folder, settings=None, **changes):
     torch.manual_seed(1)
     if not isinstance(model, torch.nn.Module):
         model = AutoModelForCL.from_pretrained(model, head="fresh", **(settings or {}))
-    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2, "lora_r": 4} | changes
-    return make(folder, TOKENIZER, texts(48, 2), model, dev_set=pairs(), output_dir=str(folder), **options)
+    options = {
+        "max_steps": 6,
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "learning_rate": 1e-2,
+        "lora_r": 4,
+    } | changes
+    return make(
+        folder,
+        TOKENIZER,
+        texts(48, 2),
+        model,
+        dev_set=pairs(),
+        output_dir=str(folder),
+        **options,
+    )
 
 
 def vectors(model):
@@ -57,7 +89,11 @@ def embeddings_of(trainer):
     """The embeddings of the model in memory, with its adapter unmerged."""
     batch = trainer.processing_class(TEXTS, return_tensors="pt", padding=True)
     with torch.no_grad():
-        return trainer.model.eval().embed(batch["input_ids"], batch["attention_mask"]).numpy()
+        return (
+            trainer.model.eval()
+            .embed(batch["input_ids"], batch["attention_mask"])
+            .numpy()
+        )
 
 
 # --- what is saved ---------------------------------------------------------------------------------------------------
@@ -66,22 +102,46 @@ def embeddings_of(trainer):
 @pytest.mark.parametrize(
     ("family", "pooler", "save_adapter"),
     [
-        *(("bert", "cls", False), ("bert", "cls", True), ("albert", "cls", True), ("distilbert", "cls", True)),
-        *(("distilbert", "cls", False), ("roberta", "avg", True), ("llama", "lasttoken", True)),
+        *(
+            ("bert", "cls", False),
+            ("bert", "cls", True),
+            ("albert", "cls", True),
+            ("distilbert", "cls", True),
+        ),
+        *(
+            ("distilbert", "cls", False),
+            ("roberta", "avg", True),
+            ("llama", "lasttoken", True),
+        ),
     ],
 )
-def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, save_adapter, start, tmp_path):
-    trainer = trainer_of(start(family, pooler), tmp_path / "run", save_adapter=save_adapter)
+def test_the_saved_model_has_the_same_vectors_in_every_library(
+    family, pooler, save_adapter, start, tmp_path
+):
+    trainer = trainer_of(
+        start(family, pooler), tmp_path / "run", save_adapter=save_adapter
+    )
     before = {name: x.clone() for name, x in trainer.model.named_parameters()}
     trainer.train()
     trainer.save_model()
-    changed = {name for name, x in trainer.model.named_parameters() if not torch.equal(x, before[name])}
+    changed = {
+        name
+        for name, x in trainer.model.named_parameters()
+        if not torch.equal(x, before[name])
+    }
     head = ("sentence_head", f"{family}.pooler") if pooler == "cls" else ()
-    assert changed == {name for name in before if "lora_" in name or name.startswith(head)}
+    assert changed == {
+        name for name in before if "lora_" in name or name.startswith(head)
+    }
     expected = embeddings_of(trainer)
-    assert [(tmp_path / "run" / name).exists() for name in WEIGHTS] == [save_adapter, not save_adapter]
+    assert [(tmp_path / "run" / name).exists() for name in WEIGHTS] == [
+        save_adapter,
+        not save_adapter,
+    ]
     for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-6"):
-        np.testing.assert_allclose(vectors(SimCSE(folder, device="cpu")), expected, atol=2e-6)
+        np.testing.assert_allclose(
+            vectors(SimCSE(folder, device="cpu")), expected, atol=2e-6
+        )
         if not (save_adapter and OLD_TRANSFORMERS):
             theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
             np.testing.assert_allclose(theirs, expected, atol=2e-6)
@@ -93,11 +153,32 @@ def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, s
 
 def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(sentences(64)))
-    words = ["--model", start(), "--train_file", tmp_path / "texts.txt", "--output_dir", tmp_path / "run"]
+    words = [
+        "--model",
+        start(),
+        "--train_file",
+        tmp_path / "texts.txt",
+        "--output_dir",
+        tmp_path / "run",
+    ]
     words += ["--max_steps", 2, "--use_cpu"]
-    words += ["--lora", '{"r": 2, "target_modules": ["query", "value"], "lora_dropout": 0.1}', "--save_adapter"]
-    assert main(["train", "unsup", *map(str, words), "--per_device_train_batch_size", "16"]) == 0
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["arguments"]["lora"]["r"] == 2
+    words += [
+        "--lora",
+        '{"r": 2, "target_modules": ["query", "value"], "lora_dropout": 0.1}',
+        "--save_adapter",
+    ]
+    assert (
+        main(
+            ["train", "unsup", *map(str, words), "--per_device_train_batch_size", "16"]
+        )
+        == 0
+    )
+    assert (
+        json.loads((tmp_path / "run" / "results.json").read_text())["arguments"][
+            "lora"
+        ]["r"]
+        == 2
+    )
     config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
     assert set(config["target_modules"]) == {"query", "value"}
     words = ["--model", str(tmp_path / "run"), "--input", str(tmp_path / "texts.txt")]
@@ -111,23 +192,36 @@ def test_a_checkpoint_of_another_adapter_is_refused(start, tmp_path):
     trainer_of(start(), tmp_path / "run").train()
     for changes in ({"lora_r": 8}, {"lora_r": None}):
         with pytest.raises(ValueError, match="lora_r: 4 there"):
-            trainer_of(start(), tmp_path / "run", **changes).train(resume_from_checkpoint=True)
+            trainer_of(start(), tmp_path / "run", **changes).train(
+                resume_from_checkpoint=True
+            )
     with pytest.raises(ValueError, match="another adapter than this one's"):
-        trainer_of(start(), tmp_path / "run", lora_r=None, allow_changes=True).train(resume_from_checkpoint=True)
+        trainer_of(start(), tmp_path / "run", lora_r=None, allow_changes=True).train(
+            resume_from_checkpoint=True
+        )
 
 
 # --- models of peft's users ------------------------------------------------------------------------------------------
 
 
 def test_a_trainer_takes_a_model_that_peft_prepared(start, tmp_path):
-    config = LoraConfig(r=4, target_modules=["query", "dense"], modules_to_save=["pooler"])
+    config = LoraConfig(
+        r=4, target_modules=["query", "dense"], modules_to_save=["pooler"]
+    )
     given = get_peft_model(AutoModelForCL.from_pretrained(start()), config)
     trainer = trainer_of(given, tmp_path / "run", lora_r=None, max_steps=3)
     trainer.train()
     trainer.save_model()
     weights = load_file(tmp_path / "run" / "model.safetensors")
-    assert weights.keys() == load_file(tmp_path / "start-bert" / "model.safetensors").keys()
-    np.testing.assert_allclose(vectors(SimCSE(tmp_path / "run", device="cpu")), embeddings_of(trainer), atol=2e-6)
+    assert (
+        weights.keys()
+        == load_file(tmp_path / "start-bert" / "model.safetensors").keys()
+    )
+    np.testing.assert_allclose(
+        vectors(SimCSE(tmp_path / "run", device="cpu")),
+        embeddings_of(trainer),
+        atol=2e-6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,19 +232,29 @@ def test_a_trainer_takes_a_model_that_peft_prepared(start, tmp_path):
         (AutoModelForCausalLM, "llama", "lasttoken", "q_proj"),
     ],
 )
-def test_an_adapter_of_another_program_is_loaded_with_its_model(auto_class, family, pooler, layer, start, tmp_path):
+def test_an_adapter_of_another_program_is_loaded_with_its_model(
+    auto_class, family, pooler, layer, start, tmp_path
+):
     config = AutoConfig.from_pretrained(start(family, "avg"))
     del config.simcse
     stock = auto_class.from_config(config)
     stock.name_or_path = str(tmp_path / "stock")
     stock.save_pretrained(tmp_path / "stock")
     TOKENIZER.save_pretrained(tmp_path / "stock")
-    adapted = get_peft_model(stock, LoraConfig(r=4, target_modules=[layer], init_lora_weights=False))
+    adapted = get_peft_model(
+        stock, LoraConfig(r=4, target_modules=[layer], init_lora_weights=False)
+    )
     adapted.save_pretrained(tmp_path / "adapter")
     model = SimCSE(tmp_path / "adapter", pooler_type=pooler, device="cpu")
-    states = adapted.get_base_model().base_model.eval()(torch.tensor(model.tokenize(TEXTS[:1]))).last_hidden_state[0]
+    states = (
+        adapted.get_base_model()
+        .base_model.eval()(torch.tensor(model.tokenize(TEXTS[:1])))
+        .last_hidden_state[0]
+    )
     expected = states.mean(0) if pooler == "avg" else states[-1]
-    torch.testing.assert_close(model.encode(TEXTS[0], normalize_embeddings=False), expected, atol=2e-6, rtol=0)
+    torch.testing.assert_close(
+        model.encode(TEXTS[0], normalize_embeddings=False), expected, atol=2e-6, rtol=0
+    )
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -173,18 +277,29 @@ def test_what_cannot_work_is_refused(start, tmp_path, changes, words):
 def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):
     trainer_of(start(), tmp_path / "run", save_adapter=True).save_model()
     config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
-    AutoModelForCL.from_config(tiny_config(num_hidden_layers=1)).save_pretrained(tmp_path / "other")
+    AutoModelForCL.from_config(tiny_config(num_hidden_layers=1)).save_pretrained(
+        tmp_path / "other"
+    )
     config["base_model_name_or_path"] = str(tmp_path / "other")
     (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="the adapter does not fit its model"):
         AutoModelForCL.from_pretrained(tmp_path / "run")
 
 
-def test_training_starts_from_an_adapter_folder_but_saves_no_adapter_of_it(start, tmp_path):
+def test_training_starts_from_an_adapter_folder_but_saves_no_adapter_of_it(
+    start, tmp_path
+):
     trainer_of(start(), tmp_path / "run", save_adapter=True).save_model()
     again = trainer_of(tmp_path / "run", tmp_path / "again")
     again.train()
     again.save_model()
-    np.testing.assert_allclose(vectors(SimCSE(tmp_path / "again", device="cpu")), embeddings_of(again), atol=2e-6)
-    with pytest.raises(ValueError, match="is not a whole model that the adapter could be added to again"):
+    np.testing.assert_allclose(
+        vectors(SimCSE(tmp_path / "again", device="cpu")),
+        embeddings_of(again),
+        atol=2e-6,
+    )
+    with pytest.raises(
+        ValueError,
+        match="is not a whole model that the adapter could be added to again",
+    ):
         trainer_of(tmp_path / "run", tmp_path / "more", save_adapter=True)

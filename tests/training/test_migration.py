@@ -15,13 +15,24 @@ losses = st.sentence_transformer.losses
 _ANCHORS, _POSITIVES, _NEGATIVES = (sentences(12, seed) for seed in range(3))
 _PAIRS = {"anchor": _ANCHORS, "positive": _POSITIVES}
 _TRIPLETS = _PAIRS | {"negative": _NEGATIVES}
-_SCORED = {"sentence1": _ANCHORS, "sentence2": _POSITIVES, "score": [i / 12 for i in range(12)]}
+_SCORED = {
+    "sentence1": _ANCHORS,
+    "sentence2": _POSITIVES,
+    "score": [i / 12 for i in range(12)],
+}
 _DOT = {"scale": 1, "similarity_fct": st.util.dot_score}
-_STEPS = {"max_steps": 3, "per_device_train_batch_size": 12, "logging_steps": 1, "learning_rate": 1e-3}
+_STEPS = {
+    "max_steps": 3,
+    "per_device_train_batch_size": 12,
+    "logging_steps": 1,
+    "learning_rate": 1e-3,
+}
 
 
 def matryoshka(model):
-    return losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model), matryoshka_dims=[32, 16, 8])
+    return losses.MatryoshkaLoss(
+        model, losses.MultipleNegativesRankingLoss(model), matryoshka_dims=[32, 16, 8]
+    )
 
 
 def gist(model):
@@ -33,10 +44,25 @@ def gist(model):
 
 #: The loss there, the rows, and the settings of the model and of the run here.
 _LOSSES = {
-    "pairs": (lambda m: losses.MultipleNegativesRankingLoss(m, scale=10), _PAIRS, {"temperature": 0.1}, {}),
+    "pairs": (
+        lambda m: losses.MultipleNegativesRankingLoss(m, scale=10),
+        _PAIRS,
+        {"temperature": 0.1},
+        {},
+    ),
     "triplets": (losses.MultipleNegativesRankingLoss, _TRIPLETS, {}, {}),
-    "dot": (lambda m: losses.MultipleNegativesRankingLoss(m, **_DOT), _PAIRS, {"similarity": "dot"}, {}),
-    "cached": (losses.CachedMultipleNegativesRankingLoss, _TRIPLETS, {}, {"gradcache_chunk_size": 4}),
+    "dot": (
+        lambda m: losses.MultipleNegativesRankingLoss(m, **_DOT),
+        _PAIRS,
+        {"similarity": "dot"},
+        {},
+    ),
+    "cached": (
+        losses.CachedMultipleNegativesRankingLoss,
+        _TRIPLETS,
+        {},
+        {"gradcache_chunk_size": 4},
+    ),
     "symmetric": (
         losses.MultipleNegativesSymmetricRankingLoss,
         _TRIPLETS,
@@ -44,18 +70,27 @@ _LOSSES = {
         {},
     ),
     "cosent": (losses.CoSENTLoss, _SCORED, {"objective": "cosent"}, {}),
-    "matryoshka": (matryoshka, _PAIRS, {"objective_options": {"matryoshka_dims": [16, 8]}}, {}),
+    "matryoshka": (
+        matryoshka,
+        _PAIRS,
+        {"objective_options": {"matryoshka_dims": [16, 8]}},
+        {},
+    ),
     "guide": (gist, _PAIRS, {}, {"guide": ["guide"]}),
 }
 
 
 def logged(trainer):
     trainer.train()
-    return torch.tensor([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    return torch.tensor(
+        [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    )
 
 
 @pytest.mark.parametrize("name", _LOSSES)
-def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transformers(name, tmp_path, monkeypatch):
+def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transformers(
+    name, tmp_path, monkeypatch
+):
     loss, rows, settings, run = _LOSSES[name]
     monkeypatch.chdir(tmp_path)
     save_encoder("encoder", BertModel, tiny_config(initializer_range=0.2, dropout=0.0))
@@ -63,7 +98,9 @@ def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transfo
     model = st.SentenceTransformer("encoder", device="cpu")
     theirs = st.SentenceTransformerTrainer(
         model,
-        st.SentenceTransformerTrainingArguments("theirs", use_cpu=True, disable_tqdm=True, **_STEPS),
+        st.SentenceTransformerTrainingArguments(
+            "theirs", use_cpu=True, disable_tqdm=True, **_STEPS
+        ),
         train_dataset=Dataset.from_dict(rows),
         loss=loss(model),
     )

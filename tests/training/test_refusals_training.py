@@ -27,7 +27,9 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
-TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
+TRIPLETS = [
+    {"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}
+] * 16
 GROUPED = {"train_sampling_strategy": "group_by_length"}
 TOKEN_IDS = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
 STREAM = texts(24, 2).to_iterable_dataset()
@@ -39,22 +41,44 @@ NO_DOCUMENTS = {
     "a stream": texts(24).to_iterable_dataset(),
 }
 #: Arguments that the steps of GradCache have no place for.
-IN_CHUNKS = {"torch_empty_cache_steps": 2, "optim": "lomo", "neftune_noise_alpha": 5.0, "torch_compile": True}
+IN_CHUNKS = {
+    "torch_empty_cache_steps": 2,
+    "optim": "lomo",
+    "neftune_noise_alpha": 5.0,
+    "torch_compile": True,
+}
 APART = {"batch_sampler": "no_duplicates"}
-LABELLED = Dataset.from_dict({"text": sentences(32), "label": [i % 4 for i in range(32)]})
+LABELLED = Dataset.from_dict(
+    {"text": sentences(32), "label": [i % 4 for i in range(32)]}
+)
 #: Rows and arguments that choose the order of the rows themselves, and what the message names.
 NOT_APART = {
     "a stream": ({"data": STREAM}, "stream"),
     "drawn views": ({"view": "delete_words"}, "train_dataset"),
     "rows by length": (GROUPED, "train_sampling_strategy"),
-    "rows in order": ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy"),
+    "rows in order": (
+        {"train_sampling_strategy": "sequential"},
+        "train_sampling_strategy",
+    ),
     "neighbours": ({"batch_neighbors": 2, "guide": "folder"}, "batch_neighbors"),
-    "classes": ({"data": LABELLED, "model": model_of(objective="class_labels", pooler_type="avg")}, "class"),
+    "classes": (
+        {
+            "data": LABELLED,
+            "model": model_of(objective="class_labels", pooler_type="avg"),
+        },
+        "class",
+    ),
     "classes of a mixture": (
-        {"data": {"plain": texts(16), "own": LABELLED}, "datasets": {"own": {"objective": "class_labels"}}},
+        {
+            "data": {"plain": texts(16), "own": LABELLED},
+            "datasets": {"own": {"objective": "class_labels"}},
+        },
         "own class",
     ),
-    "few texts": ({"data": ["a cat", "a dog"] * 16}, "32 8 per_device_train_batch_size"),
+    "few texts": (
+        {"data": ["a cat", "a dog"] * 16},
+        "32 8 per_device_train_batch_size",
+    ),
 }
 SPANS = [sentences(8, seed) for seed in range(16)]
 
@@ -73,34 +97,63 @@ def made(*given, **options):
 
 
 def spans(**options):
-    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False)
-    return lambda make: make(SpanDataset(SPANS, make.args[1], 12), model, **options).train()
+    model = AutoModelForCL.from_config(
+        tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False
+    )
+    return lambda make: make(
+        SpanDataset(SPANS, make.args[1], 12), model, **options
+    ).train()
 
 
 def without_relations(objective):
     ids = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
-    return lambda make: make(ids, model_of(objective=objective, pooler_type="avg_no_cls")).train()
+    return lambda make: make(
+        ids, model_of(objective=objective, pooler_type="avg_no_cls")
+    ).train()
 
 
 #: name: (what is done with `make`, a function that makes a trainer; what the message names, all of it)
 REFUSALS = {
     # rows
-    "a DatasetDict": (made(DatasetDict(train=texts(8))), "train_dataset DatasetDict 'train'"),
-    "a stream of torch": (made(Stream()), "train_dataset IterableDataset datasets.IterableDataset"),
-    "a data set of torch": (made(TensorDataset(torch.ones(4))), "train_dataset TensorDataset datasets.Dataset"),
+    "a DatasetDict": (
+        made(DatasetDict(train=texts(8))),
+        "train_dataset DatasetDict 'train'",
+    ),
+    "a stream of torch": (
+        made(Stream()),
+        "train_dataset IterableDataset datasets.IterableDataset",
+    ),
+    "a data set of torch": (
+        made(TensorDataset(torch.ones(4))),
+        "train_dataset TensorDataset datasets.Dataset",
+    ),
     "a set": (made({"a cat", "a dog"}), "train_dataset set"),
     "an empty list": (made([]), "train_dataset no rows"),
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
-    "words that the model does not know": (started(["猫 坐 在 垫子 上"] * 16), "train_dataset 100% unknown"),
-    "words that a view does not know": (started(["猫 坐 在"] * 16, view="delete_words"), "train_dataset 100% unknown"),
+    "words that the model does not know": (
+        started(["猫 坐 在 垫子 上"] * 16),
+        "train_dataset 100% unknown",
+    ),
+    "words that a view does not know": (
+        started(["猫 坐 在"] * 16, view="delete_words"),
+        "train_dataset 100% unknown",
+    ),
     "two encoders for one text": (
-        lambda make: make(model=model_of(objective="is_bert", pooler_type="avg", encoders=2)),
+        lambda make: make(
+            model=model_of(objective="is_bert", pooler_type="avg", encoders=2)
+        ),
         "encoders",
     ),
     "no dropout": (started(model=model_of(dropout=0.0)), "dropout fixed_mask"),
     "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
-    "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 64 unset"),
-    "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),
+    "fewer rows than a batch": (
+        started(per_device_train_batch_size=64, dataloader_drop_last=True),
+        "32 64 unset",
+    ),
+    "too long for the encoder": (
+        started(max_seq_length=64),
+        "max_seq_length 64 bert 40",
+    ),
     "a view of pairs": (started(texts(32, 2), view="fixed_mask"), "fixed_mask"),
     **{
         f"neighbours in {name}": (
@@ -110,46 +163,92 @@ REFUSALS = {
         for name, data in NO_DOCUMENTS.items()
     },
     "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
-    **{f"no relations for {x}": (without_relations(x), "relations") for x in ("softmax", "supcon", "softmax+supcon")},
-    "lengths of rows drawn anew": (started(view="delete_words", **GROUPED), "ViewDataset"),
+    **{
+        f"no relations for {x}": (without_relations(x), "relations")
+        for x in ("softmax", "supcon", "softmax+supcon")
+    },
+    "lengths of rows drawn anew": (
+        started(view="delete_words", **GROUPED),
+        "ViewDataset",
+    ),
     "lengths of spans": (spans(**GROUPED), "SpanDataset"),
-    "lengths of token ids": (started(TOKEN_IDS, **GROUPED), "'length' train_dataset input_ids"),
-    "spans without the prompt of inference": (spans(prompts={"anchor": "a ", "positive": "a "}), "spans prompt"),
+    "lengths of token ids": (
+        started(TOKEN_IDS, **GROUPED),
+        "'length' train_dataset input_ids",
+    ),
+    "spans without the prompt of inference": (
+        spans(prompts={"anchor": "a ", "positive": "a "}),
+        "spans prompt",
+    ),
     "a stream without a number of steps": (made(STREAM, max_steps=-1), "max_steps"),
-    "a stream with workers": (made(STREAM, dataloader_num_workers=1), "dataloader_num_workers stream"),
+    "a stream with workers": (
+        made(STREAM, dataloader_num_workers=1),
+        "dataloader_num_workers stream",
+    ),
     "a stream by length": (made(STREAM, **GROUPED), "stream"),
     **{
-        f"no duplicates in {name}": (lambda make, own=own: make(**APART | own).train(), f"no_duplicates {words}")
+        f"no duplicates in {name}": (
+            lambda make, own=own: make(**APART | own).train(),
+            f"no_duplicates {words}",
+        )
         for name, (own, words) in NOT_APART.items()
     },
     # model and arguments
-    "a model of another class": (made(model=BertModel(tiny_config())), "BertModel AutoModelForCL.from_pretrained"),
+    "a model of another class": (
+        made(model=BertModel(tiny_config())),
+        "BertModel AutoModelForCL.from_pretrained",
+    ),
     "no model": (
-        lambda make: SimCSETrainer(None, make(max_steps=1).args, texts(8), processing_class=make.args[1]),
+        lambda make: SimCSETrainer(
+            None, make(max_steps=1).args, texts(8), processing_class=make.args[1]
+        ),
         "model model_init",
     ),
     "arguments of another class": (
-        lambda make: SimCSETrainer(model_of(), TrainingArguments("out", use_cpu=True), texts(8)),
+        lambda make: SimCSETrainer(
+            model_of(), TrainingArguments("out", use_cpu=True), texts(8)
+        ),
         "args TrainingArguments SimCSETrainingArguments",
     ),
     "a tokenizer with further ids": (
-        made(model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))),
+        made(
+            model=AutoModelForCL.from_config(
+                tiny_config(vocab_size=len(VOCABULARY) - 1)
+            )
+        ),
         "tokenizer resize_token_embeddings",
     ),
-    "no rows in a batch": (made(per_device_train_batch_size=0), "per_device_train_batch_size 0"),
+    "no rows in a batch": (
+        made(per_device_train_batch_size=0),
+        "per_device_train_batch_size 0",
+    ),
     "a negative seed": (made(seed=-1), "seed -1"),
     "a rate without a view": (made(view_rate=0.5), "view_rate identity"),
     "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
     "no view": (made(view=""), "view identity fixed_mask"),
     "no masks": (made(mlm_probability=0.0), "mlm_probability"),
-    "an unknown order": (made(batch_sampler="no_copies"), "batch_sampler no_duplicates no_copies"),
+    "an unknown order": (
+        made(batch_sampler="no_copies"),
+        "batch_sampler no_duplicates no_copies",
+    ),
     "two tokens": (made(max_seq_length=2), "max_seq_length 3"),
     "fp16 on a CPU": (made(fp16=True), "fp16 CPU"),
     "label smoothing": (made(label_smoothing_factor=0.1), "label_smoothing_factor"),
-    **{f"{name} in chunks": (started(gradcache_chunk_size=4, **{name: IN_CHUNKS[name]}), name) for name in IN_CHUNKS},
+    **{
+        f"{name} in chunks": (
+            started(gradcache_chunk_size=4, **{name: IN_CHUNKS[name]}),
+            name,
+        )
+        for name in IN_CHUNKS
+    },
     # evaluation
     "a loss that nobody computes": (
-        made(dev_set=pairs(), metric_for_best_model="loss", lr_scheduler_type="reduce_lr_on_plateau", **EVALUATES),
+        made(
+            dev_set=pairs(),
+            metric_for_best_model="loss",
+            lr_scheduler_type="reduce_lr_on_plateau",
+            **EVALUATES,
+        ),
         "metric_for_best_model='loss' eval_dataset",
     ),
     "a metric that no dev set has": (
@@ -161,10 +260,22 @@ REFUSALS = {
         made(TRIPLETS, prompts=PROMPTS, max_seq_length={"anchor": 16, "positive": 4}),
         "positive 'a red '",
     ),
-    "a prompt of no column": (made(TRIPLETS, prompts={"query": "the "}), "anchor positive negative query"),
-    "a prompt without a column": (made(TRIPLETS, prompts=["the "]), "anchor positive negative"),
-    "a length of one column": (made(TRIPLETS, max_seq_length={"anchor": 16}), "max_seq_length positive"),
-    "a short column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 2}), "max_seq_length 3"),
+    "a prompt of no column": (
+        made(TRIPLETS, prompts={"query": "the "}),
+        "anchor positive negative query",
+    ),
+    "a prompt without a column": (
+        made(TRIPLETS, prompts=["the "]),
+        "anchor positive negative",
+    ),
+    "a length of one column": (
+        made(TRIPLETS, max_seq_length={"anchor": 16}),
+        "max_seq_length positive",
+    ),
+    "a short column": (
+        made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 2}),
+        "max_seq_length 3",
+    ),
     "a prompt of the positive of single sentences": (
         made(sentences(16), prompts={"anchor": "a ", "positive": "the "}),
         "train_dataset single prompts",
@@ -181,7 +292,10 @@ REFUSALS = {
         made(texts(24).to_iterable_dataset(), prompts={"positive": "the "}),
         "train_dataset single prompts",
     ),
-    "a long column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 400}), "max_seq_length 400"),
+    "a long column": (
+        made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 400}),
+        "max_seq_length 400",
+    ),
 }
 
 
@@ -192,7 +306,9 @@ def test_what_cannot_be_trained_is_refused_by_its_name(name, tmp_path, tokenizer
         do(partial(make, tmp_path, tokenizer))
 
 
-def test_fewer_rows_than_one_batch_over_all_processes_are_refused(tmp_path, tokenizer, monkeypatch):
+def test_fewer_rows_than_one_batch_over_all_processes_are_refused(
+    tmp_path, tokenizer, monkeypatch
+):
     trainer = make(tmp_path, tokenizer, texts(15))
     monkeypatch.setattr(SimCSETrainingArguments, "world_size", 2)
     with pytest.raises(ValueError, match="15 rows.*16 over 2 processes"):
@@ -202,19 +318,33 @@ def test_fewer_rows_than_one_batch_over_all_processes_are_refused(tmp_path, toke
 #: (what a run with a teacher has in place of its own settings, what the message names)
 TEACHERS = [
     ({"settings": {}}, "'simcse' teacher"),
-    ({"guide": None, "settings": {}, "teacher": None}, "guide positive"),  # the guide has the folder
+    (
+        {"guide": None, "settings": {}, "teacher": None},
+        "guide positive",
+    ),  # the guide has the folder
     ({"data": STREAM}, "stream"),
     ({"view": "crop"}, "view crop"),
     ({"data": TOKEN_IDS}, "train_dataset input_ids"),
     ({"teacher": None, "batch_neighbors": 2}, "batch_neighbors teacher guide"),
-    ({"batch_neighbors": 2, "train_sampling_strategy": "sequential"}, "train_sampling_strategy"),
+    (
+        {"batch_neighbors": 2, "train_sampling_strategy": "sequential"},
+        "train_sampling_strategy",
+    ),
 ]
 
 
-@pytest.mark.parametrize("changes, words", TEACHERS, ids=[words for _, words in TEACHERS])
-def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(changes, words, tmp_path, tokenizer):
+@pytest.mark.parametrize(
+    "changes, words", TEACHERS, ids=[words for _, words in TEACHERS]
+)
+def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(
+    changes, words, tmp_path, tokenizer
+):
     folder = vectors_of(tmp_path / "sentences", texts(24))
-    options = {"data": texts(24), "settings": {"objective": "distill"}, "teacher": folder} | changes
+    options = {
+        "data": texts(24),
+        "settings": {"objective": "distill"},
+        "teacher": folder,
+    } | changes
     if "guide" in options:
         options["guide"] = folder
     model = model_of(pooler_type="avg", **options.pop("settings"))
@@ -227,7 +357,9 @@ def test_masked_lm_with_sharded_weights_is_refused(tmp_path, tokenizer, monkeypa
     trainer.is_fsdp_enabled = True
     for version in (1, 2):
         plugin = SimpleNamespace(fsdp_version=version)
-        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
+        monkeypatch.setattr(
+            trainer.accelerator.state, "fsdp_plugin", plugin, raising=False
+        )
         if version == 1:
             trainer._check_sharding()
     with pytest.raises(ValueError, match="do_mlm.*FSDP2"):
@@ -255,23 +387,57 @@ def start(tmp_path, monkeypatch, save_checkpoint):
 
 #: (the command, its words and its recipe, what the message names)
 COMMANDS = [
-    ("sup", "--train_file pairs.csv --objective angle --columns a b", "", "--columns score"),
+    (
+        "sup",
+        "--train_file pairs.csv --objective angle --columns a b",
+        "",
+        "--columns score",
+    ),
     ("sup", "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
-    ("sup", "--train_file nli.csv --objective supcon --columns a b", "", "--columns NLI"),
-    ("sup", "--train_file nli.csv --objective supcon --max_train_samples 0", "", "--max_train_samples 0"),
-    ("sup", "--train_file texts.txt", "datasets: {a: {train_file: texts.txt}}", "datasets --train_file"),
+    (
+        "sup",
+        "--train_file nli.csv --objective supcon --columns a b",
+        "",
+        "--columns NLI",
+    ),
+    (
+        "sup",
+        "--train_file nli.csv --objective supcon --max_train_samples 0",
+        "",
+        "--max_train_samples 0",
+    ),
+    (
+        "sup",
+        "--train_file texts.txt",
+        "datasets: {a: {train_file: texts.txt}}",
+        "datasets --train_file",
+    ),
     ("sup", "", "datasets: {a: {share: 1}}", "'a'"),
     ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
     ("sup", "", "datasets: [a, b]", "datasets"),
-    ("unsup", "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
+    (
+        "unsup",
+        "--dataset_name org/texts --view next_sentence",
+        "",
+        "documents org/texts --train_file",
+    ),
     ("unsup", "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
-    ("unsup", "--train_file texts.txt --streaming --max_steps 3 --view next_sentence", "", "--streaming --view"),
+    (
+        "unsup",
+        "--train_file texts.txt --streaming --max_steps 3 --view next_sentence",
+        "",
+        "--streaming --view",
+    ),
 ]
 
 
 @pytest.mark.parametrize("method, words, recipe, named", COMMANDS)
-def test_options_that_do_not_fit_the_texts_are_refused(start, method, words, recipe, named):
-    Path("run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n")
+def test_options_that_do_not_fit_the_texts_are_refused(
+    start, method, words, recipe, named
+):
+    Path("run.yaml").write_text(
+        f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n"
+    )
     with refuses(named):
         train_command(method, ["run.yaml", *words.split()])
 
@@ -285,9 +451,13 @@ def test_options_that_do_not_fit_the_texts_are_refused(start, method, words, rec
         ("softmax", {}),  # whose classifier could learn
     ],
 )
-def test_a_model_whose_weights_are_all_frozen_is_refused(objective, changes, tmp_path, tokenizer):
+def test_a_model_whose_weights_are_all_frozen_is_refused(
+    objective, changes, tmp_path, tokenizer
+):
     model = model_of(objective=objective, pooler_type="avg").requires_grad_(False)
-    trainer = make(tmp_path, tokenizer, rows_for(objective, tokenizer), model, **changes)
+    trainer = make(
+        tmp_path, tokenizer, rows_for(objective, tokenizer), model, **changes
+    )
     with refuses("all weights frozen requires_grad"):
         trainer.train()
     assert not trainer.state.log_history  # not even the start was evaluated

@@ -19,7 +19,11 @@ from simcse_hf.training.recipe import Recipe
 from simcse_hf.training.script_arguments import dropout_settings
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
-OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and not x.stem.startswith("pretrain")]
+OF_OTHERS = [
+    x
+    for x in sorted(RECIPES.glob("*.yaml"))
+    if x not in OF_SIMCSE and not x.stem.startswith("pretrain")
+]
 
 
 @pytest.fixture
@@ -37,7 +41,9 @@ def parse(tmp_path, monkeypatch):
             words = ["run.yaml", *words]
         recipe = Recipe.read("unsup", [*words, "--use_cpu", "--output_dir", "out"])
         if not Path(recipe.given.get("model_name_or_path", "none")).is_dir():
-            recipe = recipe.but(model_name_or_path=str(sample_files()[1]), model_revision="main")
+            recipe = recipe.but(
+                model_name_or_path=str(sample_files()[1]), model_revision="main"
+            )
         return recipe.decide()
 
     return parse
@@ -46,7 +52,13 @@ def parse(tmp_path, monkeypatch):
 def settings_of(arguments):
     """The settings that a plain encoder gets from the arguments."""
     names = SETTING_NAMES | set(LOSS_OPTIONS)
-    return resolve_settings(**{name: value for name, value in arguments.model.settings().items() if name in names})
+    return resolve_settings(
+        **{
+            name: value
+            for name, value in arguments.model.settings().items()
+            if name in names
+        }
+    )
 
 
 def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
@@ -59,7 +71,11 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
     )
     settings = settings_of(arguments)
     assert (settings.pooler_type, settings.mlp_only_train) == ("cls", True)
-    assert (settings.do_mlm, settings.mlm_weight, settings.objective) == (True, 0.2, "simcse")
+    assert (settings.do_mlm, settings.mlm_weight, settings.objective) == (
+        True,
+        0.2,
+        "simcse",
+    )
     assert settings.objective_options["temperature"] == 0.07
     assert settings.objective_options["hard_negative_weight"] == 0.5
     assert arguments.data.train_file == "data/wiki1m.txt"
@@ -79,13 +95,22 @@ RECIPE = (
 
 
 @pytest.mark.parametrize(
-    "words, recipe", [([*WORDS, "--prompts", "anchor=query: ", "positive=passage: "], None), ("", RECIPE)]
+    "words, recipe",
+    [
+        ([*WORDS, "--prompts", "anchor=query: ", "positive=passage: "], None),
+        ("", RECIPE),
+    ],
 )
-def test_options_prompts_and_lengths_can_be_set_on_the_command_line_or_in_yaml(parse, words, recipe):
+def test_options_prompts_and_lengths_can_be_set_on_the_command_line_or_in_yaml(
+    parse, words, recipe
+):
     arguments = parse(words, recipe=recipe)
     settings, training = arguments.model.settings(), arguments.training
     assert settings["objective"] == "vicreg" and settings["matryoshka_dims"] == [64, 32]
-    assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
+    assert settings["objective_options"] == {
+        "projector_dim": 64,
+        "covariance_weight": 0.5,
+    }
     assert arguments.model.unpadded is False
     assert (training.view, training.view_rate) == ("eda", 0.2)
     assert training.max_seq_length == {"anchor": 32, "positive": 256}
@@ -93,19 +118,28 @@ def test_options_prompts_and_lengths_can_be_set_on_the_command_line_or_in_yaml(p
 
 
 def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
-    assert parse("", recipe="matryoshka_dims: []\n").model.settings()["matryoshka_dims"] == []
+    assert (
+        parse("", recipe="matryoshka_dims: []\n").model.settings()["matryoshka_dims"]
+        == []
+    )
 
 
 def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
     for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
         assert parse([name, "--bf16", "false"]).training.learning_rate == 5e-5
-    (tmp_path / "sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")  # a file of the user goes first
+    (tmp_path / "sup-simcse-roberta-base.yaml").write_text(
+        "learning_rate: 1\n"
+    )  # a file of the user goes first
     assert parse("sup-simcse-roberta-base.yaml").training.learning_rate == 1
-    with pytest.raises(ValueError, match="(?s)something-else.* tsdae-bert-base-uncased"):
+    with pytest.raises(
+        ValueError, match="(?s)something-else.* tsdae-bert-base-uncased"
+    ):
         parse("something-else")
 
 
-def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, monkeypatch):
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(
+    parse, monkeypatch
+):
     recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
     monkeypatch.setitem(DEFAULTS, "unsup", {"learning_rate": 1.0, "max_seq_length": 64})
     arguments = parse("--temp 0.2", recipe=recipe)
@@ -169,17 +203,32 @@ WRITTEN = [
     ("do_mlm", "No", False),
     ("max_seq_length", "{anchor: 16, positive: 32}", {"anchor": 16, "positive": 32}),
     ("matryoshka_dims", "[64, 32]", [64, 32]),
-    ("objective_options", "{temperature: 5e-2, symmetric: yes, scale: 1.5e3}",
-     {"temperature": 0.05, "symmetric": True, "scale": 1500.0}),
+    (
+        "objective_options",
+        "{temperature: 5e-2, symmetric: yes, scale: 1.5e3}",
+        {"temperature": 0.05, "symmetric": True, "scale": 1500.0},
+    ),
     ("objective_options", "{generator: '007'}", {"generator": "007"}),
-    ("datasets", "{no: {train_file: 007, columns: [on, b], share: 2, max_seq_length: 16}, 12: {objective: off}}",
-     {"no": {"train_file": "007", "columns": ["on", "b"], "share": 2, "max_seq_length": 16},
-      "12": {"objective": "off"}}),
-]  # fmt: skip
+    (
+        "datasets",
+        "{no: {train_file: 007, columns: [on, b], share: 2, max_seq_length: 16}, 12: {objective: off}}",
+        {
+            "no": {
+                "train_file": "007",
+                "columns": ["on", "b"],
+                "share": 2,
+                "max_seq_length": 16,
+            },
+            "12": {"objective": "off"},
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "written", "expected"), WRITTEN)
-def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written, expected):
+def test_a_text_in_a_recipe_is_the_word_that_was_written(
+    tmp_path, name, written, expected
+):
     (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
     value = Recipe.read("unsup", str(tmp_path / "run.yaml")).given[name]
     assert value == expected and type(value) is type(expected)
@@ -190,7 +239,10 @@ def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
         "datasets:\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}\n"
     )
     tables = Recipe.read("unsup", str(tmp_path / "run.yaml")).given["datasets"]
-    assert tables == {"a": {"train_file": "007", "share": 1}, "b": {"train_file": "on", "share": 1}}
+    assert tables == {
+        "a": {"train_file": "007", "share": 1},
+        "b": {"train_file": "on", "share": 1},
+    }
 
 
 def test_the_own_files_of_the_sample_may_be_named():
@@ -200,15 +252,21 @@ def test_the_own_files_of_the_sample_may_be_named():
     assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).is_sample
 
 
-@pytest.mark.parametrize("content, message", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
-def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, content, message, capsys):
+@pytest.mark.parametrize(
+    "content, message", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")]
+)
+def test_a_recipe_that_cannot_be_read_is_an_input_error(
+    tmp_path, content, message, capsys
+):
     if content is not None:
         (tmp_path / "run.yaml").write_bytes(content)
     assert main(["train", "unsup", str(tmp_path / "run.yaml")]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_checkpoint, caplog):
+def test_a_papers_length_is_limited_to_what_the_encoder_can_take(
+    parse, save_checkpoint, caplog
+):
     """The paper of TSDAE has 512 tokens. The tiny encoder has 40 positions, the one of the sample fewer than 512."""
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
     words = f"--objective tsdae --model_name_or_path {start}"
@@ -235,8 +293,13 @@ def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
 
 def test_every_method_of_the_papers_has_a_recipe():
     methods = {yaml.safe_load(path.read_text())["objective"] for path in OF_OTHERS}
-    assert methods | {"simcse", "class_labels"} == {"softmax:0.7+supcon:0.3", "simcse+distill"} | {
-        name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.") and cls.papers
+    assert methods | {"simcse", "class_labels"} == {
+        "softmax:0.7+supcon:0.3",
+        "simcse+distill",
+    } | {
+        name
+        for name, cls in OBJECTIVES.items()
+        if cls.__module__.startswith("simcse_hf.") and cls.papers
     }
 
 
@@ -250,12 +313,22 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, pars
     objective = build_objective(values["objective"], 8, options)
     papers = {} if path.stem.startswith("sup-promptbert") else type(objective).defaults
     defaults = {name: value for name, value in papers.items() if name in values}
-    if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
-        defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
+    if path.stem.startswith(
+        "sbert"
+    ):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
+        defaults |= {
+            "pooler_type": "avg",
+            "train_sampling_strategy": "random",
+            "per_device_train_batch_size": 16,
+        }
         assert settings.objective_options["layers"] == 1
     assert defaults == {name: values[name] for name in defaults}
     assert values["bf16"] and values["save_only_model"]
-    assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
+    assert (
+        values["dev_file"]
+        and values["load_best_model_at_end"]
+        and values["save_steps"] == values["eval_steps"]
+    )
 
 
 def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
@@ -264,11 +337,20 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
         arguments = parse([recipe, "--bf16", "false"])
         training = arguments.training
         unsupervised = recipe.stem.startswith("unsup")
-        assert arguments.model.mlp_only_train == unsupervised and training.max_seq_length == 32
+        assert (
+            arguments.model.mlp_only_train == unsupervised
+            and training.max_seq_length == 32
+        )
         assert settings_of(arguments).objective_options["temperature"] == 0.05
         assert training.num_train_epochs == (1 if unsupervised else 3)
-        assert yaml.safe_load(recipe.read_text())["bf16"] is True and training.eval_steps == 250
-        table[recipe.stem] = (training.per_device_train_batch_size, training.learning_rate)
+        assert (
+            yaml.safe_load(recipe.read_text())["bf16"] is True
+            and training.eval_steps == 250
+        )
+        table[recipe.stem] = (
+            training.per_device_train_batch_size,
+            training.learning_rate,
+        )
     assert table == {
         "unsup-simcse-bert-base-uncased": (64, 3e-5),
         "unsup-simcse-bert-large-uncased": (64, 1e-5),
@@ -284,7 +366,14 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
 def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse):
     words = ["sup-simcse-bert-base-uncased", "--bf16", "false"]
     data = parse(words).data
-    assert data.dataset_name == "sentence-transformers/nli-for-simcse:triplet" and data.train_file is None
+    assert (
+        data.dataset_name == "sentence-transformers/nli-for-simcse:triplet"
+        and data.train_file is None
+    )
     assert data.dev_file == "sentence-transformers/stsb:validation"
     data = parse([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"]).data
-    assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")
+    assert (data.dataset_name, data.train_file, data.dev_file) == (
+        None,
+        "nli.csv",
+        "dev.csv",
+    )

@@ -51,7 +51,9 @@ def train(tmp_path, words):
     """`train(more, output="out")` trains with these arguments and further ones, and returns the output directory."""
 
     def train(more="", output="out"):
-        train_command("unsup", [*words, "--output_dir", str(tmp_path / output), *more.split()])
+        train_command(
+            "unsup", [*words, "--output_dir", str(tmp_path / output), *more.split()]
+        )
         return tmp_path / output
 
     return train
@@ -63,8 +65,13 @@ def _results(folder):
 
 def _log(folder):
     """The log of a run without the figures that depend on the clock."""
-    history = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
-    return [{k: v for k, v in x.items() if "runtime" not in k and "per_second" not in k} for x in history]
+    history = json.loads((Path(folder) / "trainer_state.json").read_text())[
+        "log_history"
+    ]
+    return [
+        {k: v for k, v in x.items() if "runtime" not in k and "per_second" not in k}
+        for x in history
+    ]
 
 
 def _same_weights(one, two, name="model.safetensors"):
@@ -80,8 +87,20 @@ def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(train, objectiv
     assert _same_weights(both, alone) and _log(both) == _log(alone)
     assert not _same_weights(both, both.with_name("seed-42"))
     # These hold times, or that the one seed was given.
-    left_out = ("model", "command", "train_seconds", "initial", "best", "final", "saved", "decided_by")
-    a, b = ({k: v for k, v in _results(x).items() if k not in left_out} for x in (both, alone))
+    left_out = (
+        "model",
+        "command",
+        "train_seconds",
+        "initial",
+        "best",
+        "final",
+        "saved",
+        "decided_by",
+    )
+    a, b = (
+        {k: v for k, v in _results(x).items() if k not in left_out}
+        for x in (both, alone)
+    )
     assert a == b
 
 
@@ -92,42 +111,60 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tra
     results = _results(out)
     summary = results["seeds"]
     best = max(figures, key=figures.get)
-    assert (summary["published"], summary["chosen_by"], results["seed"]) == (best, "stsb_spearman", best)
+    assert (summary["published"], summary["chosen_by"], results["seed"]) == (
+        best,
+        "stsb_spearman",
+        best,
+    )
     assert [run["seed"] for run in summary["runs"]] == [42, 43, 44]
     mean, sd = fmean(figures.values()), stdev(figures.values())
     assert summary["mean"]["saved"]["stsb_spearman"] == pytest.approx(mean)
     assert summary["sd"]["saved"]["stsb_spearman"] == pytest.approx(sd)
     assert _same_weights(out, out / f"seed-{best}")
     change = results["change"]
-    assert change["seeds"] == 3 and change["difference"] == pytest.approx(mean - runs[42]["start"]["stsb_spearman"])
+    assert change["seeds"] == 3 and change["difference"] == pytest.approx(
+        mean - runs[42]["start"]["stsb_spearman"]
+    )
     assert change["low"] <= change["high"] and runs[42]["change"]["seeds"] == 1
     assert not list(out.glob("checkpoint-*"))
     assert SimCSE(out, device="cpu").encode("the cat").shape == (32,)
     _, info = AutoModel.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert f"{mean:6.2f} ± {sd:.2f}" in str(Results.read(out))
-    assert not [path for path in files_to_push(out) if "seed" in path], "only the published model is pushed"
+    assert not [path for path in files_to_push(out) if "seed" in path], (
+        "only the published model is pushed"
+    )
 
 
-def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(tmp_path, train, monkeypatch):
+def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(
+    tmp_path, train, monkeypatch
+):
     trained = []
-    monkeypatch.setattr(recipe_module, "release", lambda args: trained.append(args.seed))  # called after each training
+    monkeypatch.setattr(
+        recipe_module, "release", lambda args: trained.append(args.seed)
+    )  # called after each training
     out = train("--max_steps 2 --seeds 2")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     train("--max_steps 2 --seeds 2")
     assert trained == [42, 43]
-    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")
+    }
     train("--max_steps 2 --seeds 3 --resume_from_checkpoint true")
     assert trained == [42, 43, 44] and len(_results(out)["seeds"]["runs"]) == 3
     shutil.copytree(out / "seed-43", tmp_path / "before")
     (out / "seed-43/results.json").unlink()
     (out / "seed-43/checkpoint-2/model.safetensors").unlink()
     train("--max_steps 2 --seeds 3")
-    assert trained[3:] == [43], "without a whole checkpoint, the run of a seed starts again"
+    assert trained[3:] == [43], (
+        "without a whole checkpoint, the run of a seed starts again"
+    )
     assert _same_weights(out / "seed-43", tmp_path / "before")
 
 
-def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, train, monkeypatch):
+def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(
+    tmp_path, train, monkeypatch
+):
     """SIGTERM arrives in the middle of the second run, and the same command is given again."""
     whole, out = train("--seeds 42 43", "whole"), tmp_path / "out"
     step = SimCSETrainer.training_step
@@ -141,11 +178,15 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, tr
         patch.setattr(SimCSETrainer, "training_step", interrupted)
         train("--seeds 42 43")
     assert ended.value.code == 143
-    assert not (out / "results.json").exists() and (out / "seed-43/checkpoint-3").is_dir()
+    assert (
+        not (out / "results.json").exists() and (out / "seed-43/checkpoint-3").is_dir()
+    )
     train("--seeds 42 43")
     for folder in ("seed-42", "seed-43", "."):
         assert _same_weights(whole / folder, out / folder)
-    first, second = ([x for x in _log(path / "seed-43") if "loss" in x] for path in (whole, out))
+    first, second = (
+        [x for x in _log(path / "seed-43") if "loss" in x] for path in (whole, out)
+    )
     assert first == second
 
 
@@ -154,7 +195,11 @@ def test_without_a_dev_set_the_first_seed_is_published(train, words):
     del words[at : at + 2]
     results = Results.read(train("--max_steps 1 --seeds 7 8"))
     summary = results.seeds
-    assert (summary["published"], summary["chosen_by"], summary["mean"]) == (7, None, {})
+    assert (summary["published"], summary["chosen_by"], summary["mean"]) == (
+        7,
+        None,
+        {},
+    )
     assert "nothing says which seed is best" in str(results)
 
 
@@ -162,13 +207,24 @@ def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_th
     def run(saved, best):
         start = Start(0, {"m": 1.0}, "m")
         initial, saved, best = (Scored(1, {"m": value}) for value in (1.0, saved, best))
-        return Results(DevHistory("dev.csv", "m", start, initial, best, saved, saved), model="out", run={})
+        return Results(
+            DevHistory("dev.csv", "m", start, initial, best, saved, saved),
+            model="out",
+            run={},
+        )
 
     assert summarise({1: run(3.0, 9.0), 2: run(4.0, 5.0)})["published"] == 2
 
 
 @pytest.mark.parametrize(
-    "given, expected", [(3, [42, 43, 44]), ([3], [42, 43, 44]), ([1], [42]), ([7, 3], [7, 3]), ([0, 1], [0, 1])]
+    "given, expected",
+    [
+        (3, [42, 43, 44]),
+        ([3], [42, 43, 44]),
+        ([1], [42]),
+        ([7, 3], [7, 3]),
+        ([0, 1], [0, 1]),
+    ],
 )
 def test_seeds_are_a_number_of_runs_or_a_list(given, expected):
     assert seed_list(given, first=42) == expected
@@ -181,8 +237,14 @@ def test_seeds_are_a_number_of_runs_or_a_list(given, expected):
         ("--seeds 0", "needs a number of runs above 0"),
         ("--seeds 42 42", "each seed must be at least 0 and occur once"),
         ("--seeds 3 --seed 7", "seed is 7 and seeds [3]: give one of the two"),
-        ("--seeds 2 --resume_from_checkpoint checkpoint-2", "names the checkpoint of one run"),
-        ("--seeds 2 --resume_from_checkpoint true", "holds no runs of --seeds to resume"),
+        (
+            "--seeds 2 --resume_from_checkpoint checkpoint-2",
+            "names the checkpoint of one run",
+        ),
+        (
+            "--seeds 2 --resume_from_checkpoint true",
+            "holds no runs of --seeds to resume",
+        ),
     ],
 )
 def test_contradictions_are_refused(tmp_path, train, more, message):
@@ -191,21 +253,37 @@ def test_contradictions_are_refused(tmp_path, train, more, message):
     assert not entries(tmp_path / "out")
 
 
-@pytest.mark.parametrize("changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"])
-def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words, changed):
-    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"{x},0\n" for x in sentences(9, 5)))
-    words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path}/labels.csv"]
+@pytest.mark.parametrize(
+    "changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"]
+)
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(
+    tmp_path, words, changed
+):
+    (tmp_path / "labels.csv").write_text(
+        "text,label\n" + "".join(f"{x},0\n" for x in sentences(9, 5))
+    )
+    words = [
+        *words,
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--dev_task",
+        f"classification={tmp_path}/labels.csv",
+    ]
 
     def prepare():
         recipe = Recipe.read("unsup", words)
         decided = recipe.decide()
         chosen = vars(decided.model) | vars(decided.data)
-        return prepare_seeds([42], decided.training, chosen, inputs_of(recipe.given), False)
+        return prepare_seeds(
+            [42], decided.training, chosen, inputs_of(recipe.given), False
+        )
 
     assert prepare() == prepare() == {42: "new"}
     file = tmp_path / changed
     content = file.read_bytes()
-    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])  # of the same size
+    file.write_bytes(
+        content[:-2] + bytes([content[-2] ^ 1]) + content[-1:]
+    )  # of the same size
     with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
         prepare()
 
@@ -213,7 +291,9 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words,
 @pytest.mark.slow
 def test_an_output_directory_with_another_run_or_other_settings_is_refused(train):
     out = train("--max_steps 1 --seeds 2")
-    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"):
+    with pytest.raises(
+        ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"
+    ):
         train("--max_steps 1 --seeds 2 --learning_rate 0.5")
     with pytest.raises(ValueError, match="holds an earlier run"):
         train("--max_steps 1")
@@ -228,7 +308,9 @@ def test_an_output_directory_with_another_run_or_other_settings_is_refused(train
 def test_a_tracker_begins_a_run_of_its_own_for_each_seed(monkeypatch):
     """The tracker of the Trainer logs into the run that is open in its library, if there is one."""
     ended = []
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True)))
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True))
+    )
     for trackers, process in ((["wandb"], 0), ([], 0), (["wandb"], 1)):
         release(SimpleNamespace(report_to=trackers, process_index=process))
     assert ended == [True]
@@ -255,13 +337,18 @@ def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, word
         launch(train_in_process, words)
         results = _results(tmp_path / "out")
         assert results["processes"] == 2 and len(results["seeds"]["runs"]) == 2
-        assert _same_weights(tmp_path / "out", tmp_path / f"out/seed-{results['seeds']['published']}")
+        assert _same_weights(
+            tmp_path / "out", tmp_path / f"out/seed-{results['seeds']['published']}"
+        )
         shutil.rmtree(tmp_path / "out/seed-43")
 
 
 def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(train):
     out = train()
-    with pytest.raises(ValueError, match="checkpoint-4 is a part of the earlier run .*: choose another --output_dir"):
+    with pytest.raises(
+        ValueError,
+        match="checkpoint-4 is a part of the earlier run .*: choose another --output_dir",
+    ):
         train(f"--overwrite_output_dir --model_name_or_path {out / 'checkpoint-4'}")
     with pytest.raises(ValueError, match="nothing"):
         train("--overwrite_output_dir --columns nothing")

@@ -3,7 +3,15 @@
 import pytest
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, logged, make, sentences, texts, train_and_resume, train_command
+from trainer_helpers import (
+    SAVES,
+    logged,
+    make,
+    sentences,
+    texts,
+    train_and_resume,
+    train_command,
+)
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
@@ -15,7 +23,12 @@ def write_texts(path, rows=27, columns=1):
 
 
 def trainer_of(tmp_path, tokenizer, data, **changes):
-    options = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2, "logging_steps": 1} | changes
+    options = {
+        "per_device_train_batch_size": 4,
+        "max_steps": 12,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+    } | changes
     return make(tmp_path, tokenizer, data, **options)
 
 
@@ -28,17 +41,26 @@ def trainer_of(tmp_path, tokenizer, data, **changes):
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
     ),
 )
-def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, columns, name, changes):
+def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
+    tmp_path, tokenizer, columns, name, changes
+):
     path = write_texts(tmp_path / name, columns=columns)
     options = SAVES | {"save_steps": 5} | changes
-    runs = train_and_resume(lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5)
+    runs = train_and_resume(
+        lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5
+    )
     for figure in ("loss", "learning_rate", "grad_norm"):
         assert logged(runs[0], figure) == logged(runs[1], figure)
     assert len(logged(runs[0], "loss")) == runs[0].state.max_steps
 
 
 def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
-    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(write_texts(tmp_path / "a.csv")), max_steps=3)
+    trainer = trainer_of(
+        tmp_path,
+        tokenizer,
+        load_text_stream(write_texts(tmp_path / "a.csv")),
+        max_steps=3,
+    )
     trainer.train()
     place = trainer.train_dataset._state
     trainer.train()
@@ -46,15 +68,29 @@ def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
 
 
 def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
-    rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)]
-    trainer = trainer_of(tmp_path, tokenizer, IterableDataset.from_generator(lambda: iter(rows)), max_steps=2)
+    rows = [
+        {"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)
+    ]
+    trainer = trainer_of(
+        tmp_path,
+        tokenizer,
+        IterableDataset.from_generator(lambda: iter(rows)),
+        max_steps=2,
+    )
     trainer.train()
     described = trainer.describe_run()
-    assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
+    assert (
+        described["train_rows"] is None
+        and described["rows"] == "pairs"
+        and described["num_sentences"] == 2
+    )
 
 
 def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     path = write_texts(tmp_path / "texts.csv.gz")
     model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
-    train_command("unsup", f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split())
+    train_command(
+        "unsup",
+        f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split(),
+    )

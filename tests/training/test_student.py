@@ -21,24 +21,49 @@ def teacher(save_checkpoint):
     """A teacher of 16 dimensions that pools and cuts in a way of its own."""
     torch.manual_seed(7)
     config = tiny_config(initializer_range=0.2)
-    dense = {"in_features": config.hidden_size, "out_features": 16, "activation_function": "torch.nn.Tanh"}
-    model = AutoModelForCL.from_config(config, pooler_type="avg", dense_layers=[dense], max_length=12)
+    dense = {
+        "in_features": config.hidden_size,
+        "out_features": 16,
+        "activation_function": "torch.nn.Tanh",
+    }
+    model = AutoModelForCL.from_config(
+        config, pooler_type="avg", dense_layers=[dense], max_length=12
+    )
     return str(save_checkpoint(model, "teacher"))
 
 
-def trainer_of(tmp_path, tokenizer, teacher, output="student", model=None, rows=ROWS, **options):
+def trainer_of(
+    tmp_path, tokenizer, teacher, output="student", model=None, rows=ROWS, **options
+):
     """A run of 3 steps with the vectors of a teacher."""
-    settings = {"pooler_type": "avg_top2", "objective": "distill", "objective_options": VECTORS}
-    for name in ("pooler_type", "objective", "objective_options", "mlp_only_train", "matryoshka_dims"):
+    settings = {
+        "pooler_type": "avg_top2",
+        "objective": "distill",
+        "objective_options": VECTORS,
+    }
+    for name in (
+        "pooler_type",
+        "objective",
+        "objective_options",
+        "mlp_only_train",
+        "matryoshka_dims",
+    ):
         if name in options:
             settings[name] = options.pop(name)
     arguments = SimCSETrainingArguments(
         str(tmp_path / output),
-        **{"max_steps": 3, "per_device_train_batch_size": 8, "teacher": teacher, "use_cpu": True}
+        **{
+            "max_steps": 3,
+            "per_device_train_batch_size": 8,
+            "teacher": teacher,
+            "use_cpu": True,
+        }
         | {"report_to": "none", "learning_rate": 1e-3, "save_strategy": "no"}
         | options,
     )
-    return SimCSETrainer(model or model_of(**settings), arguments, rows, processing_class=tokenizer)
+    return SimCSETrainer(
+        model or model_of(**settings), arguments, rows, processing_class=tokenizer
+    )
 
 
 def train(*arguments, **options):
@@ -53,26 +78,42 @@ def train(*arguments, **options):
 def index_of_teacher(tmp_path, teacher):
     """An index that the teacher built."""
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(tmp_path / "corpus.txt", tmp_path / "index", model=teacher, show_progress_bar=False)
+    index(
+        tmp_path / "corpus.txt",
+        tmp_path / "index",
+        model=teacher,
+        show_progress_bar=False,
+    )
     return str(tmp_path / "index")
 
 
-def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_saved_model(tmp_path, tokenizer, teacher):
+def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_saved_model(
+    tmp_path, tokenizer, teacher
+):
     folder = train(tmp_path, tokenizer, teacher)
     student = SimCSE(folder)
     assert student.dim == SimCSE(teacher).dim == 16
     modules = json.loads((tmp_path / "student" / "modules.json").read_text())
-    assert [row["type"].rpartition(".")[2] for row in modules[-2:]] == ["Dense", "Normalize"]
+    assert [row["type"].rpartition(".")[2] for row in modules[-2:]] == [
+        "Dense",
+        "Normalize",
+    ]
 
 
-def test_plain_sentence_transformers_gives_the_same_vectors(tmp_path, tokenizer, teacher):
+def test_plain_sentence_transformers_gives_the_same_vectors(
+    tmp_path, tokenizer, teacher
+):
     library = pytest.importorskip("sentence_transformers")
     folder = train(tmp_path, tokenizer, teacher)
     theirs = library.SentenceTransformer(folder, device="cpu").encode(sentences(5, 3))
-    np.testing.assert_allclose(SimCSE(folder).encode(sentences(5, 3), convert_to_numpy=True), theirs, atol=1e-6)
+    np.testing.assert_allclose(
+        SimCSE(folder).encode(sentences(5, 3), convert_to_numpy=True), theirs, atol=1e-6
+    )
 
 
-def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(tmp_path, tokenizer, teacher):
+def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(
+    tmp_path, tokenizer, teacher
+):
     model = model_of(pooler_type="avg", objective="distill", objective_options=VECTORS)
     batch = tokenizer(sentences(6), padding=True, return_tensors="pt")
     before = model.eval().embed(batch["input_ids"], batch["attention_mask"])
@@ -91,8 +132,12 @@ def test_the_student_searches_the_index_of_its_teacher_and_ranks_by_the_cosine(
     query, corpus = sentences(1, 90)[0], sentences(20, 50)
     [found] = search([query], index_of_teacher, model=folder, top_k=20)
     cosines = SimCSE(teacher).encode(corpus) @ SimCSE(folder).encode(query)
-    assert [match.row for match in found.results] == cosines.argsort(descending=True).tolist()
-    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
+    assert [match.row for match in found.results] == cosines.argsort(
+        descending=True
+    ).tolist()
+    assert [match.score for match in found.results] == pytest.approx(
+        cosines.sort(descending=True)[0].tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,11 +152,15 @@ def test_a_student_that_did_not_learn_the_vectors_keeps_its_size_and_is_refused(
 ):
     folder = train(tmp_path, tokenizer, teacher, **options)
     assert SimCSE(folder).dim == tiny_config().hidden_size
-    with pytest.raises(ValueError, match="was built with model .*; this is another model: "):
+    with pytest.raises(
+        ValueError, match="was built with model .*; this is another model: "
+    ):
         search(["a"], index_of_teacher, model=folder)
 
 
-def test_a_student_of_another_teacher_is_refused(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_a_student_of_another_teacher_is_refused(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     other = SimCSE(teacher)
     with torch.no_grad():
         other.model.dense_layers[0].linear.weight.mul_(1.5)
@@ -131,8 +180,12 @@ def changed_by_hand(folder):
 
 def trained_on(folder):
     """Train without the teacher, as a second stage does."""
-    arguments = SimCSETrainingArguments(folder, max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
-    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(folder, objective="simcse"), arguments, ROWS)
+    arguments = SimCSETrainingArguments(
+        folder, max_steps=1, use_cpu=True, report_to="none", save_strategy="no"
+    )
+    trainer = SimCSETrainer(
+        AutoModelForCL.from_pretrained(folder, objective="simcse"), arguments, ROWS
+    )
     trainer.train()
     trainer.save_model()
 
@@ -148,7 +201,9 @@ def whitened(folder):
 
 
 @pytest.mark.parametrize("change", [changed_by_hand, trained_on, whitened])
-def test_a_student_that_has_changed_since_is_refused(tmp_path, tokenizer, teacher, index_of_teacher, change):
+def test_a_student_that_has_changed_since_is_refused(
+    tmp_path, tokenizer, teacher, index_of_teacher, change
+):
     folder = train(tmp_path, tokenizer, teacher)
     list(search(["a"], index_of_teacher, model=folder))
     change(folder)
@@ -156,34 +211,61 @@ def test_a_student_that_has_changed_since_is_refused(tmp_path, tokenizer, teache
         list(search(["a"], index_of_teacher, model=folder))
 
 
-def test_a_student_is_refused_with_another_pooler(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_a_student_is_refused_with_another_pooler(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(ValueError, match="this is another model: "):
         search(["a"], index_of_teacher, model=folder, pooler_type="max")
 
 
-def test_an_index_with_another_length_of_the_teacher_is_refused(tmp_path, tokenizer, teacher):
+def test_an_index_with_another_length_of_the_teacher_is_refused(
+    tmp_path, tokenizer, teacher
+):
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(tmp_path / "corpus.txt", tmp_path / "short", model=teacher, max_length=6, show_progress_bar=False)
+    index(
+        tmp_path / "corpus.txt",
+        tmp_path / "short",
+        model=teacher,
+        max_length=6,
+        show_progress_bar=False,
+    )
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(ValueError, match="this is another model: other weights"):
         search(["a"], tmp_path / "short", model=folder)
 
 
-def test_a_student_adds_no_document_to_the_index_of_its_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_a_student_adds_no_document_to_the_index_of_its_teacher(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(ValueError, match="a student only searches the index of its teacher: encode documents with"):
-        index(tmp_path / "corpus.txt", index_of_teacher, add=True, model=folder, show_progress_bar=False)
+    with pytest.raises(
+        ValueError,
+        match="a student only searches the index of its teacher: encode documents with",
+    ):
+        index(
+            tmp_path / "corpus.txt",
+            index_of_teacher,
+            add=True,
+            model=folder,
+            show_progress_bar=False,
+        )
 
 
-def test_a_student_finds_no_neighbours_of_documents(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_a_student_finds_no_neighbours_of_documents(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(ValueError, match="a student only searches"):
         list(search([], index_of_teacher, model=folder, neighbors=[0]))
 
 
-def test_several_teachers_have_no_single_space(tmp_path, tokenizer, teacher, index_of_teacher, caplog):
-    folder = train(tmp_path, tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)])
+def test_several_teachers_have_no_single_space(
+    tmp_path, tokenizer, teacher, index_of_teacher, caplog
+):
+    folder = train(
+        tmp_path, tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)]
+    )
     assert "no index will be known to be in their space" in caplog.text
     assert SimCSE(folder).dim == 16 + 8
     with pytest.raises(ValueError, match="this is another model: "):
@@ -191,38 +273,75 @@ def test_several_teachers_have_no_single_space(tmp_path, tokenizer, teacher, ind
 
 
 def test_a_head_that_inference_leaves_out_is_refused(tmp_path, tokenizer, teacher):
-    with pytest.raises(ValueError, match="the head learns the vectors of the teacher, and inference would leave it"):
+    with pytest.raises(
+        ValueError,
+        match="the head learns the vectors of the teacher, and inference would leave it",
+    ):
         trainer_of(tmp_path, tokenizer, teacher, pooler_type="cls", mlp_only_train=True)
 
 
 @pytest.mark.parametrize("objective", ["simcse+distill", "distill:0.5+barlow_twins"])
-def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(tmp_path, tokenizer, teacher, index_of_teacher, objective):
+def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(
+    tmp_path, tokenizer, teacher, index_of_teacher, objective
+):
     options = {"distill.loss": "vectors"}
-    folder = train(tmp_path, tokenizer, teacher, objective=objective, objective_options=options)
+    folder = train(
+        tmp_path, tokenizer, teacher, objective=objective, objective_options=options
+    )
     assert SimCSE(folder).dim == 16
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     folder = train(tmp_path, tokenizer, teacher, matryoshka_dims=[8])
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(tmp_path / "corpus.txt", tmp_path / "8", model=teacher, truncate_dim=8, show_progress_bar=False)
+    index(
+        tmp_path / "corpus.txt",
+        tmp_path / "8",
+        model=teacher,
+        truncate_dim=8,
+        show_progress_bar=False,
+    )
     query, corpus = sentences(1, 90)[0], sentences(20, 50)
     [found] = search([query], tmp_path / "8", model=folder, top_k=20)
-    cosines = SimCSE(teacher).encode(corpus, truncate_dim=8) @ SimCSE(folder).encode(query, truncate_dim=8)
-    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
+    cosines = SimCSE(teacher).encode(corpus, truncate_dim=8) @ SimCSE(folder).encode(
+        query, truncate_dim=8
+    )
+    assert [match.score for match in found.results] == pytest.approx(
+        cosines.sort(descending=True)[0].tolist()
+    )
 
 
-def test_a_lora_student_searches_the_index_too(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_a_lora_student_searches_the_index_too(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     pytest.importorskip("peft")
     folder = train(tmp_path, tokenizer, teacher, lora_r=2)
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_a_resumed_student_has_the_same_bits_and_the_record(tmp_path, tokenizer, teacher, index_of_teacher):
-    whole = trainer_of(tmp_path, tokenizer, teacher, output="whole", save_strategy="steps", save_steps=2)
+def test_a_resumed_student_has_the_same_bits_and_the_record(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
+    whole = trainer_of(
+        tmp_path,
+        tokenizer,
+        teacher,
+        output="whole",
+        save_strategy="steps",
+        save_steps=2,
+    )
     whole.train()
-    resumed = trainer_of(tmp_path, tokenizer, teacher, output="resumed", save_strategy="steps", save_steps=2)
+    resumed = trainer_of(
+        tmp_path,
+        tokenizer,
+        teacher,
+        output="resumed",
+        save_strategy="steps",
+        save_steps=2,
+    )
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for name, x in whole.model.state_dict().items():
         assert torch.equal(x, resumed.model.state_dict()[name]), name
@@ -230,21 +349,32 @@ def test_a_resumed_student_has_the_same_bits_and_the_record(tmp_path, tokenizer,
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_several_data_sets_share_the_space(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_several_data_sets_share_the_space(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
     rows = {"one": ROWS, "two": texts(16, seed=5)}
     folder = train(tmp_path, tokenizer, teacher, rows=rows)
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_vectors_of_the_teachers_size_get_no_further_layer(tmp_path, tokenizer, teacher):
+def test_vectors_of_the_teachers_size_get_no_further_layer(
+    tmp_path, tokenizer, teacher
+):
     folder = train(tmp_path, tokenizer, teacher)
     model = AutoModelForCL.from_pretrained(folder)
     again = train(tmp_path, tokenizer, teacher, output="again", model=model)
     assert len(SimCSE(again).settings.dense_layers) == 1
 
 
-def test_a_checkpoint_with_the_earlier_option_teacher_dim_is_read(tmp_path, tokenizer, teacher):
-    folder = train(tmp_path, tokenizer, teacher, objective_options={"loss": "vectors", "keep_projection": False})
+def test_a_checkpoint_with_the_earlier_option_teacher_dim_is_read(
+    tmp_path, tokenizer, teacher
+):
+    folder = train(
+        tmp_path,
+        tokenizer,
+        teacher,
+        objective_options={"loss": "vectors", "keep_projection": False},
+    )
     path = tmp_path / "student" / "config.json"
     config = json.loads(path.read_text())
     options = config["simcse"]["training"]["objective_options"]

@@ -6,14 +6,26 @@ import pytest
 import torch
 from conftest import NEEDS_PEFT
 from datasets import Dataset
-from trainer_helpers import KEEPS_BEST, SAVES, assert_close_weights, make, model_of, refuses, sentences, texts, weights
+from trainer_helpers import (
+    KEEPS_BEST,
+    SAVES,
+    assert_close_weights,
+    make,
+    model_of,
+    refuses,
+    sentences,
+    texts,
+    weights,
+)
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
 
 
-def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
+def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(
+    tmp_path, tokenizer
+):
     calls = []
 
     class Own(SimCSETrainer):
@@ -26,7 +38,12 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
     with refuses("Own.compute_loss gradcache_chunk_size"):
         make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
     with refuses("compute_loss_func gradcache_chunk_size"):
-        make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
+        make(
+            tmp_path,
+            tokenizer,
+            compute_loss_func=lambda *_, **__: 0,
+            gradcache_chunk_size=4,
+        ).train()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +51,9 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
     [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
     ids=str,
 )
-def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
+def test_an_optimizer_that_misses_what_is_trained_is_refused(
+    settings, options, tmp_path, tokenizer
+):
     model = model_of(pooler_type="avg", **settings)
     optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
     with refuses("optimizer_cls_and_kwargs"):
@@ -42,12 +61,23 @@ def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, 
 
 
 def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
-    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
-    trainer = make(tmp_path, tokenizer, model=model, optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}))
+    model = model_of(
+        pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8}
+    )
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        model=model,
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
+    )
     before = weights(trainer.model)
     trainer.train()
     after = trainer.model.state_dict()
-    still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
+    still = [
+        name
+        for name in before
+        if name.startswith("objective.") and torch.equal(before[name], after[name])
+    ]
     assert still == []
 
 
@@ -66,17 +96,24 @@ class Counting(TrainerCallback, ExportableState):
 
 def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenizer):
     def run(**options):
-        own = {"callbacks": [Counting(), EarlyStoppingCallback(3)], "eval_dataset": sentences(8)}
+        own = {
+            "callbacks": [Counting(), EarlyStoppingCallback(3)],
+            "eval_dataset": sentences(8),
+        }
         return make(tmp_path, tokenizer, **own, **KEEPS_BEST, **options)
 
     run(max_steps=2).train()
     again = run(max_steps=4, allow_changes=True)
     again.train(resume_from_checkpoint=True)
-    counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
+    counting = next(
+        x for x in again.callback_handler.callbacks if isinstance(x, Counting)
+    )
     assert counting.steps == 4
 
 
-def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
+def test_a_notebook_may_resume_with_a_model_made_anew(
+    tmp_path, tokenizer, save_checkpoint
+):
     """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
     start = save_checkpoint(model_of(pooler_type="avg"))
 
@@ -100,36 +137,74 @@ class OutOfMemory(SimCSETrainer):
         return super().training_step(model, inputs, *args)
 
 
-FINDS = {"trainer_class": OutOfMemory, "auto_find_batch_size": True, "per_device_train_batch_size": 6}
+FINDS = {
+    "trainer_class": OutOfMemory,
+    "auto_find_batch_size": True,
+    "per_device_train_batch_size": 6,
+}
 
 
-def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(tmp_path, tokenizer, caplog):
+def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(
+    tmp_path, tokenizer, caplog
+):
     options = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1}
-    found = make(tmp_path, tokenizer, model=model_of(pooler_type="avg"), **FINDS, **options)
+    found = make(
+        tmp_path, tokenizer, model=model_of(pooler_type="avg"), **FINDS, **options
+    )
     with caplog.at_level(logging.WARNING):
         found.train()
     assert "of the 6 rows asked for" in caplog.text
     assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 5
-    plain = make(tmp_path, tokenizer, model=model_of(pooler_type="avg"), per_device_train_batch_size=5, **options)
+    plain = make(
+        tmp_path,
+        tokenizer,
+        model=model_of(pooler_type="avg"),
+        per_device_train_batch_size=5,
+        **options,
+    )
     plain.train()
-    assert_close_weights(weights(plain.model), weights(found.model), atol=1e-6, rtol=1e-5)
+    assert_close_weights(
+        weights(plain.model), weights(found.model), atol=1e-6, rtol=1e-5
+    )
 
 
-def test_a_lowered_batch_holds_two_texts_of_each_class_and_is_taken_from_a_stream(tmp_path, tokenizer):
-    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+def test_a_lowered_batch_holds_two_texts_of_each_class_and_is_taken_from_a_stream(
+    tmp_path, tokenizer
+):
+    labelled = Dataset.from_dict(
+        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
+    )
     streamed = texts(24).to_iterable_dataset()
-    for rows, objective, size in ((labelled, "class_labels", 4), (streamed, "simcse", 5)):
+    for rows, objective, size in (
+        (labelled, "class_labels", 4),
+        (streamed, "simcse", 5),
+    ):
         model = model_of(pooler_type="avg", objective=objective)
         found = make(tmp_path, tokenizer, rows, model, **FINDS, max_steps=3)
         found.train()
         assert found.describe_run()["arguments"]["per_device_train_batch_size"] == size
 
 
-def test_a_lowered_batch_of_a_mixture_holds_two_texts_of_each_class(tmp_path, tokenizer):
-    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+def test_a_lowered_batch_of_a_mixture_holds_two_texts_of_each_class(
+    tmp_path, tokenizer
+):
+    labelled = Dataset.from_dict(
+        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
+    )
     data = {"pairs": texts(24, 2), "labels": labelled}
-    options = {"datasets": {"labels": {"objective": "class_labels"}}, "dataset_shares": "round_robin"}
-    found = make(tmp_path, tokenizer, data, model_of(pooler_type="avg"), **FINDS, **options, max_steps=4)
+    options = {
+        "datasets": {"labels": {"objective": "class_labels"}},
+        "dataset_shares": "round_robin",
+    }
+    found = make(
+        tmp_path,
+        tokenizer,
+        data,
+        model_of(pooler_type="avg"),
+        **FINDS,
+        **options,
+        max_steps=4,
+    )
     found.train()
     assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 4
 
@@ -140,16 +215,29 @@ class Smaller(OutOfMemory):
     holds = 3
 
 
-def test_a_lowered_batch_from_which_the_objective_cannot_learn_is_refused(tmp_path, tokenizer):
-    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+def test_a_lowered_batch_from_which_the_objective_cannot_learn_is_refused(
+    tmp_path, tokenizer
+):
+    labelled = Dataset.from_dict(
+        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
+    )
     model = model_of(pooler_type="avg", objective="class_labels")
-    found = make(tmp_path, tokenizer, labelled, model, **FINDS | {"trainer_class": Smaller}, max_steps=3)
+    found = make(
+        tmp_path,
+        tokenizer,
+        labelled,
+        model,
+        **FINDS | {"trainer_class": Smaller},
+        max_steps=3,
+    )
     advice = "a step of 4 rows .* set gradcache_chunk_size to 1, .*'class_labels' needs batches .* instead of 2"
     with pytest.raises(torch.OutOfMemoryError, match=advice):
         found.train()
 
 
-def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
+def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(
+    tmp_path, tokenizer
+):
     def rates(folder, resume=None, **options):
         used = []
 

@@ -26,7 +26,10 @@ NAME = "dropout as the view"
 def test_a_second_training_is_refused_with_the_process_that_holds_the_folder(tmp_path):
     trainer = make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no")
     message = rf"{tmp_path}: process {{}} on .* is writing there. Wait until it has ended, or name another folder"
-    with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=message.format(child)):
+    with (
+        held_elsewhere(tmp_path) as child,
+        pytest.raises(ValueError, match=message.format(child)),
+    ):
         trainer.train()
 
 
@@ -35,7 +38,10 @@ def test_a_command_that_would_overwrite_a_run_in_progress_leaves_its_files(tmp_p
     checkpoint.mkdir()
     words = f"--output_dir {tmp_path} --overwrite_output_dir --use_cpu --max_steps 1"
     for seeds in ("", "--seeds 2"):
-        with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=f"process {child} on"):
+        with (
+            held_elsewhere(tmp_path) as child,
+            pytest.raises(ValueError, match=f"process {child} on"),
+        ):
             train_command("unsup", f"{words} {seeds}".split())
     assert checkpoint.is_dir()
 
@@ -47,7 +53,9 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
         try:
             with hold(tmp_path):
                 if not os.fork():
-                    os.write(writer, b"held")  # here, because filelock lets go of the lock as the worker starts
+                    os.write(
+                        writer, b"held"
+                    )  # here, because filelock lets go of the lock as the worker starts
                     signal.alarm(20)
                 signal.pause()
         finally:
@@ -74,7 +82,9 @@ def earlier(tmp_path, tokenizer):
 
 
 FULL = OSError(28, "No space left on device")
-SERIALIZING = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+SERIALIZING = RuntimeError(
+    "Error while serializing: I/O error: No space left on device (os error 28)"
+)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +95,9 @@ SERIALIZING = RuntimeError("Error while serializing: I/O error: No space left on
         (BertConfig, "save_pretrained", FULL),
     ],
 )
-def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, owner, method, failure):
+def test_a_full_disk_leaves_the_earlier_model_as_it_was(
+    earlier, monkeypatch, owner, method, failure
+):
     before = files_of(earlier)
     trainer = make_trainer(NAME, earlier, max_steps=1, save_strategy="no")
     monkeypatch.setattr(owner, method, Mock(side_effect=failure))
@@ -96,7 +108,9 @@ def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, ow
 
 def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeypatch):
     """After each file that takes its place, in turn."""
-    trainer = make_trainer(NAME, earlier.with_name("new"), max_steps=1, save_strategy="no")
+    trainer = make_trainer(
+        NAME, earlier.with_name("new"), max_steps=1, save_strategy="no"
+    )
     put, most = files.put_in_place, 0
 
     def put_some(temporary, path):
@@ -120,5 +134,8 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
     assert most >= 5
     assert not (folder / STAGING).exists()
     saved = SimCSE(folder, device="cpu").model.state_dict()
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in trainer.model.state_dict().items())
+    assert all(
+        torch.equal(tensor, saved[name])
+        for name, tensor in trainer.model.state_dict().items()
+    )
     assert not list(folder.glob("model-*")), "no weights of the earlier model"

@@ -30,11 +30,18 @@ def reference(model, ids, mask, seed, rate, special):
     selected = sorted(rng.sample(places, number))
     masked = [MASK if i in selected else token for i, token in enumerate(ids)]
     with torch.no_grad():
-        logits = model.double().eval()(torch.tensor([masked]), torch.tensor([mask])).logits[0]
+        logits = (
+            model.double()
+            .eval()(torch.tensor([masked]), torch.tensor([mask]))
+            .logits[0]
+        )
     model.float()
     replaced = list(ids)
     for i in selected:
-        weights = [0.0 if k in special or k == ids[i] else float(logits[i, k].exp()) for k in range(len(VOCABULARY))]
+        weights = [
+            0.0 if k in special or k == ids[i] else float(logits[i, k].exp())
+            for k in range(len(VOCABULARY))
+        ]
         left = rng.random() * sum(weights)
         for k, weight in enumerate(weights):
             if left < weight:
@@ -49,7 +56,9 @@ def test_samples_equal_those_of_a_slow_reference(rate, model, tokenizer):
     batch, seeds = random_batch(12, length=12), torch.arange(12) * 10**17
     replaced = MaskedLMView(model, tokenizer, rate)(**batch, view_seed=seeds)
     special = set(tokenizer.all_special_ids)
-    for ids, mask, seed, row in zip(*(x.tolist() for x in (*batch.values(), seeds, replaced)), strict=True):
+    for ids, mask, seed, row in zip(
+        *(x.tolist() for x in (*batch.values(), seeds, replaced)), strict=True
+    ):
         assert row == reference(model, ids, mask, seed, rate, special)
 
 
@@ -63,17 +72,24 @@ def test_a_row_does_not_depend_on_its_batch(model, tokenizer):
     assert torch.equal(shuffled, whole[order])
     for i in (0, 66):
         size = int(batch["attention_mask"][i].sum())
-        alone = view(*(x[i : i + 1, :size] for x in batch.values()), view_seed=seeds[i : i + 1])
+        alone = view(
+            *(x[i : i + 1, :size] for x in batch.values()), view_seed=seeds[i : i + 1]
+        )
         assert torch.equal(alone[0], whole[i, :size]) and (whole[i, size:] == PAD).all()
     assert not torch.equal(whole, view(**batch, view_seed=seeds + 1))
 
 
-def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
+def test_loads_a_directory_and_stays_in_evaluation_mode(
+    model, tokenizer, save_checkpoint
+):
     view = MaskedLMView(save_checkpoint(model), tokenizer)
     assert view.rate == 0.15 and not view.train().model.training
     assert not any(p.requires_grad for p in view.parameters())
     batch, seeds = random_batch(4), torch.arange(4)
-    assert torch.equal(view(**batch, view_seed=seeds), MaskedLMView(model, tokenizer)(**batch, view_seed=seeds))
+    assert torch.equal(
+        view(**batch, view_seed=seeds),
+        MaskedLMView(model, tokenizer)(**batch, view_seed=seeds),
+    )
 
 
 class Maskless:
@@ -83,14 +99,28 @@ class Maskless:
 @pytest.mark.parametrize(
     ("start", "change", "rate", "message"),
     [
-        ("nowhere", None, 15, "view_rate must be a number of 0 or more and below 1, got 15"),
+        (
+            "nowhere",
+            None,
+            15,
+            "view_rate must be a number of 0 or more and below 1, got 15",
+        ),
         ("nowhere", None, 0.1, "view mlm .*nowhere cannot be loaded"),
         ("nowhere", Maskless(), 0.1, "mask token; maskless has none"),
-        (AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20)), None, 0.1,
-         f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary"),
-        (BertModel(tiny_config()), None, 0.1, "view mlm .*headless has no trained masked-LM head"),
+        (
+            AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20)),
+            None,
+            0.1,
+            f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary",
+        ),
+        (
+            BertModel(tiny_config()),
+            None,
+            0.1,
+            "view mlm .*headless has no trained masked-LM head",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_model_or_a_tokenizer_that_cannot_replace_words_is_refused(
     start, change, rate, message, tokenizer, save_checkpoint
 ):

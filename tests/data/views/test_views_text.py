@@ -78,7 +78,10 @@ def test_deletion_may_take_any_word(rate):
 @pytest.mark.parametrize("length", [3, 5, 9, 14])
 def test_a_short_text_loses_the_rate_on_average(name, length):
     short = " ".join(WORDS[:length])
-    lost = [length - len(view.split()) for view in samples(make_view(name, 0.1), short, 4000)]
+    lost = [
+        length - len(view.split())
+        for view in samples(make_view(name, 0.1), short, 4000)
+    ]
     assert statistics.mean(lost) == pytest.approx(0.1 * length, abs=0.04)
     assert max(lost) - min(lost) == 1, "a fraction of a word is drawn"
 
@@ -253,7 +256,9 @@ SIZES = pytest.mark.parametrize("size, most", [(1, 1), (3, 2), (20, 6), (50, 16)
 
 
 @SIZES
-def test_repeat_words_repeats_up_to_the_number_of_tokens_of_the_paper(size, most, with_repeated_words):
+def test_repeat_words_repeats_up_to_the_number_of_tokens_of_the_paper(
+    size, most, with_repeated_words
+):
     repeated = {len(view) - size for view in with_repeated_words(size)}
     assert repeated == set(range(most + 1))
 
@@ -303,7 +308,10 @@ def test_the_rate_of_crop_with_mlm_is_not_that_of_the_crop():
 
 UNSPACED = {
     "Chinese": ("我爱北京天安门。", ["我", "爱", "北", "京", "天", "安", "门。"]),
-    "Japanese": ("東京へ行きました、ね", ["東", "京", "へ", "行", "き", "ま", "し", "た、", "ね"]),
+    "Japanese": (
+        "東京へ行きました、ね",
+        ["東", "京", "へ", "行", "き", "ま", "し", "た、", "ね"],
+    ),
     "Thai": ("เด็กกินข้าว", ["เด็", "ก", "กิ", "น", "ข้", "า", "ว"]),
     "mixed": ("I love 北京, no?", ["I", " love", " 北", "京,", " no?"]),
 }

@@ -38,7 +38,12 @@ def write_wordnet(folder):
         lines = LICENCE
         for lemma, offsets in sorted(index.items()):
             lines += f"{lemma} {TYPES[pos]} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
-        files = {f"data.{pos}": data, f"index.{pos}": lines, f"{pos}.exc": "", "cntlist.rev": ""}
+        files = {
+            f"data.{pos}": data,
+            f"index.{pos}": lines,
+            f"{pos}.exc": "",
+            "cntlist.rev": "",
+        }
         files |= {"index.sense": "", "lexnames": "00\tnoun.Tops\t1\n"}
         for name, content in files.items():
             (folder / name).write_text(content)
@@ -53,14 +58,22 @@ def wordnet(tmp_path, monkeypatch):
 def test_synonyms_are_the_words_of_all_synsets(wordnet):
     lookup, expected = WordNetSynonyms(), ("chase", "domestic dog", "trail")
     for _ in range(2):
-        assert lookup("dog") == expected and lookup("Dogs") == ("chase", "dog", *expected[1:])
+        assert lookup("dog") == expected and lookup("Dogs") == (
+            "chase",
+            "dog",
+            *expected[1:],
+        )
         assert lookup("big") == ("large",) and lookup("unheard") == ()
 
 
 def test_the_views_synonyms_and_eda_use_wordnet(wordnet):
-    results = {make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)}
+    results = {
+        make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)
+    }
     assert results == {"The chase.", "The domestic dog.", "The trail."}
-    assert all(make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50))
+    assert all(
+        make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50)
+    )
 
 
 def _look_up(lookup, queue):
@@ -73,7 +86,9 @@ def test_forked_processes_do_not_share_file_positions(wordnet):
     lookup("dog")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    processes = [context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)]
+    processes = [
+        context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)
+    ]
     for process in processes:
         process.start()
     results = [queue.get(timeout=60) for _ in processes]

@@ -14,17 +14,24 @@ NOTHING = frozenset()
 
 @pytest.fixture
 def texts():
-    return [f"the {size} cat {number}" for size in ("big", "small") for number in range(50)]
+    return [
+        f"the {size} cat {number}" for size in ("big", "small") for number in range(50)
+    ]
 
 
 def test_texts_are_distinct_up_to_case_and_white_space(tmp_path, texts):
-    path = write(tmp_path / "texts.txt", [*texts, *(text.upper() for text in texts), *(f"  {t}" for t in texts)])
+    path = write(
+        tmp_path / "texts.txt",
+        [*texts, *(text.upper() for text in texts), *(f"  {t}" for t in texts)],
+    )
     read, described = read_corpus(path, NOTHING)
     assert sorted(read) == sorted(texts)
     assert described == {"path": "texts.txt", "texts": 100, "rows": 300, "overlap": 0}
 
 
-def test_a_large_corpus_is_sampled_evenly_and_the_same_way_each_time(tmp_path, monkeypatch):
+def test_a_large_corpus_is_sampled_evenly_and_the_same_way_each_time(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(inputs_module, "MAX_TEXTS", 1000)
     path = write(tmp_path / "texts.txt", [f"text {number}" for number in range(4000)])
     read, _ = read_corpus(path, NOTHING)
@@ -32,7 +39,9 @@ def test_a_large_corpus_is_sampled_evenly_and_the_same_way_each_time(tmp_path, m
     assert 430 < sum(int(text.split()[1]) < 2000 for text in read) < 570
 
 
-def test_rows_after_the_limit_are_not_read_and_that_is_said(tmp_path, texts, monkeypatch, caplog):
+def test_rows_after_the_limit_are_not_read_and_that_is_said(
+    tmp_path, texts, monkeypatch, caplog
+):
     monkeypatch.setattr(inputs_module, "MAX_ROWS", 80)
     path = tmp_path / "texts.csv"
     # The second half is not even valid csv, which reading it would show.
@@ -48,19 +57,34 @@ def test_texts_that_a_task_scores_are_left_out_and_counted(tmp_path, texts, capl
     path = write(tmp_path / "texts.txt", [text.upper() for text in texts])
     read, described = read_corpus(path, scored)
     assert len(read) == 68 and described["overlap"] == 32
-    assert "32 of 100 rows hold a text that a task scores. They are left out." in caplog.text
+    assert (
+        "32 of 100 rows hold a text that a task scores. They are left out."
+        in caplog.text
+    )
 
 
 SCORED = [{"sentence1": "a", "sentence2": "b", "score": 4.5}]
 LABELS = {
-    "triplets.csv": ("anchor,positive,negative|a,b,c|d,e,F", "simcse", [{"sent0": "a", "sent1": "b", "sent2": "c"}]),
+    "triplets.csv": (
+        "anchor,positive,negative|a,b,c|d,e,F",
+        "simcse",
+        [{"sent0": "a", "sent1": "b", "sent2": "c"}],
+    ),
     "pairs.csv": ("sent0,sent1|a,b|f,e", "simcse", [{"sent0": "a", "sent1": "b"}]),
     "scored.csv": ("sentence1,sentence2,score|a,b,4.5|f,c,1", "cosent", SCORED),
-    "sts-train.csv": ("main\tnews\t2012\t1\t4.5\ta\tb|main\tnews\t2012\t2\t1\tf\tc", "cosent", SCORED),
+    "sts-train.csv": (
+        "main\tnews\t2012\t1\t4.5\ta\tb|main\tnews\t2012\t2\t1\tf\tc",
+        "cosent",
+        SCORED,
+    ),
     "classes.csv": (
         "text,intent|a,x|b,x|c,y|f,y",
         "class_labels",
-        [{"text": "a", "label": 0}, {"text": "b", "label": 0}, {"text": "c", "label": 1}],
+        [
+            {"text": "a", "label": 0},
+            {"text": "b", "label": 0},
+            {"text": "c", "label": 1},
+        ],
     ),
     "several.jsonl": (
         '{"text": "a", "label": ["x", "y"]}|{"text": "b", "label": ["x"]}|{"text": "f", "label": ["y"]}',
@@ -74,7 +98,12 @@ LABELS = {
 def test_labels_of_every_kind_are_read_without_the_texts_of_a_task(tmp_path, name):
     lines, objective, rows = LABELS[name]
     path = tmp_path / "labels.jsonl"
-    assert prepare_labels(str(write(tmp_path / name, lines.split("|"))), frozenset("f"), path) == objective
+    assert (
+        prepare_labels(
+            str(write(tmp_path / name, lines.split("|"))), frozenset("f"), path
+        )
+        == objective
+    )
     assert [json.loads(line) for line in path.read_text().splitlines()] == rows
 
 
@@ -82,7 +111,10 @@ REFUSED = {
     "few.txt": ("one line", "few.txt 1 distinct"),
     "same.txt": ("|".join(["the same line"] * 1000), "same.txt 1 distinct"),
     "pairs.csv": ("sent0,sent1|f,b", "pairs.csv tasks"),  # a task scores every row
-    "nli.csv": ("sentence1,sentence2,label|a man,a person,0|a man,a tired man,1|a man,no man,2", "nli.csv build-nli"),
+    "nli.csv": (
+        "sentence1,sentence2,label|a man,a person,0|a man,a tired man,1|a man,no man,2",
+        "nli.csv build-nli",
+    ),
     "texts.txt": ("a|b", "texts.txt label"),
 }
 
