@@ -31,7 +31,7 @@ STARTS = {
 VIEWS = ("identity", "next_sentence")
 #: Articles of the task, and of the training texts, which follow them in the file; and spans of an article in the task.
 TESTED, TRAINED, SPANS = 120, 600, 4
-STEPS, BATCH, LENGTH = 40, 16, 64
+STEPS, BATCH, LENGTH = 100, 16, 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

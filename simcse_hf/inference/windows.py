@@ -16,6 +16,13 @@ _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’�
 _WORD_END = re.compile(r"\S(?=\s)")
 
 
+def split_sentences(text: str) -> list[str]:
+    """Split a text after each full stop, question or exclamation mark before white space, and at the ends of lines."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    parts = [text[first:last].strip() for first, last in pairwise([0, *ends, len(text)])]
+    return [part for part in parts if part]
+
+
 def split_long(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],

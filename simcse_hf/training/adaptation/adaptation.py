@@ -28,7 +28,7 @@ from ...publishing.card import write_card
 from ...publishing.card_measured import ADAPTATION
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
-from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
+from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, read_tasks, write_rows
 from .verdict import Adaptation, choose, compare, describe, draw
 
 logger = logging.get_logger(__name__)
@@ -114,8 +114,9 @@ def adapt(
         label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
-        arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
-            `pretrained` also pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
+        arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, for documents
+            spans, and with `pretrained` also pretrained-labels, mlm-labels, tsdae-labels, simcse-labels, spans-labels.
+            The default is all.
         steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
         batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
         seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
@@ -261,7 +262,7 @@ class _Adaptation:
         name = asked.model
         pooler = asked.pooler_type
         try:
-            model = AutoModelForCL.from_pretrained(name)
+            model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         except OSError as error:
             raise ValueError(f"--model {name}: no model could be loaded: {error}") from error
         own = model.settings.inference_pooler
@@ -291,7 +292,13 @@ class _Adaptation:
         self.rows = [{"text": text} for text in texts]
         text = self.work / "text.jsonl"
         write_rows(self.rows, text)
-        arms = make_arms(name, self.present.pooler_type, pooler, asked.pretrained, text, labels, asked.steps)
+        pairs = neighbouring_spans(asked.corpus, scored, asked.column)
+        spans = None
+        if len(pairs) >= MIN_TEXTS:
+            spans = self.work / "spans.jsonl"
+            write_rows(pairs, spans)
+        own = self.present.pooler_type
+        arms = make_arms(name, own, pooler, asked.pretrained, text, spans, labels, asked.steps)
         self.arms = {arm.name: arm for arm in arms}
         lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
         longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
@@ -370,7 +377,7 @@ class _Adaptation:
         left_out = {}
         for name in self.asked.arms:
             if name not in (UNTRAINED, *possible):
-                left_out[name] = "it needs --labels, or --labels and --pretrained"
+                left_out[name] = "it needs --labels, --labels and --pretrained, or documents of several sentences"
         kept = [START]
         if UNTRAINED in wanted:
             kept = [arm.name for arm in self.arms.values() if not arm.stages]

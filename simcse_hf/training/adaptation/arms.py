@@ -16,17 +16,28 @@ from ..run_results import Results
 
 START, LABELS, CONTROL = "present", "labels", "pretrained-labels"
 MASKED_LM = "mlm"
+SPANS = "spans"
 #: Learning rates from a pre-trained encoder, which are those of the papers for BERT-base or near them, ...
-RATES = {MASKED_LM: 5e-5, "tsdae": 3e-5, "simcse": 3e-5, LABELS: 5e-5}
+RATES = {MASKED_LM: 5e-5, "tsdae": 3e-5, "simcse": 3e-5, SPANS: 3e-5, LABELS: 5e-5}
 #: ... and from a finished sentence encoder, which loses more by large steps than it gains.
-PRESENT_RATES = {"simcse": 1e-5, LABELS: 2e-5}
+PRESENT_RATES = {"simcse": 1e-5, SPANS: 1e-5, LABELS: 2e-5}
 #: Share of its steps that an arm spends on the text of the domain before it turns to the labels.
 TEXT_SHARE = 0.75
 #: Poolers that are tried beside the present model's own.
 POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
 UNTRAINED = "untrained"
 #: What `--arms` names; those that train are in the order in which they get a part of the budget.
-ARM_NAMES = (UNTRAINED, LABELS, CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels", "simcse")
+ARM_NAMES = (
+    UNTRAINED,
+    LABELS,
+    CONTROL,
+    "mlm-labels",
+    "tsdae-labels",
+    "simcse-labels",
+    "spans-labels",
+    "simcse",
+    SPANS,
+)
 #: Standard output belongs to the result of the adaptation.
 _BAR_ONLY = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none"}
 _HELD_OUT = 64  # texts whose masked-LM loss `train mlm` measures
@@ -37,7 +48,7 @@ class Stage:
     """One training run.
 
     Args:
-        method (`str`): `"mlm"`, `"tsdae"` or `"simcse"`, which read the text of the domain, or `"labels"`.
+        method (`str`): `"mlm"`, `"tsdae"`, `"simcse"` or `"spans"`, which read the text of the domain, or `"labels"`.
         file (`Path`): The training rows.
         objective (`str`): The objective; masked-LM has none of its own, and its name stands here.
         learning_rate (`float`): Learning rate.
@@ -78,6 +89,7 @@ def make_arms(
     pooler: str | None,
     pretrained: str | None,
     text: Path,
+    spans: Path | None,
     labels: Mapping[Path, str],
     steps: int,
 ) -> list[Arm]:
@@ -89,6 +101,7 @@ def make_arms(
         pooler (`str`, *optional*): The same, if that is not the one that it names.
         pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
         text (`Path`): File with the text of the domain.
+        spans (`Path`, *optional*): File with pairs of neighbouring spans of its documents.
         labels (`Mapping[Path, str]`): Files with labels, and the objective that learns from each.
         steps (`int`): Steps of an arm.
 
@@ -112,12 +125,18 @@ def make_arms(
         arms.append(Arm(LABELS, model, pooler, stages=from_labels(PRESENT_RATES, steps)))
     simcse = Stage("simcse", text, "simcse", PRESENT_RATES["simcse"], steps)
     arms.append(Arm("simcse", model, pooler, stages=[simcse], control=START))
+    if spans is not None:
+        pairs = Stage(SPANS, spans, "simcse", PRESENT_RATES[SPANS], steps)
+        arms.append(Arm(SPANS, model, pooler, stages=[pairs], control=START))
     if labels and pretrained is not None:
         arms.append(Arm(CONTROL, pretrained, "avg", stages=from_labels(RATES, steps)))
         first = round(TEXT_SHARE * steps)
-        for method in (MASKED_LM, "tsdae", "simcse"):
-            stages = [Stage(method, text, method, RATES[method], first), *from_labels(RATES, steps - first)]
-            arms.append(Arm(f"{method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
+        firsts = [Stage(method, text, method, RATES[method], first) for method in (MASKED_LM, "tsdae", "simcse")]
+        if spans is not None:
+            firsts.append(Stage(SPANS, spans, "simcse", RATES[SPANS], first))
+        for stage in firsts:
+            stages = [stage, *from_labels(RATES, steps - first)]
+            arms.append(Arm(f"{stage.method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
     return arms
 
 
@@ -180,5 +199,5 @@ def train_stage(
         if stage.method == MASKED_LM:
             return pretrain({**values, "held_out": _HELD_OUT})
         del values["extend_tokenizer"]
-        recipe = Recipe("sup" if stage.method == LABELS else "unsup", values)
+        recipe = Recipe("sup" if stage.method in (LABELS, SPANS) else "unsup", values)
         return recipe.but(objective=stage.objective, eval_strategy="no", pooler_type=pooler).train()

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ...data.read import is_labelled, load_class_rows, load_text_dataset
 from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks
+from ...inference.windows import split_sentences
 from ...ops.files import write_text
 from ...search.mining import fold_text
 
@@ -31,6 +32,8 @@ _SPLIT_SEED = 0
 #: Training reads far less of a text, and long documents would fill the memory.
 _MAX_CHARACTERS = 10_000
 _PAIR = ("sentence1", "sentence2", "score")
+#: Lines of a txt file that show whether empty lines stand between its documents.
+_FIRST_LINES = 10_000
 
 
 def read_tasks(
@@ -130,6 +133,56 @@ def read_corpus(
             f"{MIN_TEXTS}, better several thousand, with one text in each row."
         )
     return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
+
+
+def neighbouring_spans(
+    path: str | os.PathLike[str],
+    scored: frozenset[str],
+    column: str | None = None,
+) -> list[dict[str, str]]:
+    """Pair two neighbouring spans, of two sentences each, of every document that has four sentences.
+
+    The pairs are those of Gonzalez-Marquez, Berens and Kobak 2025 (arXiv:2508.03453). A document is the text of a row
+    or, in a txt file with empty lines, the lines between two of them.
+
+    Args:
+        path (`str | os.PathLike`): As in [`read_corpus`].
+        scored (`frozenset[str]`): Texts that the tasks score. Pairs that hold one are left out.
+        column (`str`, *optional*): As in [`read_corpus`].
+
+    Returns:
+        `list[dict[str, str]]`: One pair `sent0`, `sent1` of each document, the same in every call.
+    """
+    rng = random.Random(0)
+    pairs = []
+    for sentences in islice(_documents(path, column), MAX_TEXTS):
+        if len(sentences) < 4:
+            continue
+        place = rng.randrange(len(sentences) - 3)
+        drawn = sentences[place : place + 4]
+        first, second = " ".join(drawn[:2]), " ".join(drawn[2:])
+        whole = " ".join(sentences)
+        if scored.isdisjoint(fold_text(text) for text in (*drawn, first, second, whole)):
+            pairs.append({"sent0": first, "sent1": second})
+    return pairs
+
+
+def _documents(path: str | os.PathLike[str], column: str | None) -> Iterator[list[str]]:
+    """Yield the sentences of each document of a file."""
+    lines = [number for number, _ in islice(stream_texts(path, column), _FIRST_LINES)]
+    is_divided = ".txt" in Path(path).suffixes and lines[-1] > len(lines)
+    document: list[str] = []
+    last = 0
+    for number, text in islice(stream_texts(path, column), MAX_ROWS):
+        if not is_divided:
+            yield split_sentences(text[:_MAX_CHARACTERS])
+            continue
+        if number > last + 1:
+            yield document
+            document = []
+        document.append(text)
+        last = number
+    yield document
 
 
 def _warn_of_overlap(

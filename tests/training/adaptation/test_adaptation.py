@@ -424,7 +424,7 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(
         adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9
     )
     assert list(run(arms=())["left_out"]) == [
-        name for name in ARM_NAMES if name != "untrained"
+        name for name in ARM_NAMES if name not in ("untrained", "spans", "spans-labels")
     ]
     text_only = {"labels": (), "pretrained": None}
     assert list(
@@ -434,6 +434,39 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(
         **text_only, arms=("labels", "simcse"), output=settings["output"] + "3"
     )["left_out"]
     assert "--labels" in left_out["labels"], "an arm that was asked for is not dropped"
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A file of 70 documents of five sentences, with an empty line after each."""
+    lines = []
+    for number in range(70):
+        lines += [*sentences(5, seed=10 + number), ""]
+    return str(write(tmp_path / "documents.txt", lines))
+
+
+def test_documents_of_several_sentences_bring_arms_of_spans(
+    run, documents, monkeypatch
+):
+    monkeypatch.setattr(
+        adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9
+    )
+    left_out = run(corpus=documents, arms=())["left_out"]
+    assert {"spans", "spans-labels"} <= left_out.keys()
+
+
+def test_an_arm_of_spans_is_trained_and_judged(run, documents):
+    result = run(corpus=documents, arms=("spans",), steps=2, seeds=1)
+    assert [arm["name"] for arm in result["arms"] if arm["dev"] is not None] == [
+        START,
+        "spans",
+    ]
+    assert result["verdict"]
+
+
+def test_the_arm_of_spans_is_not_dropped_without_a_word_for_single_sentences(run):
+    left_out = run(arms=("untrained", "spans"))["left_out"]
+    assert "documents of several sentences" in left_out["spans"]
 
 
 def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler_a_whitening(

@@ -6,8 +6,15 @@ import pytest
 from evaluation_helpers import write
 from trainer_helpers import refuses
 
+from simcse_hf.inference.windows import split_sentences
+from simcse_hf.search.mining import fold_text
 from simcse_hf.training.adaptation import inputs as inputs_module
-from simcse_hf.training.adaptation.inputs import prepare_labels, read_corpus, read_tasks
+from simcse_hf.training.adaptation.inputs import (
+    neighbouring_spans,
+    prepare_labels,
+    read_corpus,
+    read_tasks,
+)
 
 NOTHING = frozenset()
 
@@ -127,3 +134,54 @@ def test_texts_and_labels_that_are_none_are_refused(tmp_path, name):
         if name in ("few.txt", "same.txt"):
             read_corpus(path, NOTHING)
         prepare_labels(str(path), frozenset("f"), tmp_path / "labels.jsonl")
+
+
+# --- pairs of neighbouring spans ---
+
+
+def neighbours(first, second, sentences):
+    """Whether two spans are four consecutive sentences of a document."""
+    places = [sentences.index(each) for each in (*first, *second)]
+    return places == list(range(places[0], places[0] + 4))
+
+
+DOCUMENT = [
+    "One is here.",
+    "Two is here.",
+    "Three is here.",
+    "Four is here.",
+    "Five is here.",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("lines.txt", [*DOCUMENT, "", "A short one.", "Of two sentences.", ""]),
+        ("rows.txt", [" ".join(DOCUMENT), "A short one. Of two sentences."]),
+        ("rows.csv", ["text", f'"{" ".join(DOCUMENT)}"', "A short one."]),
+    ],
+)
+def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(
+    tmp_path, name, lines
+):
+    [pair] = neighbouring_spans(write(tmp_path / name, lines), frozenset())
+    first = split_sentences(pair["sent0"])
+    second = split_sentences(pair["sent1"])
+    assert neighbours(first, second, DOCUMENT)
+
+
+@pytest.mark.parametrize(
+    "scored",
+    ["three is here.", "one is here. two is here. three is here. four is here."],
+)
+def test_a_document_that_a_task_scores_gives_no_pair_of_spans(tmp_path, scored):
+    file = write(tmp_path / "lines.txt", [*DOCUMENT[:4], "", "Another.", ""])
+    assert neighbouring_spans(file, frozenset([fold_text(scored)])) == []
+
+
+def test_the_pairs_of_spans_are_the_same_in_every_call(tmp_path):
+    file = write(tmp_path / "rows.txt", [" ".join(DOCUMENT * 3)] * 20)
+    assert neighbouring_spans(file, frozenset()) == neighbouring_spans(
+        file, frozenset()
+    )
