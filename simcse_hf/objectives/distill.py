@@ -55,8 +55,8 @@ class Distill(Objective):
             sentence is encoded once.
         keep_projection (`bool`, *optional*, defaults to `True`): With `loss="vectors"`, give the model W as its last
             layer, so that its vectors are comparable with the teacher's. Otherwise W is dropped after training.
-        similarity (`str`, *optional*, defaults to `"cosine"`): What `kl` and `margin_mse` compare texts by: cosine or
-            dot.
+        similarity_fct (`str`, *optional*, defaults to `"cosine"`): What `kl` and `margin_mse` compare texts by: cosine
+            or dot.
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
@@ -85,7 +85,7 @@ class Distill(Objective):
         teacher_temperature: float | None = None,
         consistency_weight: float = 1.0,
         keep_projection: bool = True,
-        similarity: str = "cosine",
+        similarity_fct: str = "cosine",
     ):
         super().__init__(dim)
         check_values(LOSSES, loss=loss)
@@ -99,7 +99,8 @@ class Distill(Objective):
         check_values((True, False), keep_projection=keep_projection)
         if loss != "vectors" and not keep_projection:
             raise ValueError("keep_projection is for loss='vectors': leave it out")
-        self.similarity, self.temperature = check_similarity(similarity, temperature)
+        check_values(("cosine", "dot"), similarity_fct=similarity_fct)
+        self.similarity, self.temperature = check_similarity(similarity_fct, temperature)
         self.loss = loss
         self.student_temperature = student_temperature or 0.05
         self.teacher_temperature = teacher_temperature or self.student_temperature / 2
@@ -107,9 +108,9 @@ class Distill(Objective):
             self.rows = "scored_lists"
             self.vectors = ()
             self.student_temperature = student_temperature or self.temperature
-            self.teacher_temperature = teacher_temperature or (self.temperature if similarity == "dot" else 1.0)
-        elif similarity != "cosine":
-            raise ValueError("similarity is for loss='kl' and 'margin_mse': leave it out")
+            self.teacher_temperature = teacher_temperature or (self.temperature if similarity_fct == "dot" else 1.0)
+        elif similarity_fct != "cosine":
+            raise ValueError("similarity_fct is for loss='kl' and 'margin_mse': leave it out")
         self.consistency_weight = consistency_weight
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
