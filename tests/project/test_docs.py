@@ -57,6 +57,22 @@ def test_the_documentation_is_short():
     assert words["notebook.md"] <= 500
 
 
+def test_the_changelog_says_what_this_version_brings_on_two_screens():
+    changelog = text_of(ROOT / "CHANGELOG.md")
+    _, release = changelog.split(f"\n## {simcse_hf.__version__} ", 1)
+    release = release.split("\n## ")[0]
+    assert len(release.split()) <= 900
+
+
+@pytest.mark.parametrize(
+    "name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+)
+def test_the_files_beside_the_code_link_what_exists(name):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text_of(ROOT / name))
+    missing = [target for target in targets if not (ROOT / target).exists()]
+    assert missing == []
+
+
 @pytest.mark.parametrize("path", SKILLS, ids=lambda path: path.parent.name)
 def test_a_skill_has_the_open_form_and_is_short(path):
     """As agentskills.io specifies it: a name, which is that of the folder, and what the skill is for."""

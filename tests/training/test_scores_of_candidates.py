@@ -114,7 +114,9 @@ def test_kl_is_the_loss_of_sentence_transformers(temperature):
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     embeddings, inputs = batch_of([3] * 6, torch.float32)
     options = {} if temperature is None else {"temperature": temperature}
-    ours = build_objective("distill", 5, {"loss": "kl", "similarity_fct": "dot"} | options)
+    ours = build_objective(
+        "distill", 5, {"loss": "kl", "similarity_fct": "dot"} | options
+    )
     theirs = losses.DistillKLDivLoss(None, **options)
     expected = theirs.compute_loss_from_embeddings(
         list(embeddings.unbind(1)), inputs["scores"]
@@ -128,7 +130,9 @@ def test_kl_is_the_loss_of_sentence_transformers(temperature):
 def test_margin_mse_is_the_loss_of_sentence_transformers(negatives):
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     embeddings, inputs = batch_of([1 + negatives] * 6, torch.float32)
-    ours = build_objective("distill", 5, {"loss": "margin_mse", "similarity_fct": "dot"})
+    ours = build_objective(
+        "distill", 5, {"loss": "margin_mse", "similarity_fct": "dot"}
+    )
     expected = losses.MarginMSELoss(None).compute_loss_from_embeddings(
         list(embeddings.unbind(1)), inputs["scores"]
     )
