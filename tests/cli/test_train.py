@@ -150,7 +150,7 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
     [
         (("--objective", "vicreg"), ("covariance_weight", "1.0")),
         (("--objective", "simcse+barlow_twins:0.1"), ("off_diagonal_weight", "0.0051")),
-        (("rankcse-bert-base",), ("student_temperature", "0.05")),
+        (("rankcse-bert-base",), ("consistency_weight", "1.0")),
     ],
 )
 def test_help_all_lists_the_options_of_the_objective_that_is_given_with_their_defaults(
