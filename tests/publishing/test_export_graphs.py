@@ -170,6 +170,8 @@ print("alive")
 
 def test_a_process_outlives_a_signal_after_it_freed_two_graphs(graph):
     backend, folder = graph
+    if backend == "onnx":
+        pytest.skip("its sessions set no stack for signal handlers")
     program = [sys.executable, "-c", FREE_IN_ORDER, str(folder), backend]
     assert subprocess.run(program, capture_output=True, text=True).stdout == "alive\n"
 
