@@ -17,24 +17,52 @@ from simcse_hf.training.adaptation.arms import (
 from simcse_hf.training.adaptation.verdict import TIE_MARGIN, choose, compare
 
 
-def test_every_arm_that_trains_takes_the_same_number_of_steps():
+@pytest.fixture
+def trained():
+    """The arms that train, by name, of an adaptation with a pre-trained encoder and two files of labels."""
     labels = {Path("nli.jsonl"): "simcse", Path("sts.jsonl"): "cosent"}
-    arms = make_arms(
-        "present", "avg", None, "pretrained", Path("text.jsonl"), labels, 401
-    )
-    trained = {arm.name: arm for arm in arms if arm.stages}
-    assert set(trained) | {UNTRAINED} == set(ARM_NAMES) and arms[0].name == START
-    assert {sum(stage.steps for stage in arm.stages) for arm in trained.values()} == {
-        401
-    }
-    for method in ("mlm", "tsdae", "simcse"):
-        arm = trained[f"{method}-labels"]
-        assert [(stage.method, stage.file.name) for stage in arm.stages] == [
-            (method, "text.jsonl"),
-            ("labels", "nli.jsonl"),
-            ("labels", "sts.jsonl"),
-        ]
-        assert (arm.model, arm.control) == ("pretrained", CONTROL)
+    text, spans = Path("text.jsonl"), Path("spans.jsonl")
+    arms = make_arms("present", "avg", None, "pretrained", text, spans, labels, 401)
+    assert arms[0].name == START
+    return {arm.name: arm for arm in arms if arm.stages}
+
+
+def test_there_is_an_arm_of_every_name(trained):
+    assert {UNTRAINED, *trained} == set(ARM_NAMES)
+
+
+def test_every_arm_that_trains_takes_the_same_number_of_steps(trained):
+    steps = {sum(stage.steps for stage in arm.stages) for arm in trained.values()}
+    assert steps == {401}
+
+
+@pytest.mark.parametrize(
+    ("method", "file"),
+    [
+        ("mlm", "text.jsonl"),
+        ("tsdae", "text.jsonl"),
+        ("simcse", "text.jsonl"),
+        ("spans", "spans.jsonl"),
+    ],
+)
+def test_an_arm_reads_text_first_and_each_file_of_labels_then(trained, method, file):
+    stages = trained[f"{method}-labels"].stages
+    assert [(stage.method, stage.file.name) for stage in stages] == [
+        (method, file),
+        ("labels", "nli.jsonl"),
+        ("labels", "sts.jsonl"),
+    ]
+
+
+@pytest.mark.parametrize("method", ["mlm", "tsdae", "simcse", "spans"])
+def test_text_first_starts_from_the_pretrained_encoder_and_has_a_control(
+    trained, method
+):
+    arm = trained[f"{method}-labels"]
+    assert (arm.model, arm.control) == ("pretrained", CONTROL)
+
+
+def test_labels_alone_start_from_the_present_model(trained):
     assert (trained["labels"].model, trained["labels"].control) == ("present", "")
 
 
