@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
 def simulate(options: argparse.Namespace, deviation: float, number: int) -> tuple[str, bool, bool]:
     """Return the arm that is chosen, and whether it is a gain over the present model and over its control."""
     random = np.random.default_rng([number, int(10 * deviation)])
-    arms = make_arms("present", "avg", None, "pretrained", Path("text"), {Path("labels"): "simcse"}, 400)
+    arms = make_arms("present", "avg", None, "pretrained", Path("text"), None, {Path("labels"): "simcse"}, 400)
     by_name = {arm.name: arm for arm in arms}
     dev = round(DEV_SHARE * options.rows)
     parts = [random.standard_normal(rows) for rows in (dev, options.rows - dev)]

@@ -133,7 +133,7 @@ def train(bench: Workbench, spec: dict[str, Any], seed: int) -> Path:
         bench.texts(spec["domain"]).to_json(text)
     starts, files = (str(bench.encoder(MINILM)), str(bench.encoder(PRETRAINED))), label_files(bench)[spec["labels"]]
     steps = FEWER_STEPS if spec["arm"] == FEWER else STEPS
-    arms = make_arms(starts[0], "avg", None, starts[1], text, files, steps)
+    arms = make_arms(starts[0], "avg", None, starts[1], text, None, files, steps)
     arm = next(arm for arm in arms if arm.name == spec["arm"].partition(",")[0])
     model, name = arm.model, MINILM if arm.model == starts[0] else PRETRAINED
     for stage in arm.stages:
