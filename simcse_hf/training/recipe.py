@@ -286,7 +286,8 @@ class Recipe:
         seeds = seed_list(decided.data.seeds, args.seed)
         settings = vars(decided.model) | vars(decided.data)
         inputs = inputs_of(self.given)
-        make_dev_sets(decided.data.dev_file, decided.data.dev_task, decided.data.general)  # or refuse them now
+        data = decided.data
+        make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)  # or refuse them now
         states = on_first_process(lambda: prepare_seeds(seeds, args, settings, inputs, overwrites))
         for number, seed in enumerate(seeds, start=1):
             folder = seed_folder(directory, seed)

@@ -353,3 +353,19 @@ def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(train):
     with pytest.raises(ValueError, match="nothing"):
         train("--overwrite_output_dir --columns nothing")
     assert (out / "checkpoint-4").exists(), "a run that cannot start deletes nothing"
+
+
+def test_the_separator_of_labels_also_holds_for_the_dev_task_of_several_seeds(
+    train, tmp_path
+):
+    """Without it, each text of this file would have a class of its own, which is refused."""
+    names = ["red;1", "red;2", "blue;1", "blue;2", "red", "blue", "1", "2"]
+    rows = zip(sentences(len(names), 1), names, strict=True)
+    lines = [
+        "text,label",
+        *(f"{text.replace(',', '')},{label}" for text, label in rows),
+    ]
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    task = f"--dev_task classification={tmp_path}/labels.csv --label_separator ;"
+    out = train(f"{task} --seeds 42 43")
+    assert len(_results(out)["seeds"]["runs"]) == 2
