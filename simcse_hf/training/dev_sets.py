@@ -164,7 +164,7 @@ class DevSetCallback(TrainerCallback, ABC):
         return list(self.score(SentenceEmbeddings.of(self.roles, vectors)))
 
     def warn_of_shared(self, texts: set[str], what: str) -> None:
-        """Warn if some other texts, and what these are, are also texts of the sets."""
+        """Warn if texts of the sets also occur elsewhere; `what` says in words where."""
         shared = texts.intersection(self.texts)
         if shared:
             logger.warning(

@@ -27,7 +27,7 @@ from ...ops.launch import check_together
 from ...publishing.card import write_card
 from ...publishing.card_measured import ADAPTATION
 from ..parser import check_files
-from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
+from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, read_tasks, write_rows
 from .verdict import Adaptation, choose, compare, describe, draw
 
@@ -292,11 +292,12 @@ class _Adaptation:
         self.rows = [{"text": text} for text in texts]
         text = self.work / "text.jsonl"
         write_rows(self.rows, text)
-        pairs = neighbouring_spans(asked.corpus, scored, asked.column)
         spans = None
-        if len(pairs) >= MIN_TEXTS:
-            spans = self.work / "spans.jsonl"
-            write_rows(pairs, spans)
+        if not {SPANS, f"{SPANS}-labels"}.isdisjoint(asked.arms or ARM_NAMES):
+            pairs = neighbouring_spans(asked.corpus, scored, asked.column)
+            if len(pairs) >= MIN_TEXTS:
+                spans = self.work / "spans.jsonl"
+                write_rows(pairs, spans)
         own = self.present.pooler_type
         arms = make_arms(name, own, pooler, asked.pretrained, text, spans, labels, asked.steps)
         self.arms = {arm.name: arm for arm in arms}
