@@ -548,8 +548,8 @@ def resolve_threshold(
     Args:
         model (`SimCSE`): The model.
         threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
-        differences (`Sequence[str]`, *optional*): With what texts are compared, beside the prompt of documents, that the
-            saved threshold was not chosen for.
+        differences (`Sequence[str]`, *optional*): What makes these scores different from those that the saved threshold
+            was chosen for, beside the prompt of documents.
 
     Returns:
         `float`, *optional*: The score; `None` to show all.
