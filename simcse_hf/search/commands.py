@@ -548,7 +548,7 @@ def resolve_threshold(
     Args:
         model (`SimCSE`): The model.
         threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
-        differences (`Sequence[str]`, *optional*): What makes these scores different from those that the saved threshold
+        differences (`Sequence[str]`, *optional*): What makes these scores others than those that the saved threshold
             was chosen for, beside the prompt of documents.
 
     Returns:
