@@ -222,12 +222,20 @@ def test_settings_that_the_objective_does_not_read_are_not_listed(
     )
 
 
+OWN_PAPER = """
+@inproceedings{near-2020,
+  title = {Near},
+  url = {https://example.org/near}
+}
+"""
+
+
 def test_a_card_of_another_process_describes_an_objective_of_the_user(
-    card_of, tmp_path
+    card_of, tmp_path, caplog
 ):
     class Near(Objective):
         summary = "the distance of two views"
-        papers = ("simcse", "liao")
+        papers = ("simcse", "liao", OWN_PAPER, "no-such-paper")
 
         def forward(self, batch):
             return (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
@@ -241,7 +249,8 @@ def test_a_card_of_another_process_describes_an_objective_of_the_user(
         tmp_path / "run", run=json.loads(json.dumps(card_of.run))
     ).read_text()
     assert "The objective is `near_losses:Near`: the distance of two views" in card
-    assert PAPERS["liao"].url in card
+    assert PAPERS["liao"].url in card and OWN_PAPER.strip() in card
+    assert "'no-such-paper': give papers a BibTeX entry with a url" in caplog.text
 
 
 def test_the_card_names_an_objective_of_the_user(card_of, tmp_path):
