@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..ops.checks import did_you_mean
 from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
 
@@ -37,7 +38,7 @@ def objective_class(name: str) -> type[Objective]:
             f"{module}, import it first (import_objective), or name it with --objective"
         )
     known = f"{', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1"
-    raise ValueError(f"objective must be one of {known}, got {name!r}")
+    raise ValueError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
 
 
 def import_objective(name: str) -> None:

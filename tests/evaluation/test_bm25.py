@@ -236,7 +236,7 @@ def test_other_commands_say_which_ones_take_it(command, tmp_path, monkeypatch, c
     write(tmp_path / "t.txt", ["a cat"])
     assert status(*command.split(), "--model", "bm25") == 2
     assert (
-        "bm25 has no vectors: evaluate and compare take it (a folder is ./bm25)"
+        "only evaluate and compare take it. For a folder of this name, write ./bm25"
         in capsys.readouterr().err
     )
 

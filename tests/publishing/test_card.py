@@ -35,7 +35,7 @@ def test_a_card_without_results_has_no_scores(directory):
     card = write_card(directory).read_text()
     assert "No results were measured." in card and not numbers(card)
     assert "Sentence embeddings with 32 dimensions from a `bert` encoder.\n" in card
-    assert "This directory holds no record of how the model was trained.\n" in card
+    assert "This folder holds no record of how the model was trained.\n" in card
     assert "model-index" not in card and not (directory / EVAL_RESULTS).exists()
 
 

@@ -223,7 +223,7 @@ def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(
         model.identity().weights == SimCSE(graph[1], backend=backend).identity().weights
     )
     with pytest.raises(
-        ValueError, match=f"{path} is another graph .*Load the model again"
+        ValueError, match=f"{path} was changed or removed .*Load the model again"
     ):
         pickle.loads(sent)
 

@@ -326,7 +326,7 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(
         in caplog.text
     )
     printed = capsys.readouterr().out
-    assert f"100.00   (pooler avg; {own:.2f} as this run pools the start)" in printed
+    assert f"100.00   (pooler avg; {own:.2f} with the pooler of this run)" in printed
     assert "which is worse than the start, is saved" in trainer.results.where()
     trainer.create_model_card()
     card = (tmp_path / "run" / "README.md").read_text()
