@@ -71,8 +71,8 @@ def _reproduced(document):
     if document["scale"] == "paper":
         text += " at the paper's setting."
     else:
-        start = Path(str(document["start"])).name
-        text += f" at the small setting, from `{start}`: compare the order of the rows, and not their level."
+        start = f", from `{Path(document['start']).name}`" if document["start"] else ""
+        text += f" at the small setting{start}: compare the order of the rows, and not their level."
     claims = document["claims"]
     verdicts = [f"- **{each['verdict'].capitalize()}**: “{each['says']}” ({each['reason']})." for each in claims]
     parts = [text, _table(header, rows)]

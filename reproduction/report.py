@@ -1,8 +1,12 @@
 """Write the results of a table as Markdown, and a dry run as text."""
 
+import re
 from typing import Any
 
 from .cost import describe_cost
+
+#: The most columns of a paper in a table of a page, and the most characters in a line of code.
+WIDEST, WIDTH = 3, 115
 
 
 def format_markdown(document: dict[str, Any]) -> str:
@@ -22,7 +26,6 @@ def format_markdown(document: dict[str, Any]) -> str:
         "the paper's figures are the paper's own.",
         "",
         *_figures(document, rows, columns),
-        "",
         *_left_out(document, rows, columns),
     ]
     for column in document["columns"]:
@@ -57,29 +60,52 @@ def format_markdown(document: dict[str, Any]) -> str:
     if document["differs"]:
         lines += ["## What differs from the paper", ""]
         lines += [f"- {' '.join(text.split())}" for text in document["differs"]] + [""]
-    command = " ".join(document["command"])
-    lines += ["## How it was made", "", f"    {command}", ""] if command else []
+    if document["command"]:
+        lines += ["## How it was made", "", *_command(document["command"]), ""]
     minutes = document["seconds"] / 60
     lines += [f"simcse_hf {document['version']}; the runs took {minutes:.0f} minutes in all."]
     return "\n".join(lines) + "\n"
 
 
 def _figures(document: dict[str, Any], rows: list[dict[str, Any]], columns: list[int]) -> list[str]:
+    """Format the figures in tables of at most three columns of the paper, which are as wide as a page."""
+    lines = []
+    for first in range(0, len(columns), WIDEST):
+        lines += [*_table(document, rows, columns[first : first + WIDEST]), ""]
+    return lines
+
+
+def _table(document: dict[str, Any], rows: list[dict[str, Any]], columns: list[int]) -> list[str]:
     header = [""]
     for column in columns:
-        header += [f"{document['columns'][column]['name']}, paper", "ours", "difference", "seeds"]
+        header += [f"{document['columns'][column]['name']}, paper", "ours", "difference"]
+    header.append("seeds")
     lines = [header, ["---"] * len(header)]
     for row in rows:
+        shown = [row["cells"][column] for column in columns]
         cells = [row["name"]]
-        for cell in (row["cells"][column] for column in columns):
+        for cell in shown:
             cells += [
                 "" if cell["paper"] is None else str(cell["paper"]),
                 _mean(cell),
                 "" if cell["difference"] is None else f"{cell['difference']:+.2f}",
-                _seeds(cell),
             ]
-        lines.append(cells)
+        seeds = dict.fromkeys(_seeds(cell) for cell in shown if cell["figures"])
+        lines.append([*cells, ", ".join(seeds)])
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _command(words: list[str]) -> list[str]:
+    """Format a command as lines of code, of which none is wider than a page; an option and its value share a line."""
+    first, *options = re.split(r" (?=--)", " ".join(words))
+    lines = [f"    {first}"]
+    for option in options:
+        if len(lines[-1]) + len(option) < WIDTH:
+            lines[-1] += f" {option}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"        {option}")
+    return lines
 
 
 def _shown(document: dict[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
@@ -99,8 +125,6 @@ def _left_out(document: dict[str, Any], rows: list[dict[str, Any]], columns: lis
 
 
 def _seeds(cell: dict[str, Any]) -> str:
-    if not cell["figures"]:
-        return ""
     return str(len(cell["figures"])) if cell["trained"] else "not trained"
 
 

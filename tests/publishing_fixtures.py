@@ -1,7 +1,11 @@
 """Fixtures of tests/publishing, tests/inference and tests/search: models, and a stand-in for the hub."""
 
+from functools import partial
+from shutil import copytree
+
 import huggingface_hub
 import pytest
+import torch
 import transformers.utils.hub
 from conftest import tiny_config
 from hub_server import HubServer
@@ -11,9 +15,29 @@ from inference_helpers import perturb, random_texts
 from simcse_hf import AutoModelForCL, SimCSE
 
 
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory, tokenizer):
+    """The folder of a BERT model, which is only read."""
+    folder = tmp_path_factory.mktemp("untrained") / "my-model"
+    torch.manual_seed(0)
+    AutoModelForCL.from_config(tiny_config()).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_directory(untrained, tmp_path_factory):
+    """`new_directory()` is another folder `my-model` with the BERT model."""
+
+    def copy():
+        return copytree(untrained, tmp_path_factory.mktemp("copy") / untrained.name)
+
+    return copy
+
+
 @pytest.fixture
-def directory(save_checkpoint):
-    return save_checkpoint(AutoModelForCL.from_config(tiny_config()), "my-model")
+def directory(new_directory):
+    return new_directory()
 
 
 @pytest.fixture
@@ -41,29 +65,27 @@ def saved(save_checkpoint):
     return save
 
 
+TRANSFORMS = {"whitening": {"dim": 6}, "flow": {"blocks": 1, "width": 4, "epochs": 1}}
+
+
+def save_transformed(folder, tokenizer, method, family="bert", **settings):
+    """Save a model with a whitening to 6 dimensions or a flow, and return its directory in the folder."""
+    texts = folder / "unlabelled.txt"
+    texts.write_text("\n".join(random_texts(60, words=(6, 7))) + "\n")
+    config = tiny_config(family, initializer_range=0.3)
+    directory = folder / "my-model"
+    AutoModelForCL.from_config(config, **settings).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    loaded = SimCSE(directory, device="cpu")
+    loaded.fit_postprocessing(method, texts, **TRANSFORMS[method])
+    loaded.save_pretrained(directory)
+    return directory
+
+
 @pytest.fixture
-def transformed(save_checkpoint, tmp_path):
+def transformed(tmp_path, tokenizer):
     """`transformed(method, **settings)` makes a model with a whitening to 6 dimensions or a flow, in a directory."""
-    (tmp_path / "unlabelled.txt").write_text(
-        "\n".join(random_texts(60, words=(6, 7))) + "\n"
-    )
-
-    def make(method, family="bert", **settings):
-        model = AutoModelForCL.from_config(
-            tiny_config(family, initializer_range=0.3), **settings
-        )
-        directory = save_checkpoint(model, "my-model")
-        options = (
-            {"dim": 6}
-            if method == "whitening"
-            else {"blocks": 1, "width": 4, "epochs": 1}
-        )
-        loaded = SimCSE(directory, device="cpu")
-        loaded.fit_postprocessing(method, tmp_path / "unlabelled.txt", **options)
-        loaded.save_pretrained(directory)
-        return directory
-
-    return make
+    return partial(save_transformed, tmp_path, tokenizer)
 
 
 @pytest.fixture

@@ -42,7 +42,16 @@ def table(header: list[str], rows: Iterable[list[str]]) -> str:
 def link(paper: str) -> str:
     if paper not in PAPERS:
         raise SystemExit(f"simcse_hf/publishing/papers.bib has no entry {paper!r}: add it below a line % {paper}")
-    return f"[{PAPERS[paper].key}]({PAPERS[paper].url})"
+    return f"[{cite(PAPERS[paper].bibtex)}]({PAPERS[paper].url})"
+
+
+def cite(bibtex: str) -> str:
+    """Cite an entry by its authors and year, such as "Gao et al. 2021"."""
+    authors, year = (re.search(rf"^  {field} = {{(.*)}}", bibtex, re.MULTILINE)[1] for field in ("author", "year"))
+    names = [author.partition(",")[0] for author in authors.split(" and ")]
+    if len(names) > 2:
+        return f"{names[0]} et al. {year}"
+    return f"{' and '.join(names)} {year}"
 
 
 def objectives() -> str:

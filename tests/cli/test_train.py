@@ -81,9 +81,9 @@ def test_help_lists_the_options_of_an_objective_of_the_user(
     module = f"losses_{abs(hash(said))}"
     Path(f"{module}.py").write_text(LOSS)
     Path("r").write_text(f"objective: {module}:Hinge\n")
-    assert (
-        status("train", "sup", *said.format(f"{module}:Hinge").split(), "--help") == 0
-    )
+    ended = status("train", "sup", *said.format(f"{module}:Hinge").split(), "--help")
+    del OBJECTIVES[f"{module}:Hinge"]
+    assert ended == 0
     assert "How far a positive must be above. (default: 0.2)" in " ".join(
         capsys.readouterr().out.split()
     )

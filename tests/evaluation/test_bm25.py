@@ -248,7 +248,7 @@ def test_the_word_is_keyword_search_although_a_folder_has_this_name(
     (tmp_path / "bm25").mkdir()
     assert evaluate("bm25", task=tasks[:1]).identity.backend.startswith("bm25s")
     for folder in ("./bm25", Path("bm25")):
-        with pytest.raises(ValueError, match="bm25: cannot be loaded"):
+        with pytest.raises(ValueError, match="bm25: this folder holds no model"):
             evaluate(folder, task=tasks[:1])
 
 

@@ -10,156 +10,262 @@ from objective_helpers import assert_same, cosine
 
 from simcse_hf.objectives import EncodedBatch, build_objective
 
-LISTS = ("listnet", "listmle")
+DIM = 6
+TEACHER_DIM = 4
 
 
-def draw(rows=5, columns=2, dim=6, teacher_dim=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = torch.randn(
-        rows, columns, dim, dtype=torch.float64, generator=generator
-    )
+def draw(rows=5, columns=2):
+    """Embeddings of a student, and unit vectors of a teacher of another size."""
+    generator = torch.Generator().manual_seed(0)
+    student = torch.randn(rows, columns, DIM, dtype=torch.float64, generator=generator)
     teacher = torch.randn(
-        rows, columns, teacher_dim, dtype=torch.float64, generator=generator
+        rows, columns, TEACHER_DIM, dtype=torch.float64, generator=generator
     )
-    return embeddings.requires_grad_(), F.normalize(teacher, dim=-1)
+    return student.requires_grad_(), F.normalize(teacher, dim=-1)
 
 
-def softmax(values):
-    return [value.exp() / sum(other.exp() for other in values) for value in values]
+@pytest.fixture
+def student_and_teacher():
+    return draw()
 
 
-def similarities(embeddings, teacher):
-    texts, wanted = embeddings.flatten(0, 1), teacher.flatten(0, 1)
-    terms = [
-        (cosine(texts[i], texts[j]) - cosine(wanted[i], wanted[j])) ** 2
-        for i in range(len(texts))
-        for j in range(len(texts))
-    ]
-    return sum(terms) / len(terms)
+def distilled(student, teacher, **options):
+    """The loss of the objective, or its parts by name."""
+    objective = build_objective("distill", student.shape[-1], options)
+    return objective(EncodedBatch(student, {"teacher": teacher}))
 
 
-def consistency(embeddings, temperature):
-    total, rows = 0.0, len(embeddings)
-    for i in range(rows):
-        p = softmax(
-            [
-                cosine(embeddings[i, 0], embeddings[j, 1]) / temperature
-                for j in range(rows)
-            ]
-        )
-        q = softmax(
-            [
-                cosine(embeddings[j, 0], embeddings[i, 1]) / temperature
-                for j in range(rows)
-            ]
-        )
-        m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
-        total += (
-            sum(
-                a * (a / c).log() + b * (b / c).log()
-                for a, b, c in zip(p, q, m, strict=True)
-            )
-            / 2
-        )
-    return total / rows
+# --- similarities ---
 
 
-def ranking(embeddings, teacher, loss, student_temperature, teacher_temperature):
-    total, rows = 0.0, len(embeddings)
-    for i in range(rows):
-        others = [j for j in range(rows) if j != i]
-        scores = [
-            cosine(embeddings[i, 0], embeddings[j, 1]) / student_temperature
-            for j in others
-        ]
-        wanted = [cosine(teacher[i, 0], teacher[j, 1]) for j in others]
-        if loss == "listnet":
-            targets = softmax([x / teacher_temperature for x in wanted])
-            total -= sum(
-                t * s.log() for t, s in zip(targets, softmax(scores), strict=True)
-            )
-        else:
-            order = sorted(range(rows - 1), key=lambda k: -wanted[k])
-            for place, k in enumerate(order):
-                total -= (
-                    scores[k]
-                    - torch.stack([scores[other] for other in order[place:]])
-                    .exp()
-                    .sum()
-                    .log()
-                )
-    return total / rows
+def slow_similarities(student, teacher):
+    """The mean squared difference of two cosines, over all pairs of texts."""
+    student = student.flatten(0, 1)
+    teacher = teacher.flatten(0, 1)
+    errors = []
+    for i in range(len(student)):
+        for j in range(len(student)):
+            found = cosine(student[i], student[j])
+            wanted = cosine(teacher[i], teacher[j])
+            errors.append((found - wanted) ** 2)
+    return sum(errors) / len(errors)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
-    embeddings, teacher = draw(columns=columns)
-    loss = build_objective("distill", 6)(EncodedBatch(embeddings, {"teacher": teacher}))
-    assert_same(loss, similarities(embeddings, teacher), embeddings)
+    student, teacher = draw(columns=columns)
+    loss = distilled(student, teacher)
+    assert_same(loss, slow_similarities(student, teacher), student)
 
 
-@pytest.mark.parametrize("loss", LISTS)
-def test_lists_have_the_formulas_of_rankcse(loss):
-    embeddings, teacher = draw()
-    options = {"loss": loss, "student_temperature": 0.2, "consistency_weight": 0.7}
-    objective = build_objective("distill", 6, {"temperature": 0.1} | options)
-    parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
-    assert list(parts) == ["consistency", loss]
-    assert_same(parts["consistency"], 0.7 * consistency(embeddings, 0.1), embeddings)
-    assert_same(parts[loss], ranking(embeddings, teacher, loss, 0.2, 0.1), embeddings)
+# --- lists, as in RankCSE ---
+
+LISTS = pytest.mark.parametrize("loss", ["listnet", "listmle"])
 
 
-@pytest.mark.parametrize("loss", LISTS)
-def test_a_row_that_is_alone_in_its_batch_has_no_loss_and_no_gradient(loss):
-    embeddings, teacher = draw(rows=1)
-    parts = build_objective("distill", 6, {"loss": loss})(
-        EncodedBatch(embeddings, {"teacher": teacher})
+def softmax(values):
+    total = sum(value.exp() for value in values)
+    return [value.exp() / total for value in values]
+
+
+def divergence(p, q):
+    """The Kullback-Leibler divergence of q from p."""
+    return sum(a * (a / b).log() for a, b in zip(p, q, strict=True))
+
+
+def slow_consistency(student, temperature):
+    """The mean Jensen-Shannon divergence of what an anchor and what its positive looks at."""
+    anchors, positives = student.unbind(1)
+    divergences = []
+    for anchor, positive in zip(anchors, positives, strict=True):
+        p = softmax([cosine(anchor, other) / temperature for other in positives])
+        q = softmax([cosine(other, positive) / temperature for other in anchors])
+        middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+        divergences.append((divergence(p, middle) + divergence(q, middle)) / 2)
+    return sum(divergences) / len(divergences)
+
+
+def slow_listnet(scores, wanted, teacher_temperature):
+    """The cross-entropy of the student's list under the teacher's."""
+    targets = softmax([each / teacher_temperature for each in wanted])
+    return -sum(
+        target * probability.log()
+        for target, probability in zip(targets, softmax(scores), strict=True)
     )
-    total = sum(parts.values())
-    assert (
-        total.item() == 0.0 and (torch.autograd.grad(total, embeddings)[0] == 0).all()
+
+
+def slow_listmle(scores, wanted):
+    """The negative log-likelihood of the teacher's order, one place of the list after the other."""
+    best_first = sorted(range(len(wanted)), key=lambda place: -wanted[place])
+    loss = 0.0
+    while best_first:
+        left = torch.stack([scores[place] for place in best_first])
+        loss -= left[0] - left.exp().sum().log()
+        best_first.pop(0)
+    return loss
+
+
+def slow_ranking(student, teacher, loss, student_temperature, teacher_temperature):
+    """The mean loss of the lists of all other rows."""
+    losses = []
+    for i in range(len(student)):
+        scores = []
+        wanted = []
+        for j in range(len(student)):
+            if j != i:
+                scores.append(cosine(student[i, 0], student[j, 1]))
+                wanted.append(cosine(teacher[i, 0], teacher[j, 1]))
+        scores = [score / student_temperature for score in scores]
+        if loss == "listnet":
+            losses.append(slow_listnet(scores, wanted, teacher_temperature))
+        else:
+            losses.append(slow_listmle(scores, wanted))
+    return sum(losses) / len(losses)
+
+
+@pytest.fixture
+def parts_of_rankcse(loss, student_and_teacher):
+    """The parts of the loss, where all settings differ from their defaults."""
+    return distilled(
+        *student_and_teacher,
+        loss=loss,
+        temperature=0.1,
+        student_temperature=0.2,
+        consistency_weight=0.7,
     )
 
 
-def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
+@LISTS
+def test_the_loss_of_lists_is_a_consistency_and_a_ranking(parts_of_rankcse, loss):
+    assert list(parts_of_rankcse) == ["consistency", loss]
+
+
+@LISTS
+def test_the_consistency_is_that_of_rankcse_times_its_weight(
+    parts_of_rankcse, student_and_teacher
+):
+    student, _ = student_and_teacher
+    expected = 0.7 * slow_consistency(student, temperature=0.1)
+    assert_same(parts_of_rankcse["consistency"], expected, student)
+
+
+@LISTS
+def test_the_ranking_loss_is_that_of_rankcse(
+    parts_of_rankcse, loss, student_and_teacher
+):
+    """The teacher's temperature is half of the student's by default."""
+    student, teacher = student_and_teacher
+    expected = slow_ranking(student, teacher, loss, 0.2, 0.1)
+    assert_same(parts_of_rankcse[loss], expected, student)
+
+
+@pytest.fixture
+def lonely():
+    """The student's embedding of the only row of a batch."""
+    student, _ = draw(rows=1)
+    return student
+
+
+@pytest.fixture
+def loss_of_lonely(loss, lonely):
+    _, teacher = draw(rows=1)
+    return sum(distilled(lonely, teacher, loss=loss).values())
+
+
+@LISTS
+def test_a_row_that_is_alone_in_its_batch_has_the_loss_0(loss_of_lonely):
+    assert loss_of_lonely.item() == 0.0
+
+
+@LISTS
+def test_a_row_that_is_alone_in_its_batch_has_a_gradient_of_0(loss_of_lonely, lonely):
+    (gradient,) = torch.autograd.grad(loss_of_lonely, lonely)
+    assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+# --- the consistency where probabilities round to 0 ---
+
+
+@pytest.fixture
+def agreeing():
+    """Four rows of two equal texts, which have nothing in common with the other rows."""
+    return torch.eye(4)[:, None].repeat(1, 2, 1).requires_grad_()
+
+
+def sharp_parts(student):
+    """The parts of ListNet with a temperature so low that probabilities round to 0."""
+    teacher = student.detach()
+    return distilled(student, teacher, temperature=0.005, loss="listnet")
+
+
+def test_the_consistency_of_equal_texts_is_0_where_probabilities_round_to_0(agreeing):
     """A public copy of RankCSE clamps log M from below, which turns the term into a negative entropy."""
-    embeddings = (
-        torch.eye(4, dtype=torch.float32)[:, None].repeat(1, 2, 1).requires_grad_()
-    )
-    objective = build_objective("distill", 4, {"temperature": 0.005, "loss": "listnet"})
-    parts = objective(EncodedBatch(embeddings, {"teacher": embeddings.detach()}))
-    assert parts["consistency"].item() == pytest.approx(0, abs=1e-6)
-    sum(parts.values()).backward()
-    assert embeddings.grad.isfinite().all()
-    swapped = torch.stack(
-        [torch.eye(4), torch.eye(4).roll(1, 0)], dim=1
-    )  # P and Q have nothing in common
-    parts = objective(EncodedBatch(swapped, {"teacher": swapped}))
-    assert parts["consistency"].item() == pytest.approx(math.log(2), rel=1e-5)
+    consistency = sharp_parts(agreeing)["consistency"]
+    assert consistency.item() == pytest.approx(0, abs=1e-6)
 
 
-def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
-    embeddings, teacher = draw()
-    objective = build_objective(
-        "distill", 6, {"loss": "vectors", "keep_projection": False}
-    )
-    objective.attach(SimpleNamespace(teacher_dim=4))
-    objective.double()
-    parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
-    layer = objective.projection
-    projected = [layer.weight @ s + layer.bias for s in embeddings.flatten(0, 1)]
-    far = [
-        1 - cosine(s, t) for s, t in zip(projected, teacher.flatten(0, 1), strict=True)
-    ]
-    assert_same(parts["vector_loss"], 10 * sum(far) / len(far), embeddings)
-    assert_same(
-        parts["similarity_loss"], 200 * similarities(embeddings, teacher), embeddings
-    )
-    same_size = build_objective(
-        "distill", 6, {"loss": "vectors", "keep_projection": False}
-    )
-    assert not list(same_size.parameters())
-    with pytest.raises(
-        ValueError, match="4 numbers and are compared with 6: set model.teacher_dim"
-    ):
-        same_size(EncodedBatch(embeddings, {"teacher": teacher}))
+def test_the_gradient_is_finite_where_probabilities_round_to_0(agreeing):
+    sum(sharp_parts(agreeing).values()).backward()
+    assert agreeing.grad.isfinite().all()
+
+
+def test_the_consistency_of_lists_with_nothing_in_common_is_log_2():
+    next_anchor = torch.eye(4).roll(1, 0)
+    swapped = torch.stack([torch.eye(4), next_anchor], dim=1)
+    consistency = sharp_parts(swapped)["consistency"]
+    assert consistency.item() == pytest.approx(math.log(2), rel=1e-5)
+
+
+# --- vectors, as in Jasper ---
+
+
+def comparing_vectors():
+    """The objective whose linear map is dropped after training."""
+    options = {"loss": "vectors", "keep_projection": False}
+    return build_objective("distill", DIM, options)
+
+
+@pytest.fixture
+def with_linear_map():
+    """The objective, which knows that the teacher's vectors are of another size."""
+    objective = comparing_vectors()
+    objective.attach(SimpleNamespace(teacher_dim=TEACHER_DIM))
+    return objective.double()
+
+
+@pytest.fixture
+def parts_of_jasper(with_linear_map, student_and_teacher):
+    student, teacher = student_and_teacher
+    return with_linear_map(EncodedBatch(student, {"teacher": teacher}))
+
+
+def test_vectors_are_compared_through_a_linear_map_as_in_jasper(
+    parts_of_jasper, with_linear_map, student_and_teacher
+):
+    student, teacher = student_and_teacher
+    layer = with_linear_map.projection
+    distances = []
+    for text, wanted in zip(student.flatten(0, 1), teacher.flatten(0, 1), strict=True):
+        projected = layer.weight @ text + layer.bias
+        distances.append(1 - cosine(projected, wanted))
+    expected = 10 * sum(distances) / len(distances)
+    assert_same(parts_of_jasper["vector_loss"], expected, student)
+
+
+def test_similarities_are_compared_as_well_as_vectors_as_in_jasper(
+    parts_of_jasper, student_and_teacher
+):
+    student, teacher = student_and_teacher
+    expected = 200 * slow_similarities(student, teacher)
+    assert_same(parts_of_jasper["similarity_loss"], expected, student)
+
+
+def test_vectors_of_the_same_size_need_no_linear_map():
+    assert not list(comparing_vectors().parameters())
+
+
+def test_vectors_of_a_size_that_was_not_announced_are_refused(student_and_teacher):
+    student, teacher = student_and_teacher
+    words = "4 numbers and are compared with 6: set model.teacher_dim"
+    with pytest.raises(ValueError, match=words):
+        comparing_vectors()(EncodedBatch(student, {"teacher": teacher}))

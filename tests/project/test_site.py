@@ -1,6 +1,8 @@
 """The documentation site builds without a warning and leaves no page out."""
 
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,48 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: The pages of the navigation. Those in docs/results are linked from them.
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+
+
+HOOKS = runpy.run_path(str(DOCS / "site_hooks.py"))
+
+
+def page(name):
+    return SimpleNamespace(file=SimpleNamespace(src_path=name))
+
+
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        (
+            "<code>evaluate --data_dir D -q</code>",
+            '<code>evaluate <span class="option">--data_dir</span> D <span class="option">-q</span></code>',
+        ),
+        ("<code>simcse-hf wiki-mlm-4x256</code>", None),
+        ("<pre><span></span><code>train --seeds 3</code></pre>", None),
+        ("<td>80.53 ± 0.12</td>", "<td>80.53&nbsp;±&nbsp;0.12</td>"),
+    ],
+)
+def test_a_browser_breaks_no_option_and_no_score(html, shown):
+    assert HOOKS["on_page_content"](html, page("a.md"), None, None) == (shown or html)
+
+
+def test_the_reference_shows_the_last_name_of_a_link_of_a_docstring():
+    html = "see [<code>~data.columns.resolve_columns</code>]"
+    shown = HOOKS["on_page_content"](html, page("api.md"), None, None)
+    assert shown == "see <code>resolve_columns</code>"
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ("see [the file](../tests/a.py)", "see the file (`tests/a.py`)"),
+        ("it holds ([the file](../tests/a.py))", "it holds (the file, `tests/a.py`)"),
+        ("see [a.py](../tests/a.py)", "see `tests/a.py`"),
+        ("see [`tests/a.py`](../tests/a.py)", "see `tests/a.py`"),
+    ],
+)
+def test_the_site_names_a_file_of_the_checkout_once(link, shown):
+    assert HOOKS["on_page_markdown"](link, page("a.md"), None, None) == shown
 
 
 @pytest.fixture(scope="module")

@@ -198,3 +198,27 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
         ValueError, match="--only hot: test has no such row; its rows are broken, start"
     ):
         plan(table, replace(options, only=("hot",)))
+
+
+RESULTS = Path(__file__).parents[2] / "docs/results"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem
+)
+def test_a_page_of_results_is_what_the_command_writes_from_its_numbers(path):
+    page = format_markdown(json.loads(path.read_text()))
+    assert page == path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", ["supcon-2", "noncontrastive-2"])
+def test_a_page_of_results_splits_a_table_of_many_columns_and_a_long_command(name):
+    document = json.loads((RESULTS / f"{name}.json").read_text())
+    document["command"] += ["--model_name_or_path", "a/" + 60 * "b"]
+    lines = format_markdown(document).splitlines()
+    tables = [line for line in lines if line.startswith("|  |")]
+    assert len(tables) == 2 and all(line.count("|") <= 12 for line in tables)
+    assert all(line.endswith("| seeds |") for line in tables)
+    code = [line for line in lines if line.startswith("    ")]
+    assert len(code) > 1 and all(len(line) <= 119 for line in code)
+    assert all(line.endswith("\\") for line in code[:-1])

@@ -16,6 +16,8 @@ from simcse_hf.training.adaptation.arms import (
 )
 from simcse_hf.training.adaptation.verdict import TIE_MARGIN, choose, compare
 
+# --- the arms ---
+
 
 @pytest.fixture
 def trained():
@@ -54,74 +56,109 @@ def test_an_arm_reads_text_first_and_each_file_of_labels_then(trained, method, f
     ]
 
 
-@pytest.mark.parametrize("method", ["mlm", "tsdae", "simcse", "spans"])
-def test_text_first_starts_from_the_pretrained_encoder_and_has_a_control(
-    trained, method
-):
-    arm = trained[f"{method}-labels"]
-    assert (arm.model, arm.control) == ("pretrained", CONTROL)
+TEXT_FIRST = pytest.mark.parametrize("method", ["mlm", "tsdae", "simcse", "spans"])
+
+
+@TEXT_FIRST
+def test_text_first_starts_from_the_pretrained_encoder(trained, method):
+    assert trained[f"{method}-labels"].model == "pretrained"
+
+
+@TEXT_FIRST
+def test_text_first_has_a_control(trained, method):
+    assert trained[f"{method}-labels"].control == CONTROL
 
 
 def test_labels_alone_start_from_the_present_model(trained):
-    assert (trained["labels"].model, trained["labels"].control) == ("present", "")
+    assert trained["labels"].model == "present"
 
 
-def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen():
-    assert (
-        choose({START: 80.0, "labels": 80.0 + TIE_MARGIN, "mlm-labels": 80.0}) == START
-    )
-    assert (
-        choose(
-            {START: 80.0, "avg, whitening": 80.3, "labels": 80.5, "mlm-labels": 80.6}
-        )
-        == "labels"
-    )
-    assert choose({START: 80.0, "labels": 79.0}) == START
+def test_labels_alone_have_no_control(trained):
+    assert trained["labels"].control == ""
+
+
+# --- the choice ---
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        pytest.param(
+            {START: 80.0, "labels": 80.0 + TIE_MARGIN, "mlm-labels": 80.0},
+            START,
+            id="the best arm is better by the margin",
+        ),
+        pytest.param(
+            {START: 80.0, "avg, whitening": 80.3, "labels": 80.5, "mlm-labels": 80.6},
+            "labels",
+            id="the second best one is within the margin",
+        ),
+        pytest.param(
+            {START: 80.0, "labels": 79.0}, START, id="the present model is the best"
+        ),
+    ],
+)
+def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen(scores, chosen):
+    assert choose(scores) == chosen
+
+
+# --- the verdict ---
 
 
 @pytest.fixture
 def task(tmp_path):
+    """A task of a thousand texts."""
     rows = [f"text {number},{number % 2}" for number in range(1000)]
-    return read_task(
-        "classification", write(tmp_path / "task.csv", ["text,label", *rows])
-    )
+    path = write(tmp_path / "task.csv", ["text,label", *rows])
+    return read_task("classification", path)
 
 
-def result(task, accuracy, seed):
-    correct = (
-        np.random.default_rng(seed).permutation(len(task)) < accuracy * len(task) / 100
-    )
-    scores = {
-        "gold": np.zeros(len(task)),
-        "unit": np.arange(len(task)),
-        "group": np.arange(len(task)),
-        "correct": correct,
-    }
+def result(accuracy, seed):
+    """A result on a thousand rows, of which random ones are right."""
+    order = np.random.default_rng(seed).permutation(1000)
+    correct = order < 10 * accuracy
+    rows = np.arange(1000)
+    scores = {"gold": np.zeros(1000), "unit": rows, "group": rows, "correct": correct}
     return TaskResult({"accuracy": 100 * float(correct.mean())}, scores)
 
 
-def test_runs_that_differ_widen_the_interval_of_the_verdict(task):
-    before = [result(task, 70, 0)]
-    alike = compare(
-        task,
-        "classification",
-        START,
-        before,
-        [result(task, 80, seed) for seed in (1, 2, 3)],
-    )
-    apart = compare(
-        task,
-        "classification",
-        START,
-        before,
-        [result(task, a, a) for a in (74, 80, 86)],
-    )
-    assert (alike.difference, alike.verdict) == (pytest.approx(10), "gain")
-    assert (apart.difference, apart.verdict) == (pytest.approx(10), "no gain")
+def compared(task, *after):
+    """The comparison of the present model, with an accuracy of 70, and three runs."""
+    return compare(task, "classification", START, [result(70, seed=0)], [*after])
+
+
+@pytest.fixture
+def alike(task):
+    """Three runs of the same accuracy."""
+    return compared(task, result(80, seed=1), result(80, seed=2), result(80, seed=3))
+
+
+@pytest.fixture
+def apart(task):
+    """Three runs that differ, with the same mean."""
+    return compared(task, result(74, seed=74), result(80, seed=80), result(86, seed=86))
+
+
+def test_runs_that_are_alike_are_a_gain(alike):
+    assert alike.verdict == "gain"
+
+
+def test_runs_that_differ_are_no_gain(apart):
+    assert apart.verdict == "no gain"
+
+
+def test_the_difference_is_that_of_the_means_however_the_runs_differ(alike, apart):
+    assert alike.difference == pytest.approx(10)
+    assert apart.difference == pytest.approx(10)
+
+
+def test_runs_that_differ_widen_the_interval_of_the_verdict(alike, apart):
     assert apart.interval[0] < 0 < alike.interval[0]
-    assert (alike.before, alike.after, alike.units, alike.against) == (
-        70,
-        80,
-        1000,
-        START,
-    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("before", 70), ("after", 80), ("units", 1000), ("against", START)],
+)
+def test_a_comparison_says_what_was_compared(name, value, alike):
+    assert getattr(alike, name) == value
