@@ -427,7 +427,8 @@ class _Adaptation:
             before = [self.present_dev]
             change = compare(self.dev, self.first, START, before, before if name == START else [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
-            logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
+            over = "" if name == START else f", {change} over the present model"
+            logger.info(f"{name}: dev {self.first} {change.after:.2f}{over}")
         remove(self.work / f"{name}-{FIRST_SEED}")
         found["seconds"] = round(time.monotonic() - began, 1)
         return found
