@@ -1,7 +1,12 @@
 """Fixtures of tests/publishing, tests/inference and tests/search: models, and a stand-in for the hub."""
 
+from contextlib import contextmanager
+from functools import partial
+from shutil import copytree
+
 import huggingface_hub
 import pytest
+import torch
 import transformers.utils.hub
 from conftest import tiny_config
 from hub_server import HubServer
@@ -11,9 +16,29 @@ from inference_helpers import perturb, random_texts
 from simcse_hf import AutoModelForCL, SimCSE
 
 
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory, tokenizer):
+    """The folder of a BERT model, which is only read."""
+    folder = tmp_path_factory.mktemp("untrained") / "my-model"
+    torch.manual_seed(0)
+    AutoModelForCL.from_config(tiny_config()).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_directory(untrained, tmp_path_factory):
+    """`new_directory()` is another folder `my-model` with the BERT model."""
+
+    def copy():
+        return copytree(untrained, tmp_path_factory.mktemp("copy") / untrained.name)
+
+    return copy
+
+
 @pytest.fixture
-def directory(save_checkpoint):
-    return save_checkpoint(AutoModelForCL.from_config(tiny_config()), "my-model")
+def directory(new_directory):
+    return new_directory()
 
 
 @pytest.fixture
@@ -28,61 +53,73 @@ def model(checkpoint):
     return SimCSE(checkpoint, device="cpu")
 
 
+def save_random(folder, tokenizer, family="bert", **settings):
+    """Save a model whose weights are all random in a folder of the name of its family, and return this folder."""
+    config = tiny_config(family, num_hidden_layers=3)
+    model = AutoModelForCL.from_config(config, **settings)
+    perturb(model).save_pretrained(folder / family)
+    tokenizer.save_pretrained(folder / family)
+    return folder / family
+
+
 @pytest.fixture
-def saved(save_checkpoint):
+def saved(tmp_path, tokenizer):
     """`saved(family, **settings)` saves a model whose weights are all random."""
+    return partial(save_random, tmp_path, tokenizer)
 
-    def save(family="bert", **settings):
-        model = AutoModelForCL.from_config(
-            tiny_config(family, num_hidden_layers=3), **settings
-        )
-        return save_checkpoint(perturb(model), family)
 
-    return save
+TRANSFORMS = {"whitening": {"dim": 6}, "flow": {"blocks": 1, "width": 4, "epochs": 1}}
+
+
+def save_transformed(folder, tokenizer, method, family="bert", **settings):
+    """Save a model with a whitening to 6 dimensions or a flow, and return its directory in the folder."""
+    texts = folder / "unlabelled.txt"
+    texts.write_text("\n".join(random_texts(60, words=(6, 7))) + "\n")
+    config = tiny_config(family, initializer_range=0.3)
+    directory = folder / "my-model"
+    AutoModelForCL.from_config(config, **settings).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    loaded = SimCSE(directory, device="cpu")
+    loaded.fit_postprocessing(method, texts, **TRANSFORMS[method])
+    loaded.save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture
-def transformed(save_checkpoint, tmp_path):
+def transformed(tmp_path, tokenizer):
     """`transformed(method, **settings)` makes a model with a whitening to 6 dimensions or a flow, in a directory."""
-    (tmp_path / "unlabelled.txt").write_text(
-        "\n".join(random_texts(60, words=(6, 7))) + "\n"
-    )
-
-    def make(method, family="bert", **settings):
-        model = AutoModelForCL.from_config(
-            tiny_config(family, initializer_range=0.3), **settings
-        )
-        directory = save_checkpoint(model, "my-model")
-        options = (
-            {"dim": 6}
-            if method == "whitening"
-            else {"blocks": 1, "width": 4, "epochs": 1}
-        )
-        loaded = SimCSE(directory, device="cpu")
-        loaded.fit_postprocessing(method, tmp_path / "unlabelled.txt", **options)
-        loaded.save_pretrained(directory)
-        return directory
-
-    return make
+    return partial(save_transformed, tmp_path, tokenizer)
 
 
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """The local stand-in for the hub that the clients of this process talk to, with its token."""
-    with HubServer() as server:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+@contextmanager
+def serving_hub(cache):
+    """Serve the local stand-in for the hub that the clients of this process talk to, with its token."""
+    with HubServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(
             constants.ENDPOINT, server.url
         )
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
-        monkeypatch.setattr(
-            "huggingface_hub.utils._http.time.sleep", lambda seconds: None
-        )
-        monkeypatch.setenv("HF_TOKEN", server.token)
+        patch.setattr(constants, "ENDPOINT", server.url)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        patch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
+        patch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        patch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        patch.setenv("HF_TOKEN", server.token)
         yield server
         assert not server.errors
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A stand-in for the hub of this test alone."""
+    with serving_hub(tmp_path / "cache") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_hub(tmp_path_factory):
+    """A stand-in for the hub of all tests of a file."""
+    with serving_hub(tmp_path_factory.mktemp("cache")) as server:
+        yield server
