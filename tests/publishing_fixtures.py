@@ -1,5 +1,6 @@
 """Fixtures of tests/publishing, tests/inference and tests/search: models, and a stand-in for the hub."""
 
+from contextlib import contextmanager
 from functools import partial
 from shutil import copytree
 
@@ -52,17 +53,19 @@ def model(checkpoint):
     return SimCSE(checkpoint, device="cpu")
 
 
+def save_random(folder, tokenizer, family="bert", **settings):
+    """Save a model whose weights are all random in a folder of the name of its family, and return this folder."""
+    config = tiny_config(family, num_hidden_layers=3)
+    model = AutoModelForCL.from_config(config, **settings)
+    perturb(model).save_pretrained(folder / family)
+    tokenizer.save_pretrained(folder / family)
+    return folder / family
+
+
 @pytest.fixture
-def saved(save_checkpoint):
+def saved(tmp_path, tokenizer):
     """`saved(family, **settings)` saves a model whose weights are all random."""
-
-    def save(family="bert", **settings):
-        model = AutoModelForCL.from_config(
-            tiny_config(family, num_hidden_layers=3), **settings
-        )
-        return save_checkpoint(perturb(model), family)
-
-    return save
+    return partial(save_random, tmp_path, tokenizer)
 
 
 TRANSFORMS = {"whitening": {"dim": 6}, "flow": {"blocks": 1, "width": 4, "epochs": 1}}
@@ -88,23 +91,35 @@ def transformed(tmp_path, tokenizer):
     return partial(save_transformed, tmp_path, tokenizer)
 
 
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """The local stand-in for the hub that the clients of this process talk to, with its token."""
-    with HubServer() as server:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+@contextmanager
+def serving_hub(cache):
+    """Serve the local stand-in for the hub that the clients of this process talk to, with its token."""
+    with HubServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(
             constants.ENDPOINT, server.url
         )
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
-        monkeypatch.setattr(
-            "huggingface_hub.utils._http.time.sleep", lambda seconds: None
-        )
-        monkeypatch.setenv("HF_TOKEN", server.token)
+        patch.setattr(constants, "ENDPOINT", server.url)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        patch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
+        patch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        patch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        patch.setenv("HF_TOKEN", server.token)
         yield server
         assert not server.errors
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A stand-in for the hub of this test alone."""
+    with serving_hub(tmp_path / "cache") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_hub(tmp_path_factory):
+    """A stand-in for the hub of all tests of a file."""
+    with serving_hub(tmp_path_factory.mktemp("cache")) as server:
+        yield server

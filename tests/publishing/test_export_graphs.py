@@ -6,6 +6,9 @@ import pickle
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 from threading import current_thread
 from types import SimpleNamespace
 
@@ -28,14 +31,22 @@ TEXTS = [
     "a small bird slept in the big red tree",
 ]
 EXPORTERS = {"onnx": export.export_onnx, "openvino": export.export_openvino}
+QUANTIZE = {
+    "onnx": export_int8._quantize_onnx,
+    "openvino": export_int8._quantize_openvino,
+}
+#: What an export to a backend needs.
+PACKAGES = {
+    "onnx": ["onnxruntime", "onnxscript"],
+    "openvino": ["onnxruntime", "onnxscript", "openvino"],
+}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, tokenizer):
-    """Save a model that reads 512 tokens and has a query prompt, and return its folder."""
-    stock, folder = (
-        tmp_path_factory.mktemp("model") / name for name in ("stock", "float32")
-    )
+    """The folder of a model that reads 512 tokens and has a query prompt."""
+    stock = tmp_path_factory.mktemp("stock")
+    folder = tmp_path_factory.mktemp("model") / "float32"
     torch.manual_seed(2)
     BertModel(tiny_config(max_position_embeddings=512)).save_pretrained(stock)
     tokenizer.save_pretrained(stock)
@@ -45,20 +56,59 @@ def model(tmp_path_factory, tokenizer):
     return folder
 
 
+@pytest.fixture(scope="module")
+def plain(model):
+    """The model, computed by torch."""
+    return SimCSE(model)
+
+
 @pytest.fixture(scope="module", params=GRAPHS)
-def graph(request, model, tmp_path_factory):
-    """Export the model in float32, and return the backend and the folder."""
-    for package in (
-        "onnxruntime",
-        "onnxscript",
-        *(["openvino"] if request.param == "openvino" else []),
-    ):
+def backend(request):
+    for package in PACKAGES[request.param]:
         pytest.importorskip(package, reason=f"{package} is not installed")
-    folder = tmp_path_factory.mktemp("exports") / request.param
-    EXPORTERS[request.param](SimCSE(model), folder)
-    return request.param, folder
+    return request.param
 
 
+@pytest.fixture(scope="module")
+def folder(backend, plain, tmp_path_factory):
+    """The folder of the model in float32 for a backend."""
+    folder = tmp_path_factory.mktemp("exports") / backend
+    EXPORTERS[backend](plain, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(folder, backend):
+    """The model, computed by the backend."""
+    return SimCSE(folder, backend=backend)
+
+
+def only_with(backend, wanted, reason):
+    if backend != wanted:
+        pytest.skip(reason)
+
+
+def assert_same_embeddings(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+# --- embeddings ---
+
+
+@pytest.fixture(scope="module")
+def loaded_for(folder, backend):
+    """`loaded_for(threads)` is the model of the backend, which computes so many batches side by side."""
+
+    @cache
+    def load(threads):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("torch.get_num_threads", lambda: threads)
+            return SimCSE(folder, backend=backend)
+
+    return load
+
+
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,89 +118,98 @@ def graph(request, model, tmp_path_factory):
         {"long_texts": "mean", "max_length": 12},
         {"prompt_name": "query"},
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_graph_gives_the_embeddings_of_torch_with_its_prompts_and_length(
-    options, threads, graph, model, monkeypatch
-):
-    backend, folder = graph
-    monkeypatch.setattr(
-        "torch.get_num_threads", lambda: threads
-    )  # as many batches are computed side by side
-    plain, exported = SimCSE(model), SimCSE(folder, backend=backend)
-    assert (exported.dim, exported.max_length, exported.prompts) == (
-        plain.dim,
-        512,
-        plain.prompts,
-    )
+def test_a_graph_gives_the_embeddings_of_torch(options, threads, loaded_for, plain):
+    found = loaded_for(threads).encode(TEXTS, **options)
+    assert_same_embeddings(found, plain.encode(TEXTS, **options))
+
+
+@pytest.mark.parametrize("name", ["dim", "prompts"])
+def test_a_graph_has_the_settings_of_the_model(name, exported, plain):
+    assert getattr(exported, name) == getattr(plain, name)
+
+
+def test_a_graph_has_the_length_of_the_model(exported):
+    assert exported.max_length == 512
+
+
+def test_a_graph_cuts_texts_at_the_length_of_the_model(exported):
     assert len(exported.tokenize(TEXTS)[3]) == 512
-    torch.testing.assert_close(
-        exported.encode(TEXTS, **options),
-        plain.encode(TEXTS, **options),
-        rtol=0,
-        atol=1e-5,
-    )
 
 
-def test_a_graph_names_no_folder_of_the_machine_that_wrote_it(graph):
-    backend, folder = graph
-    contents = b"".join(
-        path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    )
-    assert not [
-        word
-        for word in (b"site-packages", b"torch/nn", str(folder.parent).encode())
-        if word in contents
-    ]
+def test_ten_thousand_equal_texts_have_one_embedding(exported, plain):
+    vectors = exported.encode(["a cat"] * 10_000)
+    assert_same_embeddings(vectors, plain.encode("a cat").expand(10_000, -1))
 
 
-def test_an_evaluation_has_the_size_of_the_graph_or_of_the_weights(
-    graph, model, tmp_path
-):
-    backend, folder = graph
-    task = f"pairs={write_rows(tmp_path / 'pairs.csv', ['sentence1', 'sentence2', 'label'], binary_pairs(12))}"
-    plain = evaluate(model, task=[task]).cost
-    exported = evaluate(folder, task=[task], model_backend=backend).cost
-    weights = SimCSE(model).model.parameters()
-    assert plain["megabytes"] == pytest.approx(
-        sum(4 * each.numel() for each in weights) / 1e6
-    )
-    assert (
-        exported["megabytes"]
-        > 0.9 * sum(path.stat().st_size for path in folder.glob(f"{backend}/*")) / 1e6
-    )
-    assert plain["texts_per_second"] > 0 < exported["texts_per_second"]
+def test_openvino_computes_in_bfloat16_on_request(folder, backend, plain):
+    only_with(backend, "openvino", "ONNX refuses another precision")
+    in_bfloat16 = SimCSE(folder, backend=backend, dtype=torch.bfloat16)
+    cosines = (in_bfloat16.encode(TEXTS) * plain.encode(TEXTS)).sum(dim=1)
+    assert cosines.min() > 0.999
 
 
-def test_ten_thousand_equal_texts_have_one_embedding(graph, model):
-    backend, folder = graph
-    vectors = SimCSE(folder, backend=backend).encode(["a cat"] * 10_000)
-    torch.testing.assert_close(
-        vectors, SimCSE(model).encode("a cat").expand(10_000, -1), rtol=0, atol=1e-5
-    )
+def test_onnx_refuses_another_precision(folder, backend):
+    only_with(backend, "onnx", "OpenVINO computes in bfloat16")
+    with pytest.raises(ValueError, match="leave out dtype"):
+        SimCSE(folder, backend=backend, dtype=torch.bfloat16)
 
 
-def test_openvino_computes_in_bfloat16_on_request(graph, model):
-    backend, folder = graph
-    if backend == "onnx":
-        with pytest.raises(ValueError, match="leave out dtype"):
-            SimCSE(folder, backend=backend, dtype=torch.bfloat16)
-    else:
-        vectors = SimCSE(folder, backend=backend, dtype=torch.bfloat16).encode(TEXTS)
-        assert (vectors * SimCSE(model).encode(TEXTS)).sum(dim=1).min() > 0.999
+# --- what an evaluation says of a graph ---
 
 
-def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
-    backend, folder = graph
-    if backend == "onnx":
-        pytest.skip("its sessions need no first call")
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """A task of twelve pairs."""
+    path = tmp_path_factory.mktemp("task") / "pairs.csv"
+    columns = ["sentence1", "sentence2", "label"]
+    return f"pairs={write_rows(path, columns, binary_pairs(12))}"
+
+
+@pytest.fixture(scope="module")
+def cost_of_torch(model, task):
+    return evaluate(model, task=[task]).cost
+
+
+@pytest.fixture(scope="module")
+def cost_of_graph(folder, backend, task):
+    return evaluate(folder, task=[task], model_backend=backend).cost
+
+
+def test_an_evaluation_has_the_size_of_the_weights(cost_of_torch, plain):
+    numbers = sum(weight.numel() for weight in plain.model.parameters())
+    assert cost_of_torch["megabytes"] == pytest.approx(4 * numbers / 1e6)
+
+
+def test_an_evaluation_has_the_size_of_the_graph(cost_of_graph, folder, backend):
+    size = sum(path.stat().st_size for path in folder.glob(f"{backend}/*"))
+    assert cost_of_graph["megabytes"] > 0.9 * size / 1e6
+
+
+def test_an_evaluation_has_the_speed_of_the_weights(cost_of_torch):
+    assert cost_of_torch["texts_per_second"] > 0
+
+
+def test_an_evaluation_has_the_speed_of_the_graph(cost_of_graph):
+    assert cost_of_graph["texts_per_second"] > 0
+
+
+# --- processes and threads ---
+
+
+def test_openvino_is_called_once_before_threads_share_it(folder, backend, monkeypatch):
+    only_with(backend, "openvino", "sessions of ONNX need no first call")
     openvino = pytest.importorskip("openvino")
     make = openvino.CompiledModel.create_infer_request
     callers = []
+
+    def remember_the_caller(compiled):
+        callers.append(current_thread())
+        return make(compiled)
+
     monkeypatch.setattr(
-        openvino.CompiledModel,
-        "create_infer_request",
-        lambda self: (callers.append(current_thread()), make(self))[1],
+        openvino.CompiledModel, "create_infer_request", remember_the_caller
     )
     SimCSE(folder, backend=backend)
     assert callers == [current_thread()]
@@ -168,96 +227,149 @@ print("alive")
 """
 
 
-def test_a_process_outlives_a_signal_after_it_freed_two_graphs(graph):
-    backend, folder = graph
-    if backend == "onnx":
-        pytest.skip("its sessions set no stack for signal handlers")
+def test_a_process_outlives_a_signal_after_it_freed_two_graphs(folder, backend):
+    only_with(backend, "openvino", "sessions of ONNX set no stack for signal handlers")
     program = [sys.executable, "-c", FREE_IN_ORDER, str(folder), backend]
     assert subprocess.run(program, capture_output=True, text=True).stdout == "alive\n"
 
 
-def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
-    backend, folder = graph
-    shutil.copytree(folder, tmp_path / "earlier")
-    for path in (tmp_path / "earlier" / backend).iterdir():
-        path.rename(tmp_path / "earlier" / path.name)
-    exported = SimCSE(tmp_path / "earlier", backend=backend)
-    torch.testing.assert_close(
-        exported.encode(TEXTS), SimCSE(model).encode(TEXTS), rtol=0, atol=1e-5
-    )
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
 
 
-def copies(graph, tmp_path, name="copy"):
-    """Copy the export, because a test changes its files; return the backend, the folder and the graph."""
-    backend, folder = graph
-    target = tmp_path / name
-    shutil.copytree(folder, target)
-    return backend, target, target / GRAPHS[backend]
+SENT = pytest.mark.parametrize("send", [copy.deepcopy, pickled], ids=["copy", "pickle"])
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
-    ids=["copy", "pickle"],
-)
-def test_a_graph_can_be_copied_and_sent_to_another_process(sent, graph):
-    backend, folder = graph
+@pytest.fixture
+def indexed(folder, backend):
+    """The model of the backend with an index."""
     model = SimCSE(folder, backend=backend)
     model.build_index(TEXTS)
-    other = sent(model)
-    assert torch.equal(other.encode(TEXTS), model.encode(TEXTS))
-    assert (
-        other.search("dog")[0].sentence == "dog"
-        and other.identity() == model.identity()
-    )
+    return model
+
+
+@SENT
+def test_a_graph_can_be_copied_and_sent_to_another_process(send, exported):
+    assert torch.equal(send(exported).encode(TEXTS), exported.encode(TEXTS))
+
+
+@SENT
+def test_a_graph_keeps_its_identity_in_another_process(send, exported):
+    assert send(exported).identity() == exported.identity()
+
+
+@SENT
+def test_a_graph_keeps_its_index_in_another_process(send, indexed):
+    assert send(indexed).search("dog")[0].sentence == "dog"
+
+
+# --- the files ---
+
+
+@pytest.mark.parametrize("word", ["site-packages", "torch/nn", "the folder itself"])
+def test_a_graph_names_no_folder_of_the_machine_that_wrote_it(word, folder):
+    if word == "the folder itself":
+        word = str(folder.parent)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert word.encode() not in path.read_bytes()
+
+
+def test_a_folder_of_an_earlier_version_is_loaded(folder, backend, plain, tmp_path):
+    earlier = shutil.copytree(folder, tmp_path / "earlier")
+    for path in (earlier / backend).iterdir():
+        path.rename(earlier / path.name)
+    exported = SimCSE(earlier, backend=backend)
+    assert_same_embeddings(exported.encode(TEXTS), plain.encode(TEXTS))
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    """A copy of the folder, whose files a test may change."""
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+@pytest.fixture
+def graph(copied, backend):
+    """The graph in the copy."""
+    return copied / GRAPHS[backend]
+
+
+def test_a_model_in_memory_keeps_the_identity_of_a_graph_that_was_replaced_on_the_disk(
+    copied, graph, backend, exported
+):
+    model = SimCSE(copied, backend=backend)
+    graph.write_bytes(graph.read_bytes() + b" ")
+    assert model.identity().weights == exported.identity().weights
 
 
 def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(
-    graph, tmp_path
+    copied, graph, backend
 ):
-    backend, folder, path = copies(graph, tmp_path)
-    model = SimCSE(folder, backend=backend)
-    sent = pickle.dumps(model)
-    path.write_bytes(path.read_bytes() + b" ")
-    assert (
-        model.identity().weights == SimCSE(graph[1], backend=backend).identity().weights
-    )
-    with pytest.raises(
-        ValueError, match=f"{path} was changed or removed .*Load the model again"
-    ):
+    sent = pickle.dumps(SimCSE(copied, backend=backend))
+    graph.write_bytes(graph.read_bytes() + b" ")
+    words = f"{graph} was changed or removed .*Load the model again"
+    with pytest.raises(ValueError, match=words):
         pickle.loads(sent)
 
 
-def test_a_graph_beside_other_weights_is_refused_and_one_beside_its_own_is_not(
-    graph, model, tmp_path
+def test_a_graph_beside_its_own_weights_is_loaded(copied, backend, model):
+    shutil.copytree(model, copied, dirs_exist_ok=True)
+    assert len(SimCSE(copied, backend=backend).encode(TEXTS)) == len(TEXTS)
+
+
+def test_a_graph_beside_other_weights_is_refused(
+    copied, graph, backend, model, tmp_path
 ):
-    backend, folder, path = copies(graph, tmp_path)
-    shutil.copytree(model, folder, dirs_exist_ok=True)
-    assert len(SimCSE(folder, backend=backend).encode(TEXTS)) == len(TEXTS)
-    graphs = shutil.copytree(path.parent, tmp_path / backend)
+    graphs = shutil.copytree(graph.parent, tmp_path / "graphs")
     trained = AutoModelForCL.from_pretrained(model)
     with torch.no_grad():
-        for tensor in trained.parameters():
-            tensor.add_(0.02 * torch.randn_like(tensor))
-    trained.save_pretrained(folder)
-    shutil.copytree(graphs, path.parent, dirs_exist_ok=True)
-    with pytest.raises(
-        ValueError,
-        match=f"{path} is the graph of other weights than those beside it: export",
-    ):
-        SimCSE(folder, backend=backend)
+        for weight in trained.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+    trained.save_pretrained(copied)
+    shutil.copytree(graphs, graph.parent, dirs_exist_ok=True)
+    words = f"{graph} is the graph of other weights than those beside it: export"
+    with pytest.raises(ValueError, match=words):
+        SimCSE(copied, backend=backend)
 
 
-def test_saving_other_weights_removes_the_graph_of_those_before(
-    graph, model, tmp_path, caplog
-):
-    backend, folder, path = copies(graph, tmp_path)
-    (path.parent / "notes.txt").write_text("mine")
-    SimCSE(model).save_pretrained(folder)
-    assert not path.exists() and (path.parent / "notes.txt").exists()
-    assert f"{path} is removed" in caplog.text and "simcse-hf export" in caplog.text
+@pytest.fixture
+def overwritten(copied, graph, model):
+    """The copy, in which somebody wrote a note beside the graph, after other weights were saved to it."""
+    (graph.parent / "notes.txt").write_text("mine")
+    SimCSE(model).save_pretrained(copied)
+    return copied
+
+
+def test_saving_other_weights_removes_the_graph_of_those_before(overwritten, graph):
+    assert not graph.exists()
+
+
+def test_saving_other_weights_keeps_other_files_beside_the_graph(overwritten, graph):
+    assert (graph.parent / "notes.txt").exists()
+
+
+def test_a_graph_that_was_removed_is_not_loaded(overwritten, backend):
     with pytest.raises(ValueError, match="has no"):
-        SimCSE(folder, backend=backend)
+        SimCSE(overwritten, backend=backend)
+
+
+def test_the_warning_says_that_a_graph_is_removed_and_how_to_export_it(
+    copied, graph, plain, caplog
+):
+    plain.save_pretrained(copied)
+    assert f"{graph} is removed" in caplog.text
+    assert "simcse-hf export" in caplog.text
+
+
+def test_a_damaged_graph_is_named(copied, graph, backend):
+    graph.write_bytes(graph.read_bytes()[:100])
+    words = f"{copied}: cannot be loaded, because a file is missing or damaged"
+    with pytest.raises(ValueError, match=words):
+        SimCSE(copied, backend=backend)
+
+
+# --- graphs of another program ---
 
 
 def write_graph(path, backend, inputs, output):
@@ -292,7 +404,16 @@ def write_graph(path, backend, inputs, output):
     openvino.save_model(openvino.Core().read_model(path.with_suffix(".onnx")), path)
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def refusal(inputs, output, copied, graph, backend):
+    """The error about a graph of another program."""
+    write_graph(graph, backend, inputs, output)
+    with pytest.raises(ValueError) as raised:
+        SimCSE(copied, backend=backend)
+    return str(raised.value)
+
+
+GRAPHS_OF_OTHERS = pytest.mark.parametrize(
     "inputs, output",
     [
         (["input_ids", "attention_mask", "token_type_ids"], "last_hidden_state"),
@@ -301,224 +422,338 @@ def write_graph(path, backend, inputs, output):
         (["input_ids"], "sentence_embedding"),
     ],
 )
-def test_a_graph_of_another_program_is_refused_in_a_line_that_says_which_are_read(
-    inputs, output, graph, tmp_path
+
+
+@GRAPHS_OF_OTHERS
+def test_a_graph_of_another_program_is_refused_with_what_it_reads(
+    refusal, inputs, output, graph
 ):
-    backend, folder, path = copies(graph, tmp_path)
-    write_graph(path, backend, inputs, output)
-    with pytest.raises(ValueError) as raised:
-        SimCSE(folder, backend=backend)
-    words = str(raised.value)
-    assert f"{path} takes {', '.join(inputs)} and returns {output}." in words
-    assert "takes input_ids and attention_mask and returns sentence_embedding." in words
-    assert (
-        f"Write one with `simcse-hf export MODEL --to {backend} --output FOLDER`"
-        in words
-    )
-    assert len(words.splitlines()) == 1
+    assert f"{graph} takes {', '.join(inputs)} and returns {output}." in refusal
 
 
-def test_a_damaged_graph_is_named(graph, tmp_path):
-    backend, folder, path = copies(graph, tmp_path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(
-        ValueError,
-        match=f"{folder}: cannot be loaded, because a file is missing or damaged",
-    ):
-        SimCSE(folder, backend=backend)
+@GRAPHS_OF_OTHERS
+def test_the_refusal_of_a_graph_says_which_graphs_are_read(refusal):
+    words = "takes input_ids and attention_mask and returns sentence_embedding."
+    assert words in refusal
 
 
-# --- int8 ---------------------------------------------------------------------------------------------------------
+@GRAPHS_OF_OTHERS
+def test_the_refusal_of_a_graph_says_how_to_write_one(refusal, backend):
+    command = f"`simcse-hf export MODEL --to {backend} --output FOLDER`"
+    assert f"Write one with {command}" in refusal
 
 
-@pytest.fixture
-def texts(tmp_path):
-    path = tmp_path / "texts.txt"
+@GRAPHS_OF_OTHERS
+def test_the_refusal_of_a_graph_is_a_single_line(refusal):
+    assert len(refusal.splitlines()) == 1
+
+
+# --- int8 ---
+
+
+def run_export(to, model, output, *options):
+    """The exit status of the command."""
+    words = ["--to", to, "--output", output, "--quiet", "--json", *options]
+    return main(["export", str(model), *map(str, words)])
+
+
+def export_and_measure(to, model, output, *options):
+    """What the command says about an export that it wrote."""
+    with redirect_stdout(StringIO()) as printed:
+        assert run_export(to, model, output, *options) == 0
+    return json.loads(printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
     path.write_text("\n".join(text for text in TEXTS if text) + "\n")
     return path
 
 
-def command(to, model, output, *options):
-    return main(
-        [
-            "export",
-            str(model),
-            "--to",
-            to,
-            "--output",
-            str(output),
-            "--quiet",
-            "--json",
-            *map(str, options),
-        ]
-    )
+@pytest.fixture(scope="module")
+def quick(backend, folder, tmp_path_factory):
+    """Take the module's graph in place of a new one, quantise it once by each method, and let all be equally fast."""
+    work = tmp_path_factory.mktemp("quantized")
+
+    def copy_graph(_, new):
+        return shutil.copytree(folder, new) / GRAPHS[backend]
+
+    def quantize_once(simcse, float32, path, method, *rest):
+        made = work / method
+        if made.exists():
+            shutil.copytree(made, path.parent, dirs_exist_ok=True)
+            return
+        QUANTIZE[backend](simcse, float32, path, method, *rest)
+        shutil.copytree(path.parent, made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(export.EXPORTS, backend, copy_graph)
+        patch.setattr(export_int8, f"_quantize_{backend}", quantize_once)
+        patch.setattr(export_int8, "_seconds", lambda *_: 1.0)
+        yield
 
 
-@pytest.fixture
-def quick(graph, monkeypatch):
-    """Take the module's graph in place of a new one, and let every form be as fast as float32."""
-    backend, folder = graph
-    monkeypatch.setitem(
-        export.EXPORTS,
-        backend,
-        lambda _, new: shutil.copytree(folder, new) / GRAPHS[backend],
-    )
-    monkeypatch.setattr(export_int8, "_seconds", lambda *_: 1.0)
-    return backend
+@pytest.fixture(scope="module")
+def written(quick, backend, model, texts, tmp_path_factory):
+    """The folder of an export to int8, and what the command says about it."""
+    output = tmp_path_factory.mktemp("int8") / "out"
+    options = ["--texts", texts, "--calibrate", texts, "--allow_slow", "--max_loss", 5]
+    return output, export_and_measure(f"{backend}-int8", model, output, *options)
 
 
-def test_the_fastest_form_within_the_loss_is_written_beside_float32(
-    quick, model, texts, tmp_path, capsys
-):
-    options = (
-        "--texts",
-        texts,
-        "--calibrate",
-        texts,
-        "--allow_slow",
-        "--max_loss",
-        "5",
-    )
-    assert command(f"{quick}-int8", model, tmp_path / "out", *options) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert {form["method"] for form in measured["forms"]} == set(
-        export_int8.METHODS[quick]
-    )
+@pytest.fixture(scope="module")
+def in_int8(written, backend):
+    """The model in int8."""
+    return SimCSE(written[0], backend=backend)
+
+
+@pytest.fixture(scope="module")
+def name_of_int8(backend):
+    """The name of a graph in int8 for this processor."""
+    instructions = export_int8.processor_instructions()
+    return INT8_GRAPHS[backend][instructions].split("/")[1]
+
+
+def test_every_form_of_int8_is_measured(written, backend):
+    _, measured = written
+    methods = {form["method"] for form in measured["forms"]}
+    assert methods == set(export_int8.METHODS[backend])
+
+
+def test_the_loss_of_int8_is_that_of_the_cosine_to_float32(written):
+    _, measured = written
     assert measured["loss"] == pytest.approx(100 * (1 - measured["mean_cosine"]))
-    names = {path.name for path in (tmp_path / "out" / quick).iterdir()}
-    int8 = INT8_GRAPHS[quick][export_int8.processor_instructions()].split("/")[1]
-    assert {int8, GRAPHS[quick].split("/")[1]} <= names
-    plain, exported = SimCSE(model), SimCSE(tmp_path / "out", backend=quick)
-    assert exported.model.files[0].endswith(int8)
-    for encode in ("encode", "encode_query"):
-        cosines = (
-            getattr(plain, encode)(TEXTS) * getattr(exported, encode)(TEXTS)
-        ).sum(dim=1)
-        assert cosines.min() > 0.95
+
+
+def test_int8_is_written_beside_float32(written, backend, name_of_int8):
+    names = {path.name for path in (written[0] / backend).iterdir()}
+    assert {name_of_int8, GRAPHS[backend].split("/")[1]} <= names
+
+
+def test_int8_is_loaded_where_it_is_written(in_int8, name_of_int8):
+    assert in_int8.model.files[0].endswith(name_of_int8)
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query"])
+def test_int8_gives_nearly_the_embeddings_of_torch(in_int8, plain, method):
+    found = getattr(in_int8, method)(TEXTS)
+    expected = getattr(plain, method)(TEXTS)
+    assert (found * expected).sum(dim=1).min() > 0.95
+
+
+def test_a_model_in_int8_cannot_be_saved(in_int8, tmp_path):
     with pytest.raises(ValueError, match="cannot be saved: copy its folder"):
-        exported.save_pretrained(tmp_path / "copy")
+        in_int8.save_pretrained(tmp_path / "copy")
 
 
-@pytest.mark.parametrize(
+NOT_WRITTEN = pytest.mark.parametrize(
     "options, message",
     [
-        (
-            ("--max_loss", "-1", "--allow_slow"),
+        pytest.param(
+            {"max_loss": -1.0, "allow_slow": True},
             "int8 loses more than max_loss -1: .*static.*dynamic",
+            id="loses too much",
         ),
-        (
-            ("--max_loss", "100"),
+        pytest.param(
+            {"max_loss": 100.0},
             "int8 does not pay on this processor: .*1.2 times is the least",
+            id="is too slow",
         ),
     ],
 )
+
+
+@NOT_WRITTEN
 def test_an_export_that_loses_too_much_or_is_slow_is_not_written(
-    quick, options, message, model, texts, tmp_path
+    quick, backend, options, message, plain, texts, tmp_path
 ):
-    simcse = SimCSE(model)
     checks = export_int8.Checks(str(texts), None)
-    arguments = {"max_loss": float(options[1]), "allow_slow": "--allow_slow" in options}
+    output = tmp_path / "out"
     with pytest.raises(ValueError, match=message):
-        export_int8.export_int8(
-            simcse, tmp_path / "out", f"{quick}-int8", checks, **arguments
-        )
-    assert not (tmp_path / "out").exists()
+        export_int8.export_int8(plain, output, f"{backend}-int8", checks, **options)
+    assert not output.exists(), "nothing is written"
 
 
-def test_int8_chooses_the_runtime_too(model, tmp_path, monkeypatch):
-    def make(backend):
-        return lambda _, folder: (folder.mkdir(), folder / GRAPHS[backend])[1]
+@pytest.fixture(scope="module")
+def measured_on_sts(quick, backend, model, tmp_path_factory):
+    """What the command says where it is given a folder with STS-B alone."""
+    folder = tmp_path_factory.mktemp("sts")
+    write_stsb(folder)
+    options = ["--data_dir", folder, "--allow_slow", "--max_loss", 100]
+    return export_and_measure(f"{backend}-int8", model, folder / "out", *options)
 
-    for backend in GRAPHS:
-        monkeypatch.setitem(export.EXPORTS, backend, make(backend))
-        monkeypatch.setattr(
-            export_int8,
-            f"_quantize_{backend}",
-            lambda _, __, path, *___: path.write_text("graph"),
-        )
-    monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: folder.name)
-    speeds = {
-        "onnx-mixed": 1.0,
-        "onnx-dynamic": 2.0,
-        "openvino-dynamic": 3.0,
-        "openvino-static": 4.0,
-    }
-    speeds["onnx-static"] = 5.0
-    constant = {
+
+def test_data_dir_compares_the_sts_sets_that_it_has(measured_on_sts):
+    assert measured_on_sts["sts_tasks"]
+
+
+def test_with_data_dir_the_loss_is_that_of_the_sts_average(measured_on_sts):
+    lost = measured_on_sts["sts_before"] - measured_on_sts["sts_after"]
+    assert measured_on_sts["loss"] == lost
+
+
+# --- the choice of a runtime ---
+
+SPEEDS = {
+    "onnx-mixed": 1.0,
+    "onnx-dynamic": 2.0,
+    "openvino-dynamic": 3.0,
+    "openvino-static": 4.0,
+    "onnx-static": 5.0,
+}
+
+
+def measured_form(name):
+    """The fastest form loses too much."""
+    return {
         "mean_cosine": 1.0,
         "lowest_cosine": 1.0,
         "int8_sentences_per_second": 1.0,
+        "loss": 9.0 if name == "onnx-static" else 0.1,
+        "speed": SPEEDS[name],
     }
 
-    def measure(_, name):
-        return constant | {
-            "loss": 9.0 if name == "onnx-static" else 0.1,
-            "speed": speeds[name],
-        }
 
-    checks = SimpleNamespace(measure=measure, calibration=["a"])
-    (tmp_path / "out" / "openvino").mkdir(parents=True)
-    path, best = export_int8.export_int8(
-        SimCSE(model), tmp_path / "out", "int8", checks
+class StandIns:
+    """Stand in for what makes and loads the graphs of a backend."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def export(self, _, folder):
+        folder.mkdir()
+        return folder / GRAPHS[self.backend]
+
+    def quantize(self, _, __, path, *rest):
+        path.write_text("graph")
+
+
+def name_of(folder, backend):
+    """What is loaded in place of a model: the form and the backend."""
+    return folder.name
+
+
+@pytest.fixture
+def chosen(plain, tmp_path, monkeypatch):
+    """The path and the description of what an export to int8 chooses among all forms of both runtimes."""
+    for backend in GRAPHS:
+        stand_ins = StandIns(backend)
+        monkeypatch.setitem(export.EXPORTS, backend, stand_ins.export)
+        monkeypatch.setattr(export_int8, f"_quantize_{backend}", stand_ins.quantize)
+    monkeypatch.setattr(export_int8, "SimCSE", name_of)
+    checks = SimpleNamespace(
+        measure=lambda _, name: measured_form(name), calibration=["a"]
     )
-    assert (best["backend"], best["method"]) == (
-        "openvino",
-        "static",
-    ) and path.read_text() == "graph"
+    (tmp_path / "out" / "openvino").mkdir(parents=True)
+    return export_int8.export_int8(plain, tmp_path / "out", "int8", checks)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("backend", "openvino"), ("method", "static")]
+)
+def test_int8_chooses_the_fastest_form_within_the_loss_of_both_runtimes(
+    chosen, name, value
+):
+    _, best = chosen
+    assert best[name] == value
+
+
+def test_the_chosen_graph_is_written(chosen):
+    path, _ = chosen
+    assert path.read_text() == "graph"
+
+
+def test_all_forms_are_listed_the_fastest_first(chosen):
+    _, best = chosen
     assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0]
 
 
-def test_weights_get_7_bits_where_sums_of_products_overflow_and_mixed_keeps_wide_products(
-    graph, model, tmp_path
-):
+# --- the weights of ONNX in int8 ---
+
+
+@pytest.fixture(scope="module")
+def quantized(folder, backend, plain, tmp_path_factory):
+    """`quantized(method, instructions)` is a graph of ONNX in int8, made once."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    backend, folder = graph
-    if backend != "onnx":
-        pytest.skip("OpenVINO chooses when it loads the graph")
-    simcse, products = SimCSE(model), {}
-    for method in export_int8.METHODS["onnx"]:
-        largest = {}
-        for instructions in ("avx2", "vnni"):
-            path = tmp_path / f"{method}-{instructions}"
-            export_int8._quantize_onnx(
-                simcse, folder / GRAPHS["onnx"], path, method, TEXTS, instructions
-            )
-            quantized = onnx.load(path).graph
-            weights = map(onnx.numpy_helper.to_array, quantized.initializer)
-            largest[instructions] = max(
-                abs(x.astype(int)).max()
-                for x in weights
-                if x.dtype == "int8" and x.ndim == 2
-            )
-            products[method] = [node.op_type for node in quantized.node].count(
-                "MatMulInteger"
-            )
-        assert largest["avx2"] <= 64 < largest["vnni"] <= 127
-    half_of_the_layers = (simcse.model.config.num_hidden_layers + 1) // 2
-    assert products["dynamic"] - products["mixed"] == half_of_the_layers
+    only_with(backend, "onnx", "OpenVINO chooses when it loads the graph")
+    work = tmp_path_factory.mktemp("bits")
+
+    def quantize(method, instructions):
+        path = work / f"{method}-{instructions}"
+        if not path.exists():
+            float32 = folder / GRAPHS["onnx"]
+            QUANTIZE["onnx"](plain, float32, path, method, TEXTS, instructions)
+        return onnx.load(path).graph
+
+    return quantize
 
 
-def test_what_a_graph_cannot_do_is_refused(model):
-    with pytest.raises(
-        ValueError,
-        match="has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx --output",
-    ):
+def largest_weight(quantized):
+    import onnx
+
+    largest = 0
+    for tensor in quantized.initializer:
+        weight = onnx.numpy_helper.to_array(tensor)
+        if weight.dtype == "int8" and weight.ndim == 2:
+            largest = max(largest, abs(weight.astype(int)).max())
+    return largest
+
+
+def products_in_int8(quantized):
+    return [node.op_type for node in quantized.node].count("MatMulInteger")
+
+
+EVERY_METHOD = pytest.mark.parametrize("method", export_int8.METHODS["onnx"])
+
+
+@EVERY_METHOD
+def test_weights_get_7_bits_where_sums_of_products_overflow(quantized, method):
+    assert largest_weight(quantized(method, "avx2")) <= 64
+
+
+@EVERY_METHOD
+def test_weights_get_8_bits_where_no_sum_of_products_overflows(quantized, method):
+    assert 64 < largest_weight(quantized(method, "vnni")) <= 127
+
+
+def test_mixed_keeps_the_wide_products_of_half_of_the_layers(quantized, plain):
+    dynamic = products_in_int8(quantized("dynamic", "vnni"))
+    mixed = products_in_int8(quantized("mixed", "vnni"))
+    assert dynamic - mixed == (plain.model.config.num_hidden_layers + 1) // 2
+
+
+# --- refusals ---
+
+
+def test_a_model_without_a_graph_is_refused_with_how_to_write_one(model):
+    words = (
+        "has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx --output"
+    )
+    with pytest.raises(ValueError, match=words):
         SimCSE(model, backend="onnx")
-    with pytest.raises(
-        ValueError, match="backend must be one of torch, onnx, openvino, got 'tensorrt'"
-    ):
+
+
+def test_an_unknown_backend_is_refused_with_those_there_are(model):
+    words = "backend must be one of torch, onnx, openvino, got 'tensorrt'"
+    with pytest.raises(ValueError, match=words):
         SimCSE(model, backend="tensorrt")
-    for setting in (
-        {"pooler_type": "max"},
-        {"dtype": torch.float16},
-        {"device": "cuda"},
-        {"head": "dense"},
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pooler_type", "max"),
+        ("dtype", torch.float16),
+        ("device", "cuda"),
+        ("head", "dense"),
+    ],
+)
+def test_what_a_graph_cannot_do_is_refused(model, name, value):
+    with pytest.raises(
+        ValueError, match=f"leave out {name}, or export the model again"
     ):
-        with pytest.raises(
-            ValueError,
-            match=f"leave out {next(iter(setting))}, or export the model again",
-        ):
-            SimCSE(model, backend="openvino", **setting)
+        SimCSE(model, backend="openvino", **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -532,16 +767,5 @@ def test_what_a_graph_cannot_do_is_refused(model):
 def test_options_of_int8_are_asked_for_and_belong_to_int8(
     to, options, message, model, tmp_path, capsys
 ):
-    assert command(to, model, tmp_path / "out", *options) == 2
+    assert run_export(to, model, tmp_path / "out", *options) == 2
     assert message in capsys.readouterr().err
-
-
-def test_data_dir_compares_the_sts_sets_that_it_has(quick, model, tmp_path, capsys):
-    write_stsb(tmp_path)
-    options = ("--data_dir", tmp_path, "--allow_slow", "--max_loss", "100")
-    assert command(f"{quick}-int8", model, tmp_path / "out", *options) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert (
-        measured["sts_tasks"]
-        and measured["loss"] == measured["sts_before"] - measured["sts_after"]
-    )
