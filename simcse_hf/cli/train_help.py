@@ -8,13 +8,12 @@ import re
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import yaml
 
 from ..names import POOLER_TYPES
-from .options import CommandParser, help_of
+from .options import CommandParser, help_of, paragraph
 from .signature import PACKAGE, Parameter, find_definition
 
 _RECIPES = PACKAGE / "training" / "recipes"
@@ -58,7 +57,7 @@ def print_help(method: str, purpose: str, words: Sequence[str]) -> None:
             f"Views of a sentence: {', '.join(names_in('data/views'))}.",
             f"Poolers: {', '.join(POOLER_TYPES)}, mask, ngrams. docs/api.md describes all of them.",
         ]
-    epilog = "\n\n".join(fill(listing, 80, break_on_hyphens=False) for listing in listings)
+    epilog = "\n\n".join(map(paragraph, listings))
     said = " ".join(words)
     for path in (Path(words[0]), _RECIPES / f"{words[0].removesuffix('.yaml')}.yaml"):
         if path.is_file():
@@ -70,7 +69,7 @@ def print_help(method: str, purpose: str, words: Sequence[str]) -> None:
     parser = CommandParser(
         prog=f"simcse-hf train {method}",
         usage="%(prog)s [RECIPE] [--name value ...]",
-        description=fill(f"{purpose.capitalize()}. {sample}", 80, break_on_hyphens=False),
+        description=paragraph(f"{purpose.capitalize()}. {sample}"),
         epilog=epilog,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,

@@ -121,7 +121,7 @@ class Comparison(Result):
             table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
         is_sts = {*self.tasks} - {*self.labels}
         protocol = f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, " if is_sts else ""
-        blocks = [f"{protocol}x 100", table]
+        blocks = [f"{protocol}scores x 100", table]
         for name, differences in self.differences.items():
             rows = []
             for task, result in differences.items():

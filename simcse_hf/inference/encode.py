@@ -73,7 +73,8 @@ class EncodedFile(Result):
     shards: list[str]
 
     def __str__(self) -> str:
-        return f"{self.texts} texts in {len(self.shards)} file(s) under {self.output}"
+        files = "1 file" if len(self.shards) == 1 else f"{len(self.shards)} files"
+        return f"{self.texts} texts in {files} under {self.output}"
 
 
 def encode(
@@ -139,7 +140,7 @@ def encode(
         >>> import numpy as np
         >>> from simcse_hf import encode
         >>> print(encode("outputs/my-model", "sentences.txt", "vectors"))
-        200 texts in 1 file(s) under vectors
+        200 texts in 1 file under vectors
         >>> np.load("vectors/vectors.npy").shape
         (200, 64)
     """

@@ -142,7 +142,8 @@ def hardware(run: dict) -> str:
     time = f"{_duration(seconds)}, including evaluations" if seconds else ""
     if not run.get("hardware"):
         return f"Training took {time}." if time else ""
-    trained = f"Trained on {run.get('processes') or 1} x {run['hardware']}"
+    number = run.get("processes") or 1
+    trained = f"Trained on {f'{number} x' if number > 1 else 'one'} {run['hardware']}"
     if time:
         trained += f" in {time}{' and all seeds' if run.get('seeds') else ''}"
     return f"{trained}."
@@ -269,9 +270,10 @@ def _adapted(adaptation: dict) -> str:
     """Describe what `simcse-hf adapt` compared and chose."""
     corpus = adaptation["corpus"]
     chosen = adaptation["chosen"]
+    start = f"starting from `{chosen['model']}`, " if chosen["model"] else ""  # of a local folder nothing is said
     compared = (
         f"`simcse-hf adapt` compared {len(adaptation['arms'])} arms for the domain of `{corpus['path']}` "
-        f"({corpus['texts']:,} texts), starting from `{chosen['model']}`, and chose `{chosen['name']}`."
+        f"({corpus['texts']:,} texts), {start}and chose `{chosen['name']}`."
     )
     if not chosen["stages"]:
         return f"{compared} The encoder was not trained: what changed is the pooler or post-processing."
@@ -280,8 +282,8 @@ def _adapted(adaptation: dict) -> str:
         work = f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}`"
         stages.append(f"{work} at learning rate {stage['learning_rate']:g}")
     return (
-        f"{compared} Its training is {', then '.join(stages)}; this model is the first of the "
-        f"{len(adaptation['seeds'])} run(s) of the verdict, seed {chosen['seed']}."
+        f"{compared} Its training is {', then '.join(stages)}; this model is run 1 of "
+        f"{len(adaptation['seeds'])} of the verdict, with seed {chosen['seed']}."
     )
 
 

@@ -297,7 +297,7 @@ def search(
         raise ValueError("neighbors are found without queries and their prompt: leave these out, or neighbors")
     opened = open_index(index, model, parameters=parameters, **loading)
     before = prompt_of(opened.model, "query", prompt, prompt_name)
-    least = resolve_threshold(opened.model, threshold, before, opened.truncate_dim)
+    least = threshold_of_search(opened, threshold, before)
 
     def find(query: str | int) -> Found:
         if isinstance(query, int):
@@ -353,7 +353,7 @@ def duplicates(
         0 2
     """
     encoder = load_model(model, **loading)
-    least = resolve_threshold(encoder, threshold, "")
+    least = resolve_threshold(encoder, threshold)
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     assert isinstance(built.vectors, ExactIndex) and least is not None
@@ -514,16 +514,15 @@ def prompt_of(model: SimCSE, role: Role, prompt: str | None, prompt_name: str | 
     return model.resolve_prompt(prompt, prompt_name)
 
 
-def resolve_threshold(
-    model: SimCSE, threshold: float | Literal["saved"] | None, query_prompt: str, truncate_dim: int | None = None
+def threshold_of_search(
+    opened: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
 ) -> float | None:
-    """Return the lowest score to show.
+    """Return the lowest score that a search shows.
 
     Args:
-        model (`SimCSE`): The model.
+        opened (`SentenceIndex`): The index.
         threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
         query_prompt (`str`): The prompt of the queries.
-        truncate_dim (`int`, *optional*): How many leading dimensions of the embeddings are compared.
 
     Returns:
         `float`, *optional*: The score; `None` to show all.
@@ -531,13 +530,39 @@ def resolve_threshold(
     Raises:
         ValueError: If the saved threshold is asked for and there is none, or it does not hold for this search.
     """
+    differences = []
+    if query_prompt:
+        differences.append("the prompt 'query'")
+    if opened.truncate_dim is not None:
+        differences.append(f"{opened.truncate_dim} dimensions only")
+    if opened.description.is_of_teacher(opened.model):
+        differences.append("the vectors of the model's teacher")
+    return resolve_threshold(opened.model, threshold, differences)
+
+
+def resolve_threshold(
+    model: SimCSE, threshold: float | Literal["saved"] | None, differences: Sequence[str] = ()
+) -> float | None:
+    """Return the lowest score to show.
+
+    Args:
+        model (`SimCSE`): The model.
+        threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
+        differences (`Sequence[str]`, *optional*): What makes these scores others than those that the saved threshold
+            was chosen for, beside the prompt of documents.
+
+    Returns:
+        `float`, *optional*: The score; `None` to show all.
+
+    Raises:
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold here.
+    """
     if threshold != "saved":
         check_scores(model.similarity_fn_name, threshold=threshold)
         return threshold
-    prompts = {"query": query_prompt, "document": model.prompts["document"]}
-    why = [f"the prompt {name!r}" for name, text in prompts.items() if text]
-    if truncate_dim is not None:
-        why.append(f"{truncate_dim} dimensions only")
+    why = [*differences]
+    if model.prompts["document"]:
+        why.append("the prompt 'document'")
     if why:
         raise ValueError(
             f"threshold saved was chosen for pairs of texts, but these are compared with {why[0]}, which gives other "

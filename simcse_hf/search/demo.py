@@ -15,7 +15,7 @@ from ..ops.checks import check_values
 from ..ops.errors import require_extra
 from ..ops.files import StrPath, read_template
 from ..ops.results import Result
-from .commands import open_index, resolve_threshold
+from .commands import open_index, threshold_of_search
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -103,7 +103,7 @@ def demo(
 
     opened = open_index(index, model, parameters=parameters, **loading)
     before = opened.model.role_prompt("query")
-    page = build_page(opened, top_k, resolve_threshold(opened.model, threshold, before, opened.truncate_dim))
+    page = build_page(opened, top_k, threshold_of_search(opened, threshold, before))
     names = own_names(host) + list(allowed_hosts)
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(guard)]
     try:

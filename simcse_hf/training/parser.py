@@ -29,6 +29,8 @@ TEXTS = {"train_file", "dataset_name"}
 #: Arguments that are words on a command line, and a table or list in a YAML file: of numbers, and of texts.
 _NUMBERS = ("objective_options", "matryoshka_dims")
 _STRUCTURED = (*_NUMBERS, "prompts")
+#: More letters than a help shows before the text of an option.
+_LONG = 50
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 
 
@@ -138,6 +140,9 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
             action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
             if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
                 action.help = f"Switch {action.dest} off."
+            choices = ", ".join(map(str, action.choices or ()))
+            if len(choices) > _LONG:  # which would stand twice in one line that is wider than a terminal
+                action.metavar, action.help = "NAME", f"{action.help} One of: {choices}."
             if action.const is False or re.search("default: |Defaults to ", action.help or ""):
                 action.default = None
             action.default = SUPPRESS if action.default is None else action.default

@@ -123,6 +123,24 @@ def test_without_a_command_or_method_those_are_listed(words, capsys):
     assert ("  unsup " if words else "  build-nli ") in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("words", ["", "train", "train unsup --help"])
+def test_a_terminal_breaks_no_word_of_a_listing(words, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert status(*words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_help_all_names_many_choices_below_their_option(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert status("train", "unsup", "--help_all") == 0
+    text = capsys.readouterr().out
+    assert "--pooler_type NAME, --pooler NAME\n" in text
+    assert max(map(len, text.splitlines())) < 90
+    assert re.search(r"One\s+of:\s+cls,\s+cls_before_pooler,", text)
+
+
 def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys):
     assert status("train", "unsup", "--help_all") == 0
     text = capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(
     result = simcse_hf.encode(
         checkpoint, source, tmp_path / "out", device="cpu", max_length=5
     )
-    assert str(result) == f"53 texts in 1 file(s) under {tmp_path / 'out'}"
+    assert str(result) == f"53 texts in 1 file under {tmp_path / 'out'}"
     assert result.to_dict() == {
         "output": tmp_path / "out",
         "texts": 53,

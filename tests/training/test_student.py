@@ -280,6 +280,14 @@ def test_a_head_that_inference_leaves_out_is_refused(tmp_path, tokenizer, teache
         trainer_of(tmp_path, tokenizer, teacher, pooler_type="cls", mlp_only_train=True)
 
 
+def test_the_threshold_of_a_student_is_refused_on_the_index_of_its_teacher(
+    tmp_path, tokenizer, teacher, index_of_teacher
+):
+    folder = train(tmp_path, tokenizer, teacher)
+    with pytest.raises(ValueError, match="with the vectors of the model's teacher"):
+        list(search(["a"], index_of_teacher, model=folder, threshold="saved"))
+
+
 @pytest.mark.parametrize("objective", ["simcse+distill", "distill:0.5+barlow_twins"])
 def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(
     tmp_path, tokenizer, teacher, index_of_teacher, objective
