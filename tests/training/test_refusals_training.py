@@ -145,10 +145,7 @@ REFUSALS = {
     ),
     "token ids that are all the same": (started(TOKEN_IDS), "train_dataset 32 alike"),
     "a dev set with one score": (
-        lambda make: make(
-            dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4,
-            **EVALUATES,
-        ).train(),
+        made(dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4),
         "dev_set 4 score 3",
     ),
     "words that the model does not know": (
