@@ -75,7 +75,7 @@ def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expect
 )
 def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):
     load_text_dataset([dict.fromkeys(names.split(), "a")])
-    assert ("Only their order says so" in caplog.text) == is_said
+    assert ("and their order was taken" in caplog.text) == is_said
     caplog.clear()
     load_text_dataset([dict.fromkeys(names.split(), "a")], columns=names.split())
     assert not caplog.text
