@@ -223,7 +223,7 @@ def evaluate(
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
-        raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
+        raise ValueError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark

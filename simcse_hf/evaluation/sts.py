@@ -138,6 +138,9 @@ def predict_pairs(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
 
 def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
     """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
+    if len(set(gold)) == 1:
+        problem = f"all {len(gold)} pair(s) have the score {gold[0]:g}, and a correlation compares different scores"
+        raise ValueError(f"{where}: {problem}: add pairs with other scores")
     try:
         scores = {name: 100 * metric(predicted, gold) for name, metric in METRICS.items()}
     except ValueError as error:

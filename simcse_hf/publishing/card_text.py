@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from transformers.utils import logging
+
 from ..data.contents import CONTENTS, Content
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
@@ -11,7 +13,9 @@ from ..models.resolve import resolve_options
 from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
 from ..ops.upload import PublicNames
 from .card_subject import Subject, last_part
-from .papers import PAPERS, Paper
+from .papers import PAPERS, Paper, find_paper
+
+logger = logging.get_logger(__name__)
 
 _HEAD = """\
 from safetensors.torch import load_file
@@ -52,7 +56,7 @@ _NOT_LISTED = (
     "dataset_objectives",
     "objective_options",
 )
-_NO_RECORD = "This directory holds no record of how the model was trained."
+_NO_RECORD = "This folder holds no record of how the model was trained."
 
 
 # The model ----------------------------------------------------------------------------------------------------------
@@ -132,8 +136,15 @@ def papers(model: Subject) -> list[Paper]:
 
 
 def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
-    """Return the papers of these names, without those that `papers.bib` lacks."""
-    return [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
+    """Return the papers of these names, and warn of names that are of none."""
+    known = []
+    for name in dict.fromkeys(names):
+        paper = find_paper(name)
+        if paper:
+            known.append(paper)
+        else:
+            logger.warning_once(f"The card does not cite {name!r}: give papers a BibTeX entry with a url.")
+    return known
 
 
 def hardware(run: dict) -> str:

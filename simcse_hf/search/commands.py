@@ -181,7 +181,7 @@ def index(
     changes = add or replace or delete or delete_where
     if changes and any(value is not None for value in fixed):
         names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
-        raise ValueError(f"add, replace and delete keep the index as it was made: leave out {names}")
+        raise ValueError(f"add, replace and delete cannot change how an index was built: leave out {names}")
     if not changes and check_target(output) and not overwrite:
         raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
     column, shards = open_vectors(vectors, input, column)
@@ -294,7 +294,7 @@ def search(
         0 In fall the old mariner found the steed at the port.
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
-        raise ValueError("neighbors are found without queries and their prompt: leave these out, or neighbors")
+        raise ValueError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
     opened = open_index(index, model, parameters=parameters, **loading)
     before = prompt_of(opened.model, "query", prompt, prompt_name)
     least = threshold_of_search(opened, threshold, before)

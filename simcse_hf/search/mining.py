@@ -253,7 +253,10 @@ def read_pairs(dataset: TextSource) -> list[list]:
     """Read the columns of pairs and their hard negatives; refuse single texts."""
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+        raise ValueError(
+            f"input: mining needs an anchor and a positive in each row, got one text ({', '.join(columns)}): add a "
+            "column of positives"
+        )
     return list(columns.values())
 
 

@@ -129,9 +129,7 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
     parser.set_defaults(**defaults)
     if "objective" in argument_names(classes):
         parser.epilog = f"Objectives: {', '.join(sorted(OBJECTIVES))}. --objective NAME --help lists its options."
-        for part in part_weights(given.get("objective") or "simcse"):
-            import_objective(part)
-            add_objective(parser, part)
+        add_objective(parser, given.get("objective") or "simcse")
     theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
     names = argument_names([TrainingArguments])
     for group in parser._action_groups[:-1]:
@@ -153,14 +151,16 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
 
 
 def add_objective(parser: ArgumentParser, name: str) -> None:
-    """Add the options of an objective to what a parser prints as its help."""
-    objective = objective_class(name)
-    group = parser.add_argument_group(f"objective {name}, as --objective_options NAME=VALUE")
-    for option, words in describe_options(objective).items():
-        words = re.sub('[`"]', "", words)
-        if objective.options[option] is not None:
-            words += f" (default: {objective.options[option]})"
-        group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
+    """Add the options of an objective, or of each part of a sum, to what a parser prints as its help."""
+    for part in part_weights(name):
+        import_objective(part)
+        objective = objective_class(part)
+        group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
+        for option, words in describe_options(objective).items():
+            words = re.sub('[`"]', "", words)
+            if objective.options[option] is not None:
+                words += f" (default: {objective.options[option]})"
+            group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:

@@ -56,6 +56,39 @@ def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
     assert "temp: 0.125" in capsys.readouterr().out
 
 
+LOSS = """
+from simcse_hf.objectives import Objective
+
+class Hinge(Objective):
+    \"\"\"A loss.
+
+    Args:
+        dim (`int`): Embedding size.
+        margin (`float`, *optional*, defaults to `0.2`): How far a positive must be above.
+    \"\"\"
+
+    def __init__(self, dim, margin=0.2):
+        super().__init__(dim)
+"""
+
+
+@pytest.mark.parametrize("said", ["--objective {}", "--objective=simcse+{}:0.5", "r"])
+def test_help_lists_the_options_of_an_objective_of_the_user(
+    said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"losses_{abs(hash(said))}"
+    Path(f"{module}.py").write_text(LOSS)
+    Path("r").write_text(f"objective: {module}:Hinge\n")
+    ended = status("train", "sup", *said.format(f"{module}:Hinge").split(), "--help")
+    del OBJECTIVES[f"{module}:Hinge"]
+    assert ended == 0
+    assert "How far a positive must be above. (default: 0.2)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 @pytest.mark.parametrize("option", ["--help", "--help_all"])
 @pytest.mark.parametrize(
     "table", [OBJECTIVES, VIEW_CLASSES, POOLERS], ids=["objectives", "views", "poolers"]

@@ -317,7 +317,7 @@ def test_resuming_with_another_input_model_or_setting_is_refused(
             model,
             source,
             {"resume": False},
-            "holds a run already: continue it with resume",
+            "holds embeddings already: continue an interrupted run with resume",
         ),
         (model, source, {"shard_size": 10}, "settings shard_size: 20 there, 10 here"),
         (

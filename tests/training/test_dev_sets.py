@@ -519,7 +519,7 @@ def test_the_log_says_how_the_start_is_better_used(compared, words):
 
 
 def test_the_printed_results_have_both_scores_of_the_start(compared, own_score):
-    words = f"100.00   (pooler avg; {own_score:.2f} as this run pools the start)"
+    words = f"100.00   (pooler avg; {own_score:.2f} with the pooler of this run)"
     assert words in compared.printed
 
 
