@@ -97,17 +97,16 @@ class CommandParser(ArgumentParser):
         super().error(message + did_you_mean(wrong, known))
 
 
-def paragraph(text: str, indent: str = "", name: str = "") -> str:
-    """Break text into lines of the width of the terminal, below each other and beside a name, if there is one."""
+def paragraph(text: str, first: str = "") -> str:
+    """Break text into lines of the width of the terminal, beside what stands before the first line."""
     width = shutil.get_terminal_size().columns
-    first = f"  {name}".ljust(len(indent))
-    return fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
 
 
 def listing(entries: Mapping[str, str]) -> str:
     """Format names and what each one is, in two columns."""
-    indent = " " * (max(map(len, entries)) + 4)
-    return "\n".join(paragraph(text, indent, name) for name, text in entries.items())
+    width = max(map(len, entries))
+    return "\n".join(paragraph(text, f"  {name:<{width}}  ") for name, text in entries.items())
 
 
 def run_command(name: str, command: Command, words: Sequence[str]) -> int:

@@ -330,6 +330,20 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
+def _what_is_ignored(table: Table, sample: Sequence[Sequence], ignored: Sequence[str]) -> str:
+    """Say what a run makes of rows whose labels or scores it does not read, and what reads them."""
+    places = [i for i, column in enumerate(table.columns) if column in ignored and JUDGEMENT.fullmatch(column)]
+    if any(is_list(row[i]) for row in sample for i in places):
+        return (
+            "The scores of the candidates are not used; `--objective distill --objective_options loss=kl` learns from "
+            "them."
+        )
+    return (
+        "Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns labelled "
+        "pairs into triplets."
+    )
+
+
 def table_cleaners(
     tables: Sequence[Table],
     columns: Sequence[str] | None,
@@ -375,10 +389,7 @@ def table_cleaners(
         if columns is None and order_decides(chosen):
             logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
         elif len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
-            logger.warning(
-                f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
-                "build-nli` turns labelled pairs into triplets."
-            )
+            logger.warning(f"{message} {_what_is_ignored(table, sample, ignored)}")
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))

@@ -163,6 +163,7 @@ def test_a_terminal_breaks_no_word_of_a_listing(words, width, capsys, monkeypatc
     assert status(*words.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
+    assert sum(line.startswith("Train") for line in lines) == 1
 
 
 def test_help_all_names_many_choices_below_their_option(capsys, monkeypatch):

@@ -86,6 +86,23 @@ def test_numbers_are_never_text_but_in_the_only_column():
     assert resolve("text", sample=[("1984",), ("42",)]) == ["text"]
 
 
+def test_scores_of_candidates_that_are_ignored_name_the_objective_that_learns_them(
+    caplog,
+):
+    row = {
+        "query": "a",
+        "pos": ["b"],
+        "neg": ["c"],
+        "pos_scores": [3.0],
+        "neg_scores": [1.0],
+    }
+    load_text_dataset([row])
+    [message] = caplog.messages
+    assert (
+        "`--objective distill --objective_options loss=kl` learns from them" in message
+    )
+
+
 def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
         load_text_dataset(
