@@ -1,6 +1,7 @@
 """Mine hard negatives for pairs of texts: the candidates nearest to an anchor that are not its positives."""
 
 import math
+import os
 import random
 import re
 from collections import Counter, defaultdict
@@ -253,10 +254,8 @@ def read_pairs(dataset: TextSource) -> list[list]:
     """Read the columns of pairs and their hard negatives; refuse single texts."""
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        raise ValueError(
-            f"input: mining needs an anchor and a positive in each row, got one text ({', '.join(columns)}): add a "
-            "column of positives"
-        )
+        name = dataset if isinstance(dataset, (str, os.PathLike)) else "the pairs"
+        raise ValueError(f"{name}: a row holds one text, and mining needs an anchor and a positive: add a column")
     return list(columns.values())
 
 
