@@ -11,7 +11,8 @@ INSTALLED := $(VENV)/.installed
 
 OFFLINE := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 # A worker that crashes ends the suite: pytest-xdist waits for ever for the tests of one that it has replaced.
-SUITE := -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+# Files are run in the order in which tests/conftest.py puts them.
+SUITE := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PYTEST := $(OFFLINE) $(BIN)/python $(SUITE)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -20,5 +20,5 @@ table = pd.read_parquet("outputs/vectors")
 print(table.columns.tolist(), len(table), table["vector"][0].shape)
 
 # Prints:
-# 1000 texts in 1 file(s) under outputs/vectors
+# 1000 texts in 1 file under outputs/vectors
 # ['row', 'text', 'vector'] 1000 (64,)

@@ -1,7 +1,11 @@
 """Documents from which cards are written, and the code in cards."""
 
 import json
+import logging
 import re
+from contextlib import contextmanager
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +30,26 @@ def card_of(directory, **files):
     for name, document in files.items():
         written(directory / f"{name}.json", document)
     return write_card(directory).read_text()
+
+
+@contextmanager
+def log_of_package():
+    """Collect what the package logs, also in a fixture of a module."""
+    log = StringIO()
+    handler = logging.StreamHandler(log)
+    package = logging.getLogger("simcse_hf")
+    package.addHandler(handler)
+    try:
+        yield log
+    finally:
+        package.removeHandler(handler)
+
+
+def card_and_log(directory):
+    """Write the card of a model; return its text, and what was logged."""
+    with log_of_package() as log:
+        text = write_card(directory).read_text()
+    return SimpleNamespace(text=text, log=log.getvalue())
 
 
 def scores(value):

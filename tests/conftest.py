@@ -146,7 +146,13 @@ def pytest_addoption(parser):
     )
 
 
+#: The folders whose files take longest.
+LONG = {"project", "training"}
+
+
 def pytest_collection_modifyitems(config, items):
+    """Skip the slow tests, and begin with the long files: at the end, one would keep a single worker busy."""
+    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
     if not config.getoption("--run_slow"):
         skip = pytest.mark.skip(reason="slow: run it with --run_slow")
         for item in items:

@@ -17,7 +17,7 @@ import torch
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
 from simcse_hf.data.sample import sample_files
-from simcse_hf.publishing.plots import COLOURS, STYLE, legend_below, new_figure, series_style
+from simcse_hf.publishing.plots import COLOURS, LINES, STYLE, legend_below, new_figure, series_style
 
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS = 100
@@ -66,6 +66,11 @@ def two_passes(model: SimCSE, sentences: Any) -> tuple[torch.Tensor, torch.Tenso
     return first, second
 
 
+def two_decimals(value: float) -> str:
+    """Write a number as matplotlib writes those of an axis."""
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
 def draw_matrix(start: SimCSE, trained: SimCSE) -> Any:
     """Draw the cosines that InfoNCE scores: rows are anchors, columns are the second passes of all sentences."""
     figure = new_figure(9.6, 4)
@@ -77,7 +82,7 @@ def draw_matrix(start: SimCSE, trained: SimCSE) -> Any:
         for (row, column), value in np.ndenumerate(cosines):
             weight = "bold" if row == column else "normal"
             colour = "white" if value > 0.6 else "black"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, weight=weight)
+            axes.text(column, row, two_decimals(value), ha="center", va="center", color=colour, weight=weight)
         axes.set_xticks(range(len(SENTENCES)), [f"{n + 1}'" for n in range(len(SENTENCES))])
         axes.set_yticks(range(len(SENTENCES)), [f"{n + 1}" for n in range(len(SENTENCES))])
         axes.set(title=name, xlabel="second pass of each sentence", ylabel="first pass (anchor)")
@@ -119,7 +124,8 @@ def draw_sphere(models: dict[str, SimCSE], pairs: list[tuple[str, str]]) -> Any:
         for number, (a, b) in enumerate(flat.reshape(-1, 2, 2)):
             look = {"color": colours[number], "marker": "o", "markersize": 5, "linewidth": 1.5}
             axes.plot([a[0], b[0]], [a[1], b[1]], **look)
-        axes.set(title=f"{name}\nalignment {alignment:.2f}, uniformity {uniformity:.2f}", aspect="equal")
+        numbers = f"alignment {two_decimals(alignment)}, uniformity {two_decimals(uniformity)}"
+        axes.set(title=f"{name}\n{numbers}", aspect="equal")
         axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), xticks=[], yticks=[])
     return figure
 
@@ -130,14 +136,14 @@ def draw_temperature(models: dict[float, SimCSE], sentences: list[str]) -> Any:
     left, right = figure.subplots(1, 2)
     cosines = np.linspace(0, 0.8, 200)
     for number, (temperature, model) in enumerate(models.items()):
-        look = {"color": COLOURS[number], "label": f"temperature {temperature:g}"}
+        look = {"color": COLOURS[number], "linestyle": LINES[number], "label": f"temperature {temperature:g}"}
         share = np.exp((cosines - cosines.max()) / temperature)
         left.plot(cosines, share, **look)
         vectors = model.encode(sentences)
         values = (vectors @ vectors.T)[~torch.eye(len(sentences), dtype=torch.bool)]
         right.hist(values.numpy(), np.linspace(-1, 1, 81), density=True, histtype="step", linewidth=1.5, **look)
-    left.set(xlabel="cosine of a negative to the anchor", ylabel="push, relative to a cosine of 0.8")
-    right.set(xlabel="cosines of different sentences after training", ylabel="density", xlim=(-0.85, 1.02))
+    left.set(title="push of a negative", xlabel="its cosine to the anchor", ylabel="relative to a cosine of 0.8")
+    right.set(title="different sentences after training", xlabel="cosine", ylabel="density", xlim=(-0.85, 1.02))
     left.legend(loc="upper left")
     return figure
 

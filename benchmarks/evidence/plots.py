@@ -14,14 +14,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, new_figure, series_style
 
-from .domains import CONTROL, PRETRAINED
+from .domains import CONTROL, FEWER, FEWER_STEPS, PRETRAINED
 
 #: Steps that are named on the axis, which would be too narrow for all of them.
 NAMED_STEPS = (0, 10, 25, 60, 200, 500)
+PANELS = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
+FROM_STARTS = "SimCSE, 60 steps"
+DOMAINS = {"banking77": "Banking77", "twitter_url": "Twitter URL"}
+ARMS = {
+    CONTROL: "labels alone",
+    "mlm-labels": "masked-LM, then labels",
+    "tsdae-labels": "TSDAE, then labels",
+    "simcse-labels": "SimCSE, then labels",
+    FEWER: f"labels alone, {FEWER_STEPS} steps",
+}
 
 
 def draw_starts(results: dict) -> Figure:
@@ -29,53 +40,70 @@ def draw_starts(results: dict) -> Figure:
 
     The upper row compares ways to train from one start, and the lower row one way to train from several starts.
     """
-    panels = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
-    trained = {}
+    ways, starts = {}, {}
     for name, run in results["runs"].items():
         curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
-        if curves:
-            trained[f"{name} ({len(curves)} seeds)"] = curves
-    ways = [name for name in trained if "500 steps" in name or name.startswith("supervised")]
-    starts = [name for name in trained if "SimCSE, 60 steps" in name and name not in ways]
-    figure = new_figure(12, 7.4)
-    for part, names in zip(figure.subfigures(2), (ways, starts), strict=True):
-        axes = part.subplots(1, 3)
-        for number, name in enumerate(names):
-            look = series_style(number)
-            for axis, (key, label) in zip(axes, panels.items(), strict=True):
-                by_step = {step: [curve[step][key] for curve in trained[name]] for step in trained[name][0]}
-                steps, values = list(by_step), list(by_step.values())
-                axis.plot(steps, [*map(statistics.mean, values)], label=name.replace(": SimCSE, 60 steps", ""), **look)
-                axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=look["color"], alpha=0.2)
-                axis.set(xlabel="optimizer step", ylabel=label)
-        for axis in axes:  # most happens in the first steps
-            axis.set_xscale("symlog", linthresh=10)
-            axis.set_xticks(NAMED_STEPS, [str(step) for step in NAMED_STEPS])
-        part.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+        seeds = f"({len(curves)} seeds)"
+        if curves and name.endswith(FROM_STARTS) and not name.startswith("supervised"):
+            starts[f"{name.removesuffix(FROM_STARTS).rstrip(': ') or PRETRAINED} {seeds}"] = curves
+        elif curves and ("500 steps" in name or name.startswith("supervised")):
+            ways[f"{name} {seeds}"] = curves
+    figure = new_figure(12, 7)
+    rows = figure.subplots(2, 3, sharex="row")
+    rows[0, 0].set_title(f"Ways to train from {PRETRAINED}", loc="left")
+    rows[1, 0].set_title(f"{FROM_STARTS}, from several starts", loc="left")
+    for axes, runs in zip(rows, (ways, starts), strict=True):
+        _draw_curves(axes, runs)
     return figure
+
+
+def _draw_curves(axes: np.ndarray, runs: dict[str, list[dict]]) -> None:
+    for number, (name, curves) in enumerate(runs.items()):
+        look = series_style(number)
+        for axis, key in zip(axes, PANELS, strict=True):
+            by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
+            steps, values = list(by_step), list(by_step.values())
+            axis.plot(steps, [*map(statistics.mean, values)], label=name, **look)
+            axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=look["color"], alpha=0.2)
+    last = max(step for curves in runs.values() for step in curves[0])
+    named = [step for step in NAMED_STEPS if step <= last]
+    for axis, label in zip(axes, PANELS.values(), strict=True):
+        axis.set(xlabel="optimizer step", ylabel=label)
+        axis.set_xscale("symlog", linthresh=10)  # most happens in the first steps
+        axis.set_xticks(named, [str(step) for step in named])
+    axes[1].legend(loc="lower right", handlelength=2.6, fontsize=8)
 
 
 def draw_domains(results: dict) -> Figure:
     """Draw what each arm changes against its start and against labels alone, with 95% intervals, for each domain."""
-    bars: dict[str, list[tuple[str, list[float], int]]] = {}
+    panels: dict[str, dict[str, dict]] = {}
     for name, run in results["runs"].items():
         panel, _, arm = name.partition(": ")
-        for other, figures in run.get("differences", {}).items():
-            is_control = other.endswith(CONTROL)
-            if is_control or other.endswith(PRETRAINED):
-                label = f"{arm} over {'labels alone' if is_control else other.partition(': ')[2]}"
-                bars.setdefault(panel, []).append((label, figures, int(is_control)))
-    figure = new_figure(10, 0.9 + 0.27 * sum(map(len, bars.values())))
-    axes = figure.subplots(len(bars), 1, squeeze=False, gridspec_kw={"height_ratios": list(map(len, bars.values()))})
-    for axis, (panel, rows) in zip(axes[:, 0], bars.items(), strict=True):
-        for row, (_, (middle, low, high), kind) in enumerate(rows):
-            reach = [[middle - low], [high - middle]]
-            axis.errorbar([middle], [row], xerr=reach, fmt=MARKERS[kind], color=COLOURS[kind])
-        axis.set_yticks(range(len(rows)), [label for label, *_ in rows])
-        axis.invert_yaxis()
+        if "differences" in run:
+            domain, _, labels = panel.partition(", ")
+            title = f"{DOMAINS[domain]}, labels: {labels}"
+            panels.setdefault(title, {})[ARMS[arm]] = run["differences"]
+    figure = new_figure(9, 0.9 + 0.36 * sum(map(len, panels.values())))
+    heights = list(map(len, panels.values()))
+    axes = figure.subplots(len(panels), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    others = {f": {PRETRAINED}": f"over the start, {PRETRAINED}", f": {CONTROL}": "over labels alone, 400 steps"}
+    for axis, (title, arms) in zip(axes, panels.items(), strict=True):
+        for kind, (ending, label) in enumerate(others.items()):
+            for row, differences in enumerate(arms.values()):
+                for other, (middle, low, high) in differences.items():
+                    if other.endswith(ending):
+                        look = {"fmt": MARKERS[kind], "color": COLOURS[kind], "label": label, "markersize": 5}
+                        axis.errorbar(
+                            [middle], [row + 0.3 * kind - 0.15], xerr=[[middle - low], [high - middle]], **look
+                        )
+        axis.set_yticks(range(len(arms)), list(arms))
+        axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.axvline(0, color="black", linewidth=0.8)
-        axis.set_title(panel)
-    figure.supxlabel("difference of the task's score, points (bars: 95% intervals over rows and seeds)")
+        axis.set_title(title, loc="left")
+    axes[-1].set_xlabel("difference of the task's score, points (bars: 95% intervals over rows and seeds)")
+    handles, labels = axes[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique, loc="outside lower center", ncols=2)
     return figure
 
 

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from .. import __version__
-from .options import Command, CommandParser, run_command
+from .options import Command, CommandParser, listing, run_command
 from .signature import summary_of
 from .train import train_main
 
@@ -81,13 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    listing = ""
+    summaries = {}
     for name, entry in COMMANDS.items():
-        listing += f"\n  {name:<12} {summary_of(entry.function) if isinstance(entry, Command) else entry}"
+        summaries[name] = summary_of(entry.function) if isinstance(entry, Command) else entry
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
-        epilog=f"commands:{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
+        epilog=f"commands:\n{listing(summaries)}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
         "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
         formatter_class=RawDescriptionHelpFormatter,
     )

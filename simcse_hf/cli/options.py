@@ -20,12 +20,14 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
@@ -93,6 +95,18 @@ class CommandParser(ArgumentParser):
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
+
+
+def paragraph(text: str, first: str = "") -> str:
+    """Break text into lines of the width of the terminal, beside what stands before the first line."""
+    width = shutil.get_terminal_size().columns
+    return fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
+
+
+def listing(entries: Mapping[str, str]) -> str:
+    """Format names and what each one is, in two columns."""
+    width = max(map(len, entries))
+    return "\n".join(paragraph(text, f"  {name:<{width}}  ") for name, text in entries.items())
 
 
 def run_command(name: str, command: Command, words: Sequence[str]) -> int:

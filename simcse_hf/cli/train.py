@@ -11,7 +11,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 
 from ..ops.messages import show_messages
-from .options import CommandParser
+from .options import CommandParser, listing, paragraph
 
 _METHODS = {
     "unsup": "train on sentences, each with another view of itself: by default another dropout mask",
@@ -29,14 +29,14 @@ def train_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    listing = "\n".join(f"  {name:<6} {text}" for name, text in _METHODS.items())
     parser = CommandParser(
         prog="simcse-hf train",
         usage="%(prog)s METHOD [RECIPE] [options]",
-        description="Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package\n"
-        "has. Options on the command line take precedence.\n"
-        "Without options, it trains offline on the sample of the package.",
-        epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
+        description=paragraph(
+            "Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has. "
+            "Options on the command line take precedence. Without options, it trains offline on the package's sample."
+        ),
+        epilog=f"methods:\n{listing(_METHODS)}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -8,13 +8,12 @@ import re
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import yaml
 
 from ..names import POOLER_TYPES
-from .options import CommandParser, help_of
+from .options import CommandParser, help_of, paragraph
 from .signature import PACKAGE, Parameter, find_definition
 
 _RECIPES = PACKAGE / "training" / "recipes"
@@ -58,19 +57,20 @@ def print_help(method: str, purpose: str, words: Sequence[str]) -> None:
             f"Views of a sentence: {', '.join(names_in('data/views'))}.",
             f"Poolers: {', '.join(POOLER_TYPES)}, mask, ngrams. docs/api.md describes all of them.",
         ]
-    epilog = "\n\n".join(fill(listing, 80, break_on_hyphens=False) for listing in listings)
-    said = " ".join(words)
+    epilog = "\n\n".join(map(paragraph, listings))
+    said = [word for word in words if word in objectives]
     for path in (Path(words[0]), _RECIPES / f"{words[0].removesuffix('.yaml')}.yaml"):
         if path.is_file():
             text = path.read_text(encoding="utf-8")
             epilog += f"\n\n{words[0]} sets:\n{text}"
-            said += " ".join(re.findall("^objective:(.+)", text, re.MULTILINE))
+            said += re.findall(r"^objective: *[\"']?([^\s\"']+)", text, re.MULTILINE)
             break
+    said += re.findall(r"--objective[ =](\S+)", " ".join(words))
     sample = "Without a model and texts, it trains offline on the sample of the package, with the sample's settings."
     parser = CommandParser(
         prog=f"simcse-hf train {method}",
         usage="%(prog)s [RECIPE] [--name value ...]",
-        description=fill(f"{purpose.capitalize()}. {sample}", 80, break_on_hyphens=False),
+        description=paragraph(f"{purpose.capitalize()}. {sample}"),
         epilog=epilog,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,
@@ -79,11 +79,10 @@ def print_help(method: str, purpose: str, words: Sequence[str]) -> None:
     for name in _SHOWN:
         if name in options:
             parser.add_argument(f"--{name}", metavar="", help=help_of(options[name]))
-    for objective in objectives:
-        if objective in re.split(r"[\s+:=]", said):
-            from ..training.parser import add_objective
+    if said:
+        from ..training.parser import add_objective
 
-            add_objective(parser, objective)
+        add_objective(parser, said[-1])
     parser.print_help()
 
 

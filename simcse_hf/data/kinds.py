@@ -225,7 +225,7 @@ def check_form(source: Source, form: str, is_file: bool = False) -> None:
     """Refuse columns, or the name of a data set on the hub, for rows that are read by their structure."""
     if is_file and isinstance(source.data, str) and find_paths(source.data) is None:
         advice = "name one with --train_file, or in Python with train_dataset"
-        raise ValueError(f"{form} are read from a file, and {source.data!r} is none: {advice}")
+        raise ValueError(f"{form} are read from a file, and {source.data!r} is not a file here: {advice}")
     if source.columns is not None:
         raise ValueError(
             f"--columns does not apply to rows of {form}: leave it out, and give {source.data} their form"

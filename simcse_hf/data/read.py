@@ -330,6 +330,20 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
+def _what_is_ignored(table: Table, sample: Sequence[Sequence], ignored: Sequence[str]) -> str:
+    """Say what a run makes of rows whose labels or scores it does not read, and what reads them."""
+    places = [i for i, column in enumerate(table.columns) if column in ignored and JUDGEMENT.fullmatch(column)]
+    if any(is_list(row[i]) for row in sample for i in places):
+        return (
+            "The scores of the candidates are not used; `--objective distill --objective_options loss=kl` learns from "
+            "them."
+        )
+    return (
+        "Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns labelled "
+        "pairs into triplets."
+    )
+
+
 def table_cleaners(
     tables: Sequence[Table],
     columns: Sequence[str] | None,
@@ -358,8 +372,9 @@ def table_cleaners(
         chosen = resolve_columns(table.columns, name=table.name, sample=sample, columns=columns)
         found = f"{len(chosen)} text column(s) ({quote(chosen)})"
         if expected_columns not in (None, len(chosen)):
-            others = f"{ADVICE}; the columns are {quote(table.columns)}."
-            raise ValueError(f"{table.name}: {found} where {expected_columns} are expected. {others}")
+            message = f"{table.name}: {found} where {expected_columns} must be. {ADVICE}; the columns are"
+            hint = " `simcse-hf train sup` reads pairs and triplets." if expected_columns == 1 else ""
+            raise ValueError(f"{message} {quote(table.columns)}.{hint}")
         first = cleaners[0] if cleaners else None
         if first and len(chosen) != len(first.columns):
             other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
@@ -372,12 +387,9 @@ def table_cleaners(
             message += f", hard negatives {quote(chosen[2:])}"
         message += f"; ignored {quote(ignored)}." if ignored else "."
         if columns is None and order_decides(chosen):
-            logger.warning(f"{message} Only their order says so: {ADVICE}.")
+            logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
         elif len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
-            logger.warning(
-                f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
-                "build-nli` turns labelled pairs into triplets."
-            )
+            logger.warning(f"{message} {_what_is_ignored(table, sample, ignored)}")
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))
@@ -574,8 +586,8 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None, s
     logger.info(f"{found}.")
     if len(classes) < 2:
         raise ValueError(
-            f"{found}, of which {len(classes)} have two texts or more. There must be two such classes: check the "
-            "column, or add texts."
+            f"{found}. At least two classes must have two texts or more, and {len(classes)} of these have as many: "
+            f"check the column {chosen[1]!r}, or add texts of other classes."
         )
     alone = list(map(repr, sorted(counts.keys() - classes)))
     if alone:
@@ -620,5 +632,5 @@ def name_of_class(label: object, where: str) -> str | None:
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats
     if label is not None and not isinstance(label, (str, int, float)):
-        raise ValueError(f"{where}: the label is {label!r}, and no name or number. Write one, or a list of them.")
+        raise ValueError(f"{where}: the label {label!r} is neither a name nor a number. Write one, or a list of them.")
     return None if label is None else str(label)

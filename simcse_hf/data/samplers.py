@@ -145,12 +145,13 @@ class NoDuplicatesSampler(PermutedSampler):
         self.first = self._fill_batches(np.random.default_rng((seed, 0)))
         self.num_rows = len(self.first)
         found = (
-            f"batch_sampler = 'no_duplicates': of {len(texts):,} rows, {self.num_rows:,} fit into batches of {block}"
+            f"batch_sampler = 'no_duplicates': only {self.num_rows:,} of {len(texts):,} rows fit into batches of "
+            f"{block} rows with different texts"
         )
         if not self.num_rows:
-            raise ValueError(f"{found} different texts: lower per_device_train_batch_size")
+            raise ValueError(f"{found}: lower per_device_train_batch_size")
         if len(texts) - self.num_rows >= block:
-            logger.warning_once(f"{found} with different texts. An epoch leaves out the others, another epoch others.")
+            logger.warning_once(f"{found}. Each epoch leaves out other rows.")
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""

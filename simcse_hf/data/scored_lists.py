@@ -51,35 +51,64 @@ def read_scored_lists(
 
 def _rows(table: Table, columns: Sequence[str] | None) -> Iterator[dict[str, list]]:
     """Yield a row for each positive."""
-    own = {column.strip().lower(): column for column in table.columns}
-    named = next((names for names in SCORE_COLUMNS if own.keys() >= set(names)), ())
-    if not named:
-        found = f"the columns are {quote(table.columns)}"
-        raise ValueError(f"{table.name}: no scores of candidates; {found}. Add pos_scores and neg_scores, or scores.")
-    chosen = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)
-    for number, cells in table.rows([*chosen, *(own[name] for name in named)]):
+    score_columns = _score_columns(table)
+    text_columns = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)
+    for number, cells in table.rows([*text_columns, *score_columns]):
         where = table.at(number)
-        query, *candidates = cells[: len(chosen)]
-        positives, negatives = flatten(candidates[:1]), flatten(candidates[1:])
-        given = [flatten([cell]) for cell in cells[len(chosen) :]]
-        wanted = [len(positives), len(negatives)] if len(given) == 2 else [len(positives) + len(negatives)]
-        if [len(scores) for scores in given] != wanted:
-            found = " and ".join(str(len(scores)) for scores in given)
-            raise ValueError(
-                f"{where}: {found} scores in {quote(named)} for {len(positives)} positives and {len(negatives)} "
-                "negatives: give each candidate one."
-            )
-        scored = list(zip(positives + negatives, flatten(given), strict=True))
-        kept = [(text, score) for text, score in scored[len(positives) :] if (text, score) != (None, None)]
-        if not positives or not kept:
+        query, *candidates = cells[: len(text_columns)]
+        positives = flatten(candidates[:1])
+        negatives = flatten(candidates[1:])
+        lists = [flatten([cell]) for cell in cells[len(text_columns) :]]
+        _check_counts([len(scores) for scores in lists], len(positives), len(negatives), where, score_columns)
+        scores = flatten(lists)
+
+        scored_positives = list(zip(positives, scores[: len(positives)], strict=True))
+        scored_negatives = list(zip(negatives, scores[len(positives) :], strict=True))
+        # A table has as many columns as its longest row: the cells that a row does not need are empty.
+        scored_negatives = [candidate for candidate in scored_negatives if candidate != (None, None)]
+        if not scored_positives or not scored_negatives:
             raise ValueError(f"{where}: a query needs a positive and at least one negative. Remove the row.")
-        for text, score in [(query, 0.0), *scored[: len(positives)], *kept]:
-            if not check_text(text, where).strip():
-                raise ValueError(f"{where}: a text is empty. Fill or remove it with its score.")
-            is_number = isinstance(score, (int, float)) and not isinstance(score, bool)
-            if not is_number or not math.isfinite(score):
-                raise ValueError(f"{where}: the score of {text!r:.60} must be a finite number, got {score!r}.")
-        for positive in scored[: len(positives)]:
-            texts, scores = zip(positive, *kept, strict=True)
-            relations = [POSITIVE] + [NEGATIVE] * len(kept)
-            yield {"texts": [query, *texts], "relations": relations, SCORE: list(map(float, scores))}
+
+        _check_text(query, where)
+        for text, score in scored_positives + scored_negatives:
+            _check_text(text, where)
+            _check_score(score, text, where)
+        for positive in scored_positives:
+            scored = [positive, *scored_negatives]
+            yield {
+                "texts": [query, *(text for text, _ in scored)],
+                "relations": [POSITIVE] + [NEGATIVE] * len(scored_negatives),
+                SCORE: [float(score) for _, score in scored],
+            }
+
+
+def _score_columns(table: Table) -> list[str]:
+    """Return the columns of the scores, as the table writes their names."""
+    own = {column.strip().lower(): column for column in table.columns}
+    for names in SCORE_COLUMNS:
+        if own.keys() >= set(names):
+            return [own[name] for name in names]
+    raise ValueError(
+        f"{table.name}: no scores of candidates; the columns are {quote(table.columns)}. "
+        "Add pos_scores and neg_scores, or scores."
+    )
+
+
+def _check_counts(found: list[int], positives: int, negatives: int, where: str, columns: list[str]) -> None:
+    """Check that each candidate has one score, in a column for both kinds or in one for each."""
+    wanted = [positives, negatives] if len(columns) == 2 else [positives + negatives]
+    if found != wanted:
+        raise ValueError(
+            f"{where}: {' and '.join(map(str, found))} scores in {quote(columns)} for {positives} positives and "
+            f"{negatives} negatives: give each candidate one."
+        )
+
+
+def _check_text(text: object, where: str) -> None:
+    if not check_text(text, where).strip():
+        raise ValueError(f"{where}: a text is empty. Fill or remove it with its score.")
+
+
+def _check_score(score: object, text: str, where: str) -> None:
+    if not isinstance(score, (int, float)) or isinstance(score, bool) or not math.isfinite(score):
+        raise ValueError(f"{where}: the score of {text!r:.60} must be a finite number, got {score!r}.")

@@ -159,8 +159,8 @@ class StreamedRows(torch.utils.data.IterableDataset):
         split = self.texts._distributed
         if split is not None:  # by `split_dataset_by_node`: these are the rows of this process
             if self.processes > 1 and (split.rank, split.world_size) != (self.rank, self.processes):
-                found = f"part {split.rank} of {split.world_size} in process {self.rank} of {self.processes}"
-                raise ValueError(f"train_dataset is {found}: pass its own part to each process, or the whole stream.")
+                found = f"process {self.rank} of {self.processes} got part {split.rank} of {split.world_size}"
+                raise ValueError(f"train_dataset: {found}. Pass each process its own part, or all the whole stream.")
             if self.rank:
                 self.state_file = f"{self.rank}-{STATE_FILE}"
             self.rank, self.processes = 0, 1
@@ -229,5 +229,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
         for name in ("seed", "shuffle_buffer"):
             if state.pop(name) != getattr(self, name):
                 advice = "resume with the settings of that run, or start a new run from its weights"
-                raise ValueError(f"{path} is of a run with another {name}, and so another order of rows: {advice}.")
+                raise ValueError(
+                    f"{path} is of a run with another {name}, which read its rows in another order: {advice}."
+                )
         self._state = state

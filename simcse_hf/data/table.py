@@ -95,7 +95,7 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             elif len(line) == limit:
                 problem = TOO_LONG
             elif number == 1 and _EXCEL.fullmatch(line):
-                problem = f"{line.strip()} is for Excel and no text. Remove the line."
+                problem = f"{line.strip()} is an instruction to Excel and not a row. Remove the line."
             if problem:
                 raise ValueError(f"{path}, line {number}: {problem}")
             yield number, line
@@ -281,7 +281,7 @@ def open_table(path: StrPath) -> Table:
     if not path.exists():
         raise DataFileNotFoundError(f"{path}: no such file.")
     if path.is_dir():
-        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
+        raise ValueError(f"{path}: this is a folder. Name the files in it instead.")
     suffix = SUFFIX.search(path.name)
     if suffix is None:
         raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
@@ -335,7 +335,7 @@ def open_csv(path: Path, delimiter: str) -> Table:
                     f"({', '.join(names)}). Put double quotes around a cell that contains {delimiter!r}."
                 )
             if cells == header:
-                raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
+                raise ValueError(f"{path}, line {number}: this line repeats the header. Remove it.")
             yield number, [cells[index] for index in indices]
 
     return Table(str(path), names, rows, "line")
@@ -494,8 +494,9 @@ class RowCleaner:
         for number, cells in islice(self.table.rows(self.columns), max_rows):
             yield self.clean(number, cells)
         if not self.kept:
-            dropped = f"every one of the {self.counts['dropped']} row(s)"
-            raise ValueError(f"{self.table.name}: {dropped} has an empty cell in {', '.join(self.columns)}.")
+            dropped = f"each of the {self.counts['dropped']} row(s) has an empty cell"
+            columns = " or ".join(map(repr, self.columns))
+            raise ValueError(f"{self.table.name}: {dropped} in {columns}. Fill the cells, or name other columns.")
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""
@@ -527,7 +528,9 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
     if column is None:
         column, *others = resolve_columns(table.columns, name=table.name, sample=table.sample())
         if others:
-            raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
+            raise ValueError(
+                f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it (--column)."
+            )
     check_columns([column, *keep], table.columns, table.name)
     return table, column
 

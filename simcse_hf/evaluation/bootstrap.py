@@ -54,7 +54,10 @@ def divide_groups(
         if part == 0:
             chosen.append(numbers[position])
     if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise ValueError(f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts. {advice}")
+        raise ValueError(
+            f"{where}: {sizes.max()} of {len(groups)} rows are linked by shared texts, so two parts would have texts "
+            f"in common. {advice}"
+        )
     return np.isin(groups, chosen)
 
 

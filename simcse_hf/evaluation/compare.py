@@ -121,7 +121,7 @@ class Comparison(Result):
             table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
         is_sts = {*self.tasks} - {*self.labels}
         protocol = f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, " if is_sts else ""
-        blocks = [f"{protocol}x 100", table]
+        blocks = [f"{protocol}scores x 100", table]
         for name, differences in self.differences.items():
             rows = []
             for task, result in differences.items():
@@ -346,7 +346,9 @@ def _fastest(costs: Mapping[str, Mapping[str, float]], differences: Mapping[str,
     for name, cost in costs.items():
         high = differences[name]["mean"]["high"] if name in differences else 0.0
         if high is None or not cost:
-            raise ValueError(f"{name} has no speed, or a model has no scores of single examples: evaluate again")
+            raise ValueError(
+                f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
+            )
         if high >= 0:
             speeds[name] = cost["texts_per_second"]
     return max(speeds, key=speeds.__getitem__)

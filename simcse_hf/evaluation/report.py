@@ -83,7 +83,7 @@ def average_rows(results: dict) -> list[list]:
 
 
 def format_rows(rows: Iterable, *header: str) -> str:
-    """Align rows below a header, the first column to the left and the rest to the right.
+    """Align rows below a header: the first column to the left if it holds words, and all others to the right.
 
     Args:
         rows (`Iterable[Sequence]`): The cells of each row. A float has two decimals, and `None` is `n/a`.
@@ -93,13 +93,15 @@ def format_rows(rows: Iterable, *header: str) -> str:
         `str`: The lines.
     """
     table: list = [header]
+    align = str.rjust
     for row in rows:
+        align = str.ljust if isinstance(row[0], str) else align
         cells = ["n/a" if cell is None else cell for cell in row]
         table.append([f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []
     for first, *others in table:
-        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        cells = [align(first, widths[0]), *map(str.rjust, others, widths[1:])]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

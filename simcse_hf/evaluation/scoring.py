@@ -158,7 +158,7 @@ def evaluate(
     """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a model, or its name on the Hugging Face hub;
             bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
             `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
@@ -223,7 +223,7 @@ def evaluate(
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
-        raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
+        raise ValueError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark

@@ -158,7 +158,9 @@ def describe(folder: StrPath) -> Description:
     """
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():
-        raise ValueError(f"{folder}: no {DESCRIPTION}, so it is not a folder that an index was saved in.")
+        raise ValueError(
+            f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
+        )
     described = read_json(path, REBUILD)
     match described:
         # Until 0.4 the entries of the model stood beside the others.

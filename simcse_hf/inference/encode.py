@@ -73,7 +73,8 @@ class EncodedFile(Result):
     shards: list[str]
 
     def __str__(self) -> str:
-        return f"{self.texts} texts in {len(self.shards)} file(s) under {self.output}"
+        files = "1 file" if len(self.shards) == 1 else f"{len(self.shards)} files"
+        return f"{self.texts} texts in {files} under {self.output}"
 
 
 def encode(
@@ -102,7 +103,7 @@ def encode(
     Under `accelerate launch` each process writes every n-th shard.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
             gzipped.
         output (`str` or `os.PathLike`): Folder for the vectors and their manifest.
@@ -139,7 +140,7 @@ def encode(
         >>> import numpy as np
         >>> from simcse_hf import encode
         >>> print(encode("outputs/my-model", "sentences.txt", "vectors"))
-        200 texts in 1 file(s) under vectors
+        200 texts in 1 file under vectors
         >>> np.load("vectors/vectors.npy").shape
         (200, 64)
     """
@@ -250,7 +251,9 @@ class TextSource:
     def check(self) -> None:
         """Refuse a file that was written to. Rows that were read before this check are those of the first pass."""
         if self._version() != self._before:
-            raise ValueError(f"{self.name}: the file was changed while it was encoded. Encode it again from new.")
+            raise ValueError(
+                f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
+            )
 
     @cached_property
     def content(self) -> tuple[int, str]:
@@ -353,10 +356,13 @@ class EncodeJob:
         now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
         if (folder / MANIFEST).exists():
             if not resume:
-                raise ValueError(f"{folder} holds a run already: continue it with resume, or name another folder.")
+                raise ValueError(
+                    f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
+                    "overwrite, or name another folder."
+                )
             earlier = read_manifest(folder)
-            advice = "Name another folder, or run with what it was started with."
-            refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run that it holds", advice)
+            advice = "Repeat these settings, start again with overwrite, or name another folder."
+            refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run there", advice)
             now = earlier
         elif entries(folder):
             raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
@@ -371,7 +377,10 @@ class EncodeJob:
         rows, texts = self.texts.content
         size = self.settings["shard_size"]
         if not 1 <= rows <= size * MAX_SHARDS:
-            raise ValueError(f"{self.texts.name}: {rows} texts do not make 1 to {MAX_SHARDS} shards of {size}.")
+            raise ValueError(
+                f"{self.texts.name}: {rows} texts cannot be divided into 1 to {MAX_SHARDS} shards of {size}: raise "
+                "shard_size."
+            )
         return {"rows": rows, "texts": texts}
 
     def missing(self, manifest: Manifest, rank: int, processes: int) -> list[Shard]:

@@ -122,7 +122,7 @@ class ExportedModel(nn.Module):
         super().__setstate__(state)
         for file, before in zip(self.files, self.digests, strict=True):
             if not os.path.exists(file) or digest(file) != before:
-                raise ValueError(f"{file} is another graph than that of the model, or missing. Load the model again.")
+                raise ValueError(f"{file} was changed or removed after the model was loaded. Load the model again.")
         self.compute = self._open()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
@@ -154,7 +154,7 @@ def refuse_settings(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
-            raise ValueError(f"a graph is computed as it is, on the CPU: leave out {name}, or export the model again.")
+            raise ValueError(f"an exported graph cannot be changed: leave out {name}, or export the model again.")
 
 
 def _open_onnx(path: str) -> tuple[Sequence[str], Sequence[str], Compute]:

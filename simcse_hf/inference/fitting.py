@@ -72,7 +72,7 @@ def fit_postprocessing(
     It is saved beside the model. A transform that the model already has is not applied while fitting.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         output (`str` or `os.PathLike`): Folder for the model with its transform; name the folder of `model` to add the
             transform there.
@@ -111,13 +111,13 @@ def fit_postprocessing(
     settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
         if (name == "dim") != (method == "whitening"):
-            raise ValueError(f"{name}: not an option of method {method}")
+            raise ValueError(f"method {method} has no option {name}: leave it out")
 
     folder = Path(output).expanduser()
     in_place = not isinstance(model, SimCSE) and folder.exists() and Path(model).exists() and folder.samefile(model)
     marker = f"{FOLDER}/{DESCRIPTION}"
     if in_place and (folder / marker).exists() and not overwrite:
-        raise ValueError(f"output {folder} has a transform: replace it with overwrite, or name another folder")
+        raise ValueError(f"output {folder} has a transform already: replace it with overwrite, or name another folder")
     target: AbstractContextManager[Path] = nullcontext(folder)
     if not in_place:
         target = output_folder(folder, overwrite, marker, [] if isinstance(model, SimCSE) else [model])
@@ -127,8 +127,10 @@ def fit_postprocessing(
             # sentence-transformers' files there describe the checkpoint's own pooler: they would be wrong for another.
             saved = SimCSE(folder, device="cpu", postprocess=False).pooler_type
             if saved != encoder.pooler_type:
-                other = f"and the transform is for {encoder.pooler_type!r}: name another output"
-                raise ValueError(f"{folder} names pooler {saved!r} in its files, {other}.")
+                raise ValueError(
+                    f"output {folder} is a model with pooler {saved!r}, and the transform is for pooler "
+                    f"{encoder.pooler_type!r}: name another folder."
+                )
         fit = encoder.fit_postprocessing(
             method,
             input,

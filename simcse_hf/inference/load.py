@@ -6,6 +6,7 @@ import torch
 from huggingface_hub.errors import HFValidationError
 
 from ..names import KEYWORDS, ModelOptions
+from ..ops.errors import no_model
 from ..ops.files import StrPath
 from ..ops.launch import join_processes
 from .simcse import SimCSE
@@ -35,7 +36,10 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
             raise ValueError(f"the model is loaded already: leave out {', '.join(settings)}")
         return model
     if model == KEYWORDS:
-        raise ValueError(f"{KEYWORDS} has no vectors: evaluate and compare take it (a folder is ./{KEYWORDS})")
+        raise ValueError(
+            f"{KEYWORDS} is keyword search, which has no vectors: only evaluate and compare take it. For a folder of "
+            f"this name, write ./{KEYWORDS}"
+        )
     state = join_processes()
     if "device" in settings:
         device = settings["device"]
@@ -52,7 +56,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
     try:
         return SimCSE(model, **settings)
     except (OSError, HFValidationError) as error:
-        raise ValueError(
-            f"{str(model)!r} is neither the folder of a model nor the name of one on the hub that can be reached "
-            f"({error})"
-        ) from error
+        raise ValueError(f"model {no_model(model, error)}") from error

@@ -106,7 +106,7 @@ def load_encoder(
     if model.settings.inference_pooler == "cls" and model.head_source != "kept":
         raise ValueError(
             f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. Train "
-            f"the model first, or choose another pooler_type: {', '.join(POOLER_TYPES[1:])}."
+            f"the model first, or choose another pooler_type, mostly avg: {', '.join(POOLER_TYPES[1:])}."
         )
     max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
     return LoadedEncoder(model.eval(), tokenizer, max_length, transform, fit)

@@ -144,13 +144,17 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         wrong = " ".join(str(error).split())
     if wrong:
         where = f"base_model_name_or_path in {ADAPTER_CONFIG}"
-        raise ValueError(f"{source}: the adapter does not fit its model ({wrong}): name its own one as {where}.")
+        raise ValueError(
+            f"{source}: the adapter does not fit the model in {where} ({wrong}): name there the model that it was "
+            "trained on."
+        )
     base = adapter_base(source, **hub) or ""
     settings = find_file(source, ADAPTER_SETTINGS, **hub)
     trained_on = read_json_object(settings).get("base") if settings else None
     if trained_on and Path(base).is_dir() and trained_on != weights_of_base(base):
         raise ValueError(
-            f"{source} is an adapter of other weights than those in {base} now: bring them back, or train it again."
+            f"{source}: the adapter was trained on other weights than those in {base} now: restore these, or train "
+            "the adapter again."
         )
     adapted.merge_and_unload()
     vars(encoder).pop("peft_config", None)  # which some versions leave
@@ -173,7 +177,10 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
     prefix = f"{model.base_model_prefix}."
     outside = [name for name in _wrappers(model) if not name.startswith(prefix)]
     if outside:
-        raise ValueError(f"save_adapter: {', '.join(outside)} lies outside of the encoder. Save the merged model.")
+        raise ValueError(
+            f"save_adapter saves only what is in the encoder, but the adapter also changes {', '.join(outside)}: "
+            "leave save_adapter out, and the merged model is saved"
+        )
     name = encoder.active_adapters()[0]
     config: Any = copy.copy(encoder.peft_config[name])
     config.inference_mode = True
@@ -221,10 +228,10 @@ def check_adapter(model: ContrastiveBase) -> None:
     except Exception as error:  # its type depends on the kind of adapter
         name = model.base_model.active_adapters()[0]
         kind = model.base_model.peft_config[name].peft_type.value
-        way = "merged: use another kind"
+        way = "merged, so use another kind"
         if model.save_adapter:
-            way = "in a file of its own: leave save_adapter out"
-        raise ValueError(f"an adapter of peft of the kind {kind} cannot be saved {way} ({error})") from error
+            way = "by itself, so leave save_adapter out"
+        raise ValueError(f"peft's adapter {kind} cannot be saved {way}: {error}") from error
     changed = []
     for name, x in saved.items():
         now = merged[name].to(x.device)
@@ -236,7 +243,7 @@ def check_adapter(model: ContrastiveBase) -> None:
             changed.append(name)
     if changed:
         listed = ", ".join(changed[:3])
-        raise ValueError(f"save_adapter: the model is not the one in {base} any more: {listed} differ. {_SAVE_WHOLE}")
+        raise ValueError(f"save_adapter: weights of the model differ from those in {base} ({listed}). {_SAVE_WHOLE}")
 
 
 def save_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
@@ -263,5 +270,5 @@ def load_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
     tensors = load_file(path) if path.exists() else {}
     fits = bool(tensors) and model.has_adapter()
     if not fits or not tensors.keys() <= model.state_dict().keys():
-        raise ValueError(f"{directory} has another adapter than this one's run. Repeat its arguments (--lora_r).")
+        raise ValueError(f"{directory} has another adapter than this run: repeat the arguments of its run (--lora_r)")
     model.load_state_dict(tensors, strict=False)

@@ -162,7 +162,7 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Unpack[HubArg
             settings["normalize"] = modules[-1][0] == "Normalize"
     unsupported = f"{name_or_path} {problem}" if problem else ""
     asked = ", ".join(reader.refused)
-    refusal = f"{name_or_path} asks for something that is not done here: {asked}" if asked else ""
+    refusal = f"{name_or_path} needs something that this package does not do: {asked}" if asked else ""
     return SentenceTransformersFiles(settings, folders, unsupported, refusal)
 
 

@@ -289,5 +289,6 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str =
     if positions is not None and max_seq_length > positions:
         encoder = f"this encoder ({config.model_type})"
         raise ValueError(
-            f"{where}max_seq_length is {max_seq_length}, but {encoder} has {positions} positions. Use less."
+            f"{where}max_seq_length is {max_seq_length}, but {encoder} has {positions} positions: lower it, or take "
+            "an encoder that reads longer texts."
         )

@@ -231,8 +231,8 @@ class TrainingRows:
         if met > MET:
             self.text_numbers = None  # a part of a sum has said so for all
             logger.warning(
-                f"In a batch of {self.global_batch}, a row meets {met:.2g} others with its anchor or its positive on "
-                f"average, and the texts that these belong to count as negatives: {cures}"
+                f"Anchors or positives are repeated: in a batch of {self.global_batch}, a row meets on average "
+                f"{met:.2g} others with the same one, whose texts count as negatives although they fit: {cures}"
             )
 
     def check_relations(self, name: str) -> None:
@@ -281,7 +281,8 @@ class Objective(nn.Module):
     The class attributes describe the objective to the rest of the package:
 
     - `summary` completes the sentence "This model was trained with ..." of a model card.
-    - `papers` lists entries of `publishing/papers.bib`. The first one is the paper of the method itself.
+    - `papers` lists entries of `publishing/papers.bib` by name, or BibTeX entries with a `url`. The first one is the
+      paper of the method itself.
     - `defaults` maps names of training-script arguments to the paper's values, such as
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. A command uses them where neither its options, nor a recipe,
       nor the starting checkpoint set the argument, and logs which ones it used. They override the defaults of the

@@ -64,8 +64,9 @@ class ContrastiveTension(Objective):
         batch = rows.global_batch
         if batch <= self.negatives_per_positive:
             raise ValueError(
-                f"a row of a batch of {batch} has only {batch - 1} other rows: raise per_device_train_batch_size, or "
-                f"lower negatives_per_positive ({self.negatives_per_positive})"
+                f"objective 'contrastive_tension' needs {self.negatives_per_positive} other rows in a batch, and a "
+                f"batch of {batch} has {batch - 1}: raise per_device_train_batch_size, or lower "
+                "negatives_per_positive"
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:

@@ -132,7 +132,9 @@ class InfoNCE(nn.Module):
         check_values("true or false", symmetric=symmetric)
         check_values(NEGATIVES, negatives=negatives)
         if symmetric and negatives != "batch":
-            raise ValueError(f"symmetric has candidates of its own: leave out symmetric or negatives={negatives}")
+            raise ValueError(
+                f"symmetric and negatives={negatives} each choose the candidates: leave one of the two out"
+            )
         check_values(
             "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
         )
@@ -376,7 +378,9 @@ class SimCSEObjective(Objective):
         if symmetric and bidirectional:
             raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
         if bidirectional and negatives != "batch":
-            raise ValueError(f"bidirectional has candidates of its own: leave out it or negatives={negatives}")
+            raise ValueError(
+                f"bidirectional and negatives={negatives} each choose the candidates: leave one of the two out"
+            )
         self.info_nce = InfoNCE(
             temperature, similarity, hard_negative_weight, symmetric, false_negative_margin, negatives
         )
@@ -403,7 +407,7 @@ class SimCSEObjective(Objective):
         """
         rows.check_relations(self.name)
         if self.info_nce.negatives == "own":
-            rows.check_hard_negatives("negatives=own compares its positive with nothing else")
+            rows.check_hard_negatives("negatives=own compares the positive with nothing else")
             return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..ops.checks import did_you_mean
 from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
 
@@ -33,11 +34,11 @@ def objective_class(name: str) -> type[Objective]:
     module, colon, _ = name.partition(":")
     if colon and module not in OBJECTIVES:
         raise ValueError(
-            f"objective {name!r} is not known, and what a checkpoint names is not run: if you trust the module "
-            f"{module}, import it first (import_objective), or name it with --objective"
+            f"objective {name!r} is not known, and code that a checkpoint names is never imported by itself: if you "
+            f"trust the module {module}, import it first (import_objective), or name it with --objective"
         )
     known = f"{', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1"
-    raise ValueError(f"objective must be one of {known}, got {name!r}")
+    raise ValueError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
 
 
 def import_objective(name: str) -> None:

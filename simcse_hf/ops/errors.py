@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import constants
 from torch import Tensor
+
+from .files import StrPath
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str, advice: str) -> None:
@@ -57,6 +60,24 @@ def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"{purpose} needs {module}: run pip install 'simcse-hf[{extra}]' ({error})") from error
+
+
+def no_model(name: StrPath, error: Exception) -> str:
+    """Say why no model could be loaded by its name, and what to do.
+
+    Args:
+        name (`str` or `os.PathLike`): What the user gave.
+        error (`Exception`): What transformers or the hub raised.
+
+    Returns:
+        `str`: The message.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return (
+            f"{name}: there is no such folder and no such model in the cache, and the hub is not asked because "
+            "HF_HUB_OFFLINE is set: unset it, or name the folder of a model"
+        )
+    return f"{name} is neither the folder of a model nor the name of one on the hub that can be reached ({error})"
 
 
 class NotFiniteError(ValueError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
 
 from .files import StrPath, explain_damage, find_file, read_json_object, select_hub_arguments
 
@@ -111,6 +111,9 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
             raise ValueError(f"{source} needs custom code from its author, which is not supported.") from error
         base = adapter_base(source, **kwargs)
         if base is None:
+            if Path(source).is_dir() and find_file(source, CONFIG_NAME, **select_hub_arguments(kwargs)) is None:
+                problem = f"this folder holds no model ({CONFIG_NAME} is missing): name the folder of one"
+                raise ValueError(f"{source}: {problem}") from error
             raise
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))

@@ -13,7 +13,7 @@ def show_messages(quiet: bool = False) -> None:
         quiet (`bool`, *optional*, defaults to `False`): Show warnings only.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter("%(levelname)s %(module)s: %(message)s"))
     package = logging.getLogger("simcse_hf")
     package.handlers = [handler]
     package.propagate = False

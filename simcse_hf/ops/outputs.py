@@ -76,7 +76,7 @@ def output_folder(output: StrPath, overwrite: bool, marker: str, sources: Sequen
         raise ValueError(f"output {folder} is the current folder, which cannot be replaced: name a folder in it")
     if folder.is_file() or entries(folder):
         if not overwrite:
-            raise ValueError(f"{folder} is not an empty directory: {other}, or set overwrite")
+            raise ValueError(f"{folder} is not an empty folder: {other}, or set overwrite")
         if not (folder / marker).is_file():
             raise ValueError(f"{folder} holds something else (there is no {marker} in it): {other}")
         for path in sorted(folder.iterdir()):

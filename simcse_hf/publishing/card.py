@@ -264,9 +264,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     # 1. Refuse a folder without weights of this package.
     directory = weights.folder
     if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
-        raise ValueError(
-            f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
-        )
+        raise ValueError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
     names: list[str] = []
     for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
         with explain_damage(directory), safe_open(path, "pt") as tensors:

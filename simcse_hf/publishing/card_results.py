@@ -171,10 +171,11 @@ def _adaptation(adaptation: dict) -> Iterator[Table]:
     for each in adaptation["comparisons"]:
         difference = "{:+.2f} [{:+.2f}, {:+.2f}]".format(each["difference"], *each["interval"])
         rows.append([each["task"], each["metric"], each["against"], each["before"], each["after"], difference])
-    runs = len(adaptation["seeds"]) or 1
+    runs = len(adaptation["seeds"])
+    means, over = (f"means of {runs} runs; ", "rows and runs") if runs > 1 else ("", "rows")
     protocol = (
-        f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it (means "
-        f"of {runs} run(s); brackets: {adaptation['confidence']:.0%} interval of both)."
+        f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it ({means}"
+        f"brackets: {adaptation['confidence']:.0%} interval over {over})."
     )
     yield Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
 

@@ -164,7 +164,7 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     """
     run = {}
     if path.exists():
-        advice = "A training run writes this file: restore it, or move it out of the model's directory."
+        advice = "A training run writes this file: restore it, or move it out of the model's folder."
         run = read_json_object(path, "settings", advice=advice)
         runs = run["seeds"]["runs"] if "seeds" in run else []
         if len(runs) > 1 and run.get("final"):

@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from transformers.utils import logging
+
 from ..data.contents import CONTENTS, Content
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
@@ -11,7 +13,9 @@ from ..models.resolve import resolve_options
 from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
 from ..ops.upload import PublicNames
 from .card_subject import Subject, last_part
-from .papers import PAPERS, Paper
+from .papers import PAPERS, Paper, find_paper
+
+logger = logging.get_logger(__name__)
 
 _HEAD = """\
 from safetensors.torch import load_file
@@ -52,7 +56,7 @@ _NOT_LISTED = (
     "dataset_objectives",
     "objective_options",
 )
-_NO_RECORD = "This directory holds no record of how the model was trained."
+_NO_RECORD = "This folder holds no record of how the model was trained."
 
 
 # The model ----------------------------------------------------------------------------------------------------------
@@ -132,8 +136,15 @@ def papers(model: Subject) -> list[Paper]:
 
 
 def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
-    """Return the papers of these names, without those that `papers.bib` lacks."""
-    return [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
+    """Return the papers of these names, and warn of names that are of none."""
+    known = []
+    for name in dict.fromkeys(names):
+        paper = find_paper(name)
+        if paper:
+            known.append(paper)
+        else:
+            logger.warning_once(f"The card does not cite {name!r}: give papers a BibTeX entry with a url.")
+    return known
 
 
 def hardware(run: dict) -> str:
@@ -142,7 +153,8 @@ def hardware(run: dict) -> str:
     time = f"{_duration(seconds)}, including evaluations" if seconds else ""
     if not run.get("hardware"):
         return f"Training took {time}." if time else ""
-    trained = f"Trained on {run.get('processes') or 1} x {run['hardware']}"
+    number = run.get("processes") or 1
+    trained = f"Trained on {f'{number} x' if number > 1 else 'one'} {run['hardware']}"
     if time:
         trained += f" in {time}{' and all seeds' if run.get('seeds') else ''}"
     return f"{trained}."
@@ -269,9 +281,10 @@ def _adapted(adaptation: dict) -> str:
     """Describe what `simcse-hf adapt` compared and chose."""
     corpus = adaptation["corpus"]
     chosen = adaptation["chosen"]
+    start = f"starting from `{chosen['model']}`, " if chosen["model"] else ""  # of a local folder nothing is said
     compared = (
         f"`simcse-hf adapt` compared {len(adaptation['arms'])} arms for the domain of `{corpus['path']}` "
-        f"({corpus['texts']:,} texts), starting from `{chosen['model']}`, and chose `{chosen['name']}`."
+        f"({corpus['texts']:,} texts), {start}and chose `{chosen['name']}`."
     )
     if not chosen["stages"]:
         return f"{compared} The encoder was not trained: what changed is the pooler or post-processing."
@@ -280,8 +293,8 @@ def _adapted(adaptation: dict) -> str:
         work = f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}`"
         stages.append(f"{work} at learning rate {stage['learning_rate']:g}")
     return (
-        f"{compared} Its training is {', then '.join(stages)}; this model is the first of the "
-        f"{len(adaptation['seeds'])} run(s) of the verdict, seed {chosen['seed']}."
+        f"{compared} Its training is {', then '.join(stages)}; this model is run 1 of "
+        f"{len(adaptation['seeds'])} of the verdict, with seed {chosen['seed']}."
     )
 
 

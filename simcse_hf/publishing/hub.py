@@ -48,7 +48,7 @@ def files_to_push(directory: StrPath) -> list[str]:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory. Give the directory of the model.")
+        raise ValueError(f"{directory} is not a folder. Name the folder of the model.")
     paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
@@ -62,8 +62,8 @@ def files_to_push(directory: StrPath) -> list[str]:
         file = directory / path
         if not file.resolve().is_relative_to(directory.resolve()):
             raise ValueError(
-                f"{file} is a symbolic link to {file.resolve()}, outside of the model's directory, so nothing was "
-                "pushed. Copy the file into the directory, or remove the link."
+                f"{file} is a symbolic link to {file.resolve()}, outside of the model's folder, so nothing was "
+                "pushed. Copy the file into the folder, or remove the link."
             )
         if file.suffix != ".onnx" and holds_secret(file):
             raise ValueError(

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 COLOURS = "#3b7dd8 #d55e00 #2a9461 #b0569f #1a8f9c #a5742a #d43d51 #808080".split()
 MARKERS = "o s ^ D v P X *".split()
 LINES = "- -- -. :".split()
-STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.2, "legend.frameon": False, "text.parse_math": False}
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "figure.labelsize": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
 _LABELS = {"loss": "training loss", "eval_loss": "held-out loss"}
 
 
@@ -40,7 +48,7 @@ def draw_cosine_densities(models: dict) -> "Figure":
     figure = new_figure(max(5.5, 3.4 * len(models)), 3.6)
     panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, bands) in zip(panels, models.items(), strict=True):
-        axes.set_title(name, fontsize=9)
+        axes.set_title(name)
         for number, band in enumerate(bands):
             place = (0.01, number + 0.28)
             axes.annotate(f"n = {band['pairs']}", place, xycoords=axes.get_yaxis_transform(), fontsize=7)
@@ -82,6 +90,7 @@ def draw_training_curves(curves: dict) -> "Figure":
             axes.plot(values.keys(), values.values(), label=name, markevery=every, **series_style(number))
         axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
     panels[-1].set_xlabel("optimizer step")
+    figure.align_ylabels(panels)
     legend_below(figure, panels[0])
     return figure
 

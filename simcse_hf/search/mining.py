@@ -253,7 +253,7 @@ def read_pairs(dataset: TextSource) -> list[list]:
     """Read the columns of pairs and their hard negatives; refuse single texts."""
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
     return list(columns.values())
 
 

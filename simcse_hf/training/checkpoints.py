@@ -113,7 +113,7 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
             checkpoint = newest
         else:
             checkpoint = str(resume)
-            problem: str | None = "there is no such checkpoint directory"
+            problem: str | None = "there is no such folder"
             if Path(checkpoint).is_dir():
                 problem = folder_problem(checkpoint)
             if problem:

@@ -390,8 +390,9 @@ def decide_arguments(
         own |= args.lr_scheduler_kwargs or {}  # type: ignore[arg-type]  # transformers has read words as a table
         if own["mode"] != wanted or args.eval_strategy == "no":
             raise ValueError(
-                f"a schedule with the mode {own['mode']!r} follows {values['metric_for_best_model']}: it needs an "
-                f"eval_strategy, and the mode {wanted!r} or another greater_is_better"
+                f"lr_scheduler_type = {args.lr_scheduler_type!s} with the mode {own['mode']!r} follows "
+                f"{values['metric_for_best_model']}: set eval_strategy, and the mode to {wanted!r} or change "
+                "greater_is_better"
             )
         if by_name:
             values["lr_scheduler_kwargs"] = own

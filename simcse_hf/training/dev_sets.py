@@ -26,9 +26,9 @@ from ..evaluation.bootstrap import (
     resampled_scores,
 )
 from ..evaluation.embeddings import SentenceEmbeddings
-from ..evaluation.metrics import alignment, collapse, spearman, uniformity
+from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import predict_pairs
+from ..evaluation.sts import check_scores_differ, correlations, predict_pairs
 from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
 from ..indexes.description import Role
 from ..inference.encoder import Encoder
@@ -127,9 +127,9 @@ class DevSetCallback(TrainerCallback, ABC):
             change = _change(name, [self.scores[headline], scores[headline]], value - own)
             if change.low > 0:
                 logger.info(
-                    f"The start scores {value:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
-                    f"({headline}, difference {change.difference:+.2f} [{change.low:+.2f}, {change.high:+.2f}]): "
-                    f"try --pooler_type {pooler}, which begins there."
+                    f"Before training, {headline} is {value:.2f} with the pooler {pooler} and {own:.2f} with the "
+                    f"pooler of this run (a difference of {change.difference:+.2f} [{change.low:+.2f}, "
+                    f"{change.high:+.2f}]). Try --pooler_type {pooler}."
                 )
         return metrics
 
@@ -206,6 +206,7 @@ class SimilarityEvalCallback(DevSetCallback):
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):
         is_named = isinstance(dev_set, (str, os.PathLike))
         pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
+        check_scores_differ(pairs.scores, pairs.name)
         super().__init__({name: pairs.name}, {None: pairs.texts})
         self.pairs = pairs
         self.name = name
@@ -227,7 +228,7 @@ class SimilarityEvalCallback(DevSetCallback):
         """
         scores = predict_pairs(embeddings, self.pairs)
         self.scores = {self.headline: {"pairs": scores}}
-        metrics = {"spearman": 100 * spearman(scores["predicted"], scores["gold"])}
+        metrics = {"spearman": correlations(scores["predicted"], scores["gold"], self.pairs.name)["spearman"]}
         positive = scores["gold"] > POSITIVE_SHARE * scores["gold"].max()
         if positive.any():
             first, second = (

@@ -29,6 +29,8 @@ TEXTS = {"train_file", "dataset_name"}
 #: Arguments that are words on a command line, and a table or list in a YAML file: of numbers, and of texts.
 _NUMBERS = ("objective_options", "matryoshka_dims")
 _STRUCTURED = (*_NUMBERS, "prompts")
+#: More letters than a help shows before the text of an option.
+_LONG = 50
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 
 
@@ -127,9 +129,7 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
     parser.set_defaults(**defaults)
     if "objective" in argument_names(classes):
         parser.epilog = f"Objectives: {', '.join(sorted(OBJECTIVES))}. --objective NAME --help lists its options."
-        for part in part_weights(given.get("objective") or "simcse"):
-            import_objective(part)
-            add_objective(parser, part)
+        add_objective(parser, given.get("objective") or "simcse")
     theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
     names = argument_names([TrainingArguments])
     for group in parser._action_groups[:-1]:
@@ -138,6 +138,9 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
             action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
             if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
                 action.help = f"Switch {action.dest} off."
+            choices = ", ".join(map(str, action.choices or ()))
+            if len(choices) > _LONG:  # which would stand twice in one line that is wider than a terminal
+                action.metavar, action.help = "NAME", f"{action.help} One of: {choices}."
             if action.const is False or re.search("default: |Defaults to ", action.help or ""):
                 action.default = None
             action.default = SUPPRESS if action.default is None else action.default
@@ -148,14 +151,16 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
 
 
 def add_objective(parser: ArgumentParser, name: str) -> None:
-    """Add the options of an objective to what a parser prints as its help."""
-    objective = objective_class(name)
-    group = parser.add_argument_group(f"objective {name}, as --objective_options NAME=VALUE")
-    for option, words in describe_options(objective).items():
-        words = re.sub('[`"]', "", words)
-        if objective.options[option] is not None:
-            words += f" (default: {objective.options[option]})"
-        group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
+    """Add the options of an objective, or of each part of a sum, to what a parser prints as its help."""
+    for part in part_weights(name):
+        import_objective(part)
+        objective = objective_class(part)
+        group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
+        for option, words in describe_options(objective).items():
+            words = re.sub('[`"]', "", words)
+            if objective.options[option] is not None:
+                words += f" (default: {objective.options[option]})"
+            group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:

@@ -22,6 +22,7 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..ops.checks import did_you_mean
 from ..ops.distributed import hold_together, on_first_process
+from ..ops.errors import no_model
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .decide import Start, decide_command, decide_run, with_values
@@ -180,7 +181,7 @@ class Recipe:
         try:
             checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
         except OSError as error:
-            raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
+            raise ValueError(f"--model_name_or_path {no_model(name, error)}") from error
 
         # 2. Decide.
         defaults = DEFAULTS[self.command]

@@ -152,10 +152,10 @@ class Rows:
         read = self.texts[0] if self.texts else self.known
         columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
         if not columns:
-            found = f"{self.source.name} has {', '.join(read.column_names)}"
-            raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, and {found}: pass texts")
+            found = f"{self.source.name} has no texts, only {', '.join(read.column_names)}"
+            raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
         if "guide" in frozen and len(columns) == 1:
-            raise ValueError("a guide reads an anchor and its positive: give rows of both, and not of one text")
+            raise ValueError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
         assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
         for model, words in frozen.items():
             self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
@@ -179,10 +179,10 @@ class Rows:
         has_classes = LABEL in self.kind.numbers and LABEL in self.known.column_names
         if args.batch_sampler == "no_duplicates":
             if self.text_numbers is None or has_classes:
-                kind = "drawn in pairs of a class" if has_classes else "drawn anew in each epoch"
+                kind = "its rows are drawn by class" if has_classes else "its texts are drawn anew in each epoch"
                 raise ValueError(
-                    f"batch_sampler = 'no_duplicates' orders rows by their texts, and those of {self.plan.source} are "
-                    f"{kind}: leave batch_sampler out"
+                    f"batch_sampler = 'no_duplicates' does not work with {self.plan.source}, because {kind}: leave "
+                    "batch_sampler out"
                 )
             return NoDuplicatesSampler(self.text_numbers, batch_size * args.world_size, args.rows_seed)
         if args.batch_neighbors and self.vectors:
@@ -256,6 +256,8 @@ class Rows:
             found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
             advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
+        if number < 3 and self.stream is None and not objective.reconstructs:
+            check_texts_differ(self.texts[0] if self.texts else rows, self.source)
 
         # 2. Warn of what has no effect or weakens the batches.
         weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
@@ -349,7 +351,7 @@ class Mixed(Rows):
         """Make the collators of all data sets; see [`Rows.collator`]."""
         if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
             advice = "unset it in accelerator_config"
-            raise ValueError(f"dispatch_batches cuts one batch for all processes, but not that of a mixture: {advice}")
+            raise ValueError(f"dispatch_batches does not work with several data sets: {advice}")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
@@ -528,7 +530,7 @@ def _drawn(
 ) -> Rows:
     """Take rows that draw themselves, and refuse spans that would get a prompt or a template."""
     if isinstance(tokens, SpanDataset) and (reader.settings.templates or any(plan.prompts)):
-        added = "which get no prompt and no template, as inference would add"
+        added = "to which no prompt or template can be added, as inference would do"
         raise ValueError(f"{source.name} holds token ids of spans, {added}: train on texts, or leave both out")
     return Rows(reader, plan, source, tokens, tokens.says, texts, max_length=tokens.max_length)
 
@@ -600,11 +602,23 @@ def check_room(reader: Reader, plan: RowPlan) -> None:
             raise ValueError(f"{plan.source}, column {column}: {error}") from None
 
 
+def check_texts_differ(rows: Dataset | SeededDataset, source: Source) -> None:
+    """Refuse rows that are all alike; the first row that differs ends the search."""
+    if not isinstance(rows, Dataset):
+        return
+    texts = rows.select_columns([column for column in rows.column_names if column not in NO_TEXT])
+    first = texts[0]
+    if all(row == first for row in texts):
+        name = source.data if isinstance(source.data, str) else source.name
+        alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
+        raise ValueError(f"{name}: {alike}: add other texts")
+
+
 def check_view(reader: Reader, plan: RowPlan) -> None:
     """Refuse a view where a teacher, a guide, a template or a prompt reads the texts as they are."""
     frozen = " and ".join(plan.frozen)
     if frozen:
-        raise ValueError(f"view {plan.view} changes texts, and the {frozen} knows the original: use view identity")
+        raise ValueError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
     added = "templates" if reader.settings.templates else "prompt"
     if reader.settings.templates or any(plan.prompts):
         raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
@@ -618,8 +632,8 @@ def check_one_prompt(reader: Reader, plan: RowPlan, names: Sequence[str], name: 
     anchor, positive, _ = plan.prompts
     if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
         raise ValueError(
-            f"{name} holds single sentences, whose anchor and positive are the same tokens: give prompts and "
-            "max_seq_length one value for all columns"
+            f"{name} holds single sentences, and the anchor and the positive of one are the same tokens: give prompts "
+            "and max_seq_length one value for all columns"
         )
 
 

@@ -304,7 +304,7 @@ class Results:
         start = ""
         if dev.start.pooler is not None:
             own = dev.value(dev.initial)
-            start = f"   (pooler {dev.start.pooler}; {own:.2f} as this run pools the start)"
+            start = f"   (pooler {dev.start.pooler}; {own:.2f} with the pooler of this run)"
         saved = "best" if dev.saved.step == dev.best.step and not dev.is_worse else "saved"
         lines = [
             "",

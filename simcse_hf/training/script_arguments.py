@@ -23,7 +23,9 @@ class ModelArguments:
     _argument_group_name = "model and objective"
 
     model_name_or_path: str | None = option(
-        None, "Encoder to start from: a directory or a model id on the hub; also --model.", aliases=["--model"]
+        None,
+        "Encoder to start from: folder of a model, or its name on the Hugging Face hub; also --model.",
+        aliases=["--model"],
     )
     model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
     head: str = option(
@@ -44,8 +46,9 @@ class ModelArguments:
     )
     denoising: str | None = option(
         None,
-        "Subtract the template's own embedding in training and at inference (pooler mask, one template): "
-        "transform passes both through the layer before BERT's vocabulary, tanh the difference through a new one.",
+        "Subtract the embedding of the template alone, in training and at inference (pooler mask, one template): "
+        "transform first passes both through the layer before BERT's vocabulary, and tanh passes the difference "
+        "through a new layer.",
         choices=DENOISINGS,
     )
     mlp_only_train: bool | None = option(None, "Use the dense + tanh head during training only (pooler cls).")

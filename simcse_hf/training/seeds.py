@@ -145,7 +145,7 @@ def prepare_seeds(
             shutil.rmtree(folder)
     else:
         before = read_json_object(seeds_file, "settings", advice=advice)["settings"]
-        refuse_changes(before, settings, f"{directory}: the seeds that it holds", advice)
+        refuse_changes(before, settings, f"{directory}: the run there", advice)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(seeds_file, {"settings": settings})
 

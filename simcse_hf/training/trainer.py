@@ -1106,7 +1106,7 @@ def _load_model(model: Any) -> Any:
     if not hasattr(model, "prepare_objective"):
         raise TypeError(
             f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
-            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
+            "AutoModelForCL.from_pretrained(...), or pass its folder or its name on the hub to SimCSETrainer"
         )
     return model
 
@@ -1159,7 +1159,7 @@ def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
         _record_space(model, teacher)
     if args.neftune_noise_alpha is not None and model.unpadded:
         logger.info(
-            "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
+            "neftune_noise_alpha: batches are padded, because the noise depends on the length of the padded batch"
         )
         model.unpadded = False
 
@@ -1176,12 +1176,12 @@ def _record_space(model: ContrastiveModel, teacher: RowVectors) -> None:
     """
     if model.settings.mlp_only_train:
         advice = "unset mlp_only_train (--mlp_only_train false), or set objective_options keep_projection=false"
-        raise ValueError(f"the head learns the vectors of the teacher, and inference would leave it out: {advice}")
+        raise ValueError(f"the head learns the teacher's vectors, but inference would leave the head out: {advice}")
     model.use_settings(replace(model.settings, normalize=True))
     if teacher.model is None:
         logger.warning(
-            "The vectors of the teacher are those of several models, of a part of their dimensions or of an API, so "
-            "no index will be known to be in their space: the student searches only its own indexes."
+            "The student searches only its own indexes, because the vectors of the teacher come from several models, "
+            "from a part of the dimensions of one, or from an API."
         )
     else:
         setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})

@@ -62,7 +62,7 @@ class SimCSETrainingArguments(TrainingArguments):
     dataset_shares: str = option(
         SHARES[0],
         "How often a batch comes from each of several data sets: in proportion to its rows, or from all in turn "
-        "(round_robin). The numbers share in datasets take its place.",
+        "(round_robin). If the data sets have a share, that decides.",
         choices=SHARES,
     )
     batch_sampler: str = option(
@@ -93,7 +93,7 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     stop_on_collapse: bool = option(
         False,
-        "End the run if the embeddings collapse to a point or to a few directions, which otherwise is a warning.",
+        "End the run if the embeddings collapse to a point or to a few directions; default: only warn.",
     )
     teacher: list[str] | None = option(
         None,
@@ -107,8 +107,8 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     batch_neighbors: int = option(
         0,
-        "Number of rows that follow each row in the batch: those that the teacher, or else the guide, finds the most "
-        "similar by their first texts.",
+        "Put this many neighbours of each row into its batch: the rows whose first texts the teacher, or else the "
+        "guide, finds the most similar.",
     )
     lora_r: int | None = option(
         None, "Freeze the encoder and train a LoRA adapter of this rank with the head (extra lora)."

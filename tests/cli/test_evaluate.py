@@ -230,7 +230,7 @@ def test_scores_tasks_from_files_and_compares_them(run, user_files):
         and "retrieval ndcg@10" in printed
         and "Avg." not in printed
     )
-    assert printed.startswith("x 100\n"), (
+    assert printed.startswith("scores x 100\n"), (
         "there is no correlation of STS, whose protocol would be named"
     )
     differences = comparison["differences"]["wide.json"]

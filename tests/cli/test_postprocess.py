@@ -132,7 +132,7 @@ def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     assert before == {path: path.read_bytes() for path in files}
     with pytest.raises(
         ValueError,
-        match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'",
+        match="is a model with pooler 'avg', and the transform is for pooler 'avg_first_last'",
     ):
         fit(
             "whitening",
@@ -157,11 +157,11 @@ def test_the_function_returns_what_it_fitted_and_takes_a_loaded_model(
         150,
     )
     assert torch.equal(load(tmp_path / "new").encode(TEXTS), model.encode(TEXTS))
-    with pytest.raises(ValueError, match="blocks: not an option of method whitening"):
+    with pytest.raises(ValueError, match="method whitening has no option blocks"):
         simcse_hf.fit_postprocessing(
             raw, sentences, tmp_path / "other", "whitening", blocks=2
         )
-    with pytest.raises(ValueError, match="new is not an empty directory"):
+    with pytest.raises(ValueError, match="new is not an empty folder"):
         simcse_hf.fit_postprocessing(
             raw, sentences, tmp_path / "new", "whitening", pooler_type="avg"
         )
@@ -236,7 +236,7 @@ def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(
         ),
         (
             lambda: fit("whitening", output=tmp_path / "full"),
-            "full is not an empty directory",
+            "full is not an empty folder",
         ),
         (
             lambda: fit("flow", pooler=None, output=tmp_path / "headless"),

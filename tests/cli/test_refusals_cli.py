@@ -99,7 +99,7 @@ USAGE = {
     "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
     "a smaller flow": (
         [*FIT, "--method", "flow", "--dim", "3"],
-        "dim: not an option of method flow",
+        "method flow has no option dim",
     ),
 }
 
@@ -135,6 +135,29 @@ def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys, monkey
         ]
         assert line.startswith(f"simcse-hf {command}: error: ") and model in line
         assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "train"])
+def test_a_model_that_is_not_here_says_why_the_hub_was_not_asked(
+    command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "texts.txt", ["a cat", "a dog"])
+    write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
+    assert status(command, *MODEL_COMMANDS[command].split(), "bert-base-uncsed") == 2
+    assert (
+        "HF_HUB_OFFLINE is set: unset it, or name the folder" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", ["evaluate", "train"])
+def test_a_folder_without_a_model_is_named(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "texts.txt", ["a cat", "a dog"])
+    write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
+    assert status(command, *MODEL_COMMANDS[command].split(), "empty") == 2
+    assert "empty: this folder holds no model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["meta", "toaster", ""])

@@ -56,6 +56,39 @@ def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
     assert "temp: 0.125" in capsys.readouterr().out
 
 
+LOSS = """
+from simcse_hf.objectives import Objective
+
+class Hinge(Objective):
+    \"\"\"A loss.
+
+    Args:
+        dim (`int`): Embedding size.
+        margin (`float`, *optional*, defaults to `0.2`): How far a positive must be above.
+    \"\"\"
+
+    def __init__(self, dim, margin=0.2):
+        super().__init__(dim)
+"""
+
+
+@pytest.mark.parametrize("said", ["--objective {}", "--objective=simcse+{}:0.5", "r"])
+def test_help_lists_the_options_of_an_objective_of_the_user(
+    said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"losses_{abs(hash(said))}"
+    Path(f"{module}.py").write_text(LOSS)
+    Path("r").write_text(f"objective: {module}:Hinge\n")
+    ended = status("train", "sup", *said.format(f"{module}:Hinge").split(), "--help")
+    del OBJECTIVES[f"{module}:Hinge"]
+    assert ended == 0
+    assert "How far a positive must be above. (default: 0.2)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 @pytest.mark.parametrize("option", ["--help", "--help_all"])
 @pytest.mark.parametrize(
     "table", [OBJECTIVES, VIEW_CLASSES, POOLERS], ids=["objectives", "views", "poolers"]
@@ -121,6 +154,25 @@ def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
 def test_without_a_command_or_method_those_are_listed(words, capsys):
     assert status(*words) == 0
     assert ("  unsup " if words else "  build-nli ") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("words", ["", "train", "train unsup --help"])
+def test_a_terminal_breaks_no_word_of_a_listing(words, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert status(*words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("Train") for line in lines) == 1
+
+
+def test_help_all_names_many_choices_below_their_option(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert status("train", "unsup", "--help_all") == 0
+    text = capsys.readouterr().out
+    assert "--pooler_type NAME, --pooler NAME\n" in text
+    assert max(map(len, text.splitlines())) < 90
+    assert re.search(r"One\s+of:\s+cls,\s+cls_before_pooler,", text)
 
 
 def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys):

@@ -75,7 +75,7 @@ def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expect
 )
 def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):
     load_text_dataset([dict.fromkeys(names.split(), "a")])
-    assert ("Only their order says so" in caplog.text) == is_said
+    assert ("and their order was taken" in caplog.text) == is_said
     caplog.clear()
     load_text_dataset([dict.fromkeys(names.split(), "a")], columns=names.split())
     assert not caplog.text
@@ -84,6 +84,23 @@ def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_
 def test_numbers_are_never_text_but_in_the_only_column():
     assert resolve("x y", sample=[("A dog.", 3)]) == ["x"]
     assert resolve("text", sample=[("1984",), ("42",)]) == ["text"]
+
+
+def test_scores_of_candidates_that_are_ignored_name_the_objective_that_learns_them(
+    caplog,
+):
+    row = {
+        "query": "a",
+        "pos": ["b"],
+        "neg": ["c"],
+        "pos_scores": [3.0],
+        "neg_scores": [1.0],
+    }
+    load_text_dataset([row])
+    [message] = caplog.messages
+    assert (
+        "`--objective distill --objective_options loss=kl` learns from them" in message
+    )
 
 
 def test_logs_which_column_plays_which_part(caplog):

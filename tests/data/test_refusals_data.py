@@ -35,7 +35,10 @@ MALFORMED = {
         ('a,b\nx,y\n"open,z\nmore,cells\n', "line 3: not valid csv: .*doubled"),
         ("sent0\tsent1\nx\ty\n", "the header is one column.* by commas"),
         ("sep=;\nsent0;sent1\nx;y\n", "line 1: sep=;"),
-        ("sent0,sent1\na,b\nsent0,sent1\nc,d\n", "line 3: the header is repeated"),
+        (
+            "sent0,sent1\na,b\nsent0,sent1\nc,d\n",
+            "line 3: this line repeats the header",
+        ),
         ("a,b,a\n1,2,3\n", r"column name\(s\) 'a' occur more than once"),
         ("", "the file is empty"),
     ],
@@ -88,7 +91,7 @@ OF_FILES = [
         load_text_dataset,
         "x.csv",
         "sent0,sent1\na,\n,b\n",
-        r"x\.csv: every one of the 2 row\(s\) .* sent0, sent1",
+        r"x\.csv: each of the 2 row\(s\) .* 'sent0' or 'sent1'\. Fill",
     ),
     (load_text_dataset, "x.csv", "a,b\n", r"x\.csv: there are no rows"),
     (
@@ -119,7 +122,7 @@ OF_FILES = [
         lambda path: load_text_dataset(path, expected_columns=3),
         "x.txt",
         "a\n",
-        r"x\.txt: 1 text .* where 3 are",
+        r"x\.txt: 1 text .* where 3 must be",
     ),
     (
         lambda path: load_text_dataset([str(path), "A sentence."]),
@@ -161,7 +164,7 @@ OF_FILES = [
         load_class_rows,
         "x.csv",
         "text,label\na,x\nb,x\nc,y\n",
-        "2 classes in column 'label', of which 1 have two",
+        "2 classes in column 'label'. At least two .* 1 of these",
     ),
     (
         load_class_rows,
@@ -266,7 +269,11 @@ OF_VALUES = [
         lambda: load_text_dataset(["a.txt", "tests/data/nowhere.txt"]),
         "a.txt: no such file",
     ),
-    (lambda: read_all("tests"), "tests: is a directory"),
+    (lambda: read_all("tests"), "tests: this is a folder"),
+    (
+        lambda: load_text_dataset([("a", "b")] * 2, expected_columns=1),
+        "where 1 must be.*`simcse-hf train sup` reads pairs",
+    ),
     (
         lambda: load_text_stream(["a", "b"]),
         "a stream is read from files or from the hub, got a list",

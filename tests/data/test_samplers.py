@@ -316,6 +316,8 @@ def test_batches_as_large_as_the_number_of_different_texts_are_filled():
 
 
 def test_rows_whose_texts_repeat_too_often_to_fill_a_batch_are_refused():
-    words = "of 20 rows, 0 fit into batches of 4 .*lower per_device_train_batch_size"
+    words = (
+        "only 0 of 20 rows fit into batches of 4 .*lower per_device_train_batch_size"
+    )
     with pytest.raises(ValueError, match=words):
         NoDuplicatesSampler(THREE_REPEATED, 4, seed=0)

@@ -236,7 +236,7 @@ def test_other_commands_say_which_ones_take_it(command, tmp_path, monkeypatch, c
     write(tmp_path / "t.txt", ["a cat"])
     assert status(*command.split(), "--model", "bm25") == 2
     assert (
-        "bm25 has no vectors: evaluate and compare take it (a folder is ./bm25)"
+        "only evaluate and compare take it. For a folder of this name, write ./bm25"
         in capsys.readouterr().err
     )
 
@@ -248,7 +248,7 @@ def test_the_word_is_keyword_search_although_a_folder_has_this_name(
     (tmp_path / "bm25").mkdir()
     assert evaluate("bm25", task=tasks[:1]).identity.backend.startswith("bm25s")
     for folder in ("./bm25", Path("bm25")):
-        with pytest.raises(ValueError, match="bm25: cannot be loaded"):
+        with pytest.raises(ValueError, match="bm25: this folder holds no model"):
             evaluate(folder, task=tasks[:1])
 
 

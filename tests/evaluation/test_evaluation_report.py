@@ -9,6 +9,7 @@ from simcse_hf.evaluation.report import (
     Evaluation,
     add_averages,
     describe_protocol,
+    format_rows,
     read_results,
     write_results,
 )
@@ -61,6 +62,14 @@ def test_the_table_shows_the_sts_tasks_and_which_are_missing(lines):
         "Avg. over 2 of 3 tasks",
         "STS16 n/a: no folder STS16-en-test",
     ]
+
+
+def test_a_score_stands_below_the_end_of_its_name():
+    assert format_rows([[6.06, 26.87]], "STSBenchmark", "Avg.").splitlines() == [
+        "STSBenchmark   Avg.",
+        "        6.06  26.87",
+    ]
+    assert format_rows([["a", 1.0]], "model", "Avg.").splitlines()[1] == "a      1.00"
 
 
 def test_the_table_shows_the_transfer_tasks_and_which_are_missing(lines):

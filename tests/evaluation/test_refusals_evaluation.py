@@ -420,7 +420,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (hub_set, "split test, row 1: a sentence is empty"),
         (
             lambda x: score_parts("STS-B", CONSTANT),
-            "^STS-B dev: all 3 values of the second sequence equal 2",
+            r"^STS-B dev: all 3 pair\(s\) have the score 2",
         ),
         (
             lambda x: compared("gold"),

@@ -88,7 +88,7 @@ def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(
     result = simcse_hf.encode(
         checkpoint, source, tmp_path / "out", device="cpu", max_length=5
     )
-    assert str(result) == f"53 texts in 1 file(s) under {tmp_path / 'out'}"
+    assert str(result) == f"53 texts in 1 file under {tmp_path / 'out'}"
     assert result.to_dict() == {
         "output": tmp_path / "out",
         "texts": 53,
@@ -317,7 +317,7 @@ def test_resuming_with_another_input_model_or_setting_is_refused(
             model,
             source,
             {"resume": False},
-            "holds a run already: continue it with resume",
+            "holds embeddings already: continue an interrupted run with resume",
         ),
         (model, source, {"shard_size": 10}, "settings shard_size: 20 there, 10 here"),
         (

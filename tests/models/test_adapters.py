@@ -118,7 +118,7 @@ def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(
     model.save_adapter = True
     with pytest.raises(
         ValueError,
-        match="of the kind .* cannot be saved in a file of its own: leave save_adapter",
+        match="adapter .* cannot be saved by itself, so leave save_adapter",
     ):
         check_adapter(model)
     model.save_adapter = False
@@ -133,7 +133,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(start):
     model = adapted(start, "aLoRA", {"r": 4, "alora_invocation_tokens": [5]})
     with pytest.raises(
         ValueError,
-        match="the kind LORA cannot be saved merged: use another kind .aLoRA does not",
+        match="adapter LORA cannot be saved merged, so use another kind: aLoRA does not",
     ):
         check_adapter(model)
 
@@ -148,7 +148,8 @@ def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, s
     check_adapter(model)
     model.save_adapter = True
     with pytest.raises(
-        ValueError, match="save_adapter: the model is not the one in .*start any more"
+        ValueError,
+        match="save_adapter: weights of the model differ from those in .*start",
     ):
         check_adapter(model)
 
@@ -210,7 +211,7 @@ def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(
     train_again(moved)
     with pytest.raises(
         ValueError,
-        match=f"{adapter} is an adapter of other weights than those in {moved} now",
+        match=f"{adapter}: the adapter was trained on other weights than those in {moved} now",
     ):
         SimCSE(adapter, device="cpu")
 

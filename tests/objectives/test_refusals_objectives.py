@@ -137,7 +137,7 @@ def test_options_that_do_not_go_together_are_refused_by_name(name, options, name
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("simsce", "simcse, .*'simsce'$"),
+        ("simsce", r"simcse, .*'simsce' \(did you mean simcse\?\)$"),
         ("simcse+nothing", "objective must be one of .*simcse"),
         ("simcse+", "objective must be one of .*simcse"),
         ("my.losses:MyLoss", "the module my.losses, import it first"),
@@ -214,7 +214,7 @@ def test_rows_that_fit_are_taken(name, options, rows):
             "contrastive_tension",
             {},
             TrainingRows(2, 7),
-            "a batch of 7 has only 6 other rows.*negatives_per_positive",
+            "needs .* other rows in a batch, and a batch of 7 has 6.*negatives_per_positive",
         ),
         ("is_bert", {}, TrainingRows(1, 1), f"{LARGER_BATCHES} to at least 2"),
         ("declutr", {}, TrainingRows(2, 1), "one anchor has no negatives"),

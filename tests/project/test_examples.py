@@ -183,7 +183,7 @@ def test_the_python_of_an_example_trains(files, start, script, texts):
         ("--train_file", "absent.txt", "absent.txt"),
         ("--train_file", "texts.txt", "holds one text in a row"),
         ("--resume_from_checkpoint", "true", "holds no checkpoint to resume from"),
-        ("--resume_from_checkpoint", "absent", "no such checkpoint directory"),
+        ("--resume_from_checkpoint", "absent", "there is no such folder"),
     ],
 )
 def test_invalid_arguments_end_with_a_one_line_error(

@@ -72,7 +72,7 @@ def test_a_card_without_results_has_no_scores(bare):
     [
         "No results were measured.",
         "Sentence embeddings with 32 dimensions from a `bert` encoder.\n",
-        "This directory holds no record of how the model was trained.\n",
+        "This folder holds no record of how the model was trained.\n",
     ],
 )
 def test_a_card_says_what_is_known_and_what_is_not(bare, words):

@@ -347,13 +347,21 @@ def test_settings_of_a_masked_lm_loss_are_listed_with_it(of_masked_lm, name, val
 # --- objectives of the user ---
 
 
+OWN_PAPER = """
+@inproceedings{near-2020,
+  title = {Near},
+  url = {https://example.org/near}
+}
+"""
+
+
 @pytest.fixture(scope="module")
-def of_near(card_in, tmp_path_factory):
-    """The card of a run with an objective of the user, as another process writes it from the record."""
+def near_run(card_in, tmp_path_factory):
+    """The folder and the record of a run with an objective of the user."""
 
     class Near(Objective):
         summary = "the distance of two views"
-        papers = ("simcse", "liao")
+        papers = ("simcse", "liao", OWN_PAPER)
 
         def forward(self, batch):
             return (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
@@ -364,8 +372,14 @@ def of_near(card_in, tmp_path_factory):
         run = card_in(folder, {"objective": "near_losses:Near"}).run
     finally:
         del OBJECTIVES["near_losses:Near"]
-    record = json.loads(json.dumps(run))
-    return WrittenCard(write_card(folder / "run", run=record).read_text())
+    return folder / "run", json.loads(json.dumps(run))
+
+
+@pytest.fixture(scope="module")
+def of_near(near_run):
+    """The card of this run, as another process writes it from the record."""
+    folder, record = near_run
+    return WrittenCard(write_card(folder, run=record).read_text())
 
 
 def test_a_card_of_another_process_describes_an_objective_of_the_user(of_near):
@@ -377,6 +391,16 @@ def test_a_card_of_another_process_links_to_the_papers_of_an_objective_of_the_us
     of_near,
 ):
     assert PAPERS["liao"].url in of_near.text
+
+
+def test_a_card_cites_the_bibtex_entry_of_an_objective_of_the_user(of_near):
+    assert OWN_PAPER.strip() in of_near.text
+
+
+def test_a_paper_that_no_card_can_cite_is_named(near_run, caplog):
+    folder, record = near_run
+    write_card(folder, run=record | {"objective": {"papers": ["no-such-paper"]}})
+    assert "'no-such-paper': give papers a BibTeX entry with a url" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
 """A card shows a result only if it was made with the weights of the model, whatever files and folders are called."""
 
 import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
-from card_helpers import evaluation, written
+import torch
+from card_helpers import card_and_log, evaluation, written
 from conftest import NEEDS_PEFT, tiny_config
 from datasets import Dataset
 from inference_helpers import random_texts
@@ -25,12 +28,19 @@ JUDGED = {
 }
 
 
-@pytest.fixture
-def other(save_checkpoint):
-    """Other weights in a folder whose last name is that of `directory`."""
-    return save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(initializer_range=0.3)), "other/my-model"
-    )
+def save_other_weights(folder):
+    """Save other weights into a folder."""
+    config = tiny_config(initializer_range=0.3)
+    AutoModelForCL.from_config(config).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def other_weights(tokenizer, tmp_path_factory):
+    """Other weights in a folder whose last name is that of `directory`, which is only read."""
+    folder = tmp_path_factory.mktemp("other") / "my-model"
+    save_other_weights(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def identity_of(folder, **options):
@@ -38,12 +48,14 @@ def identity_of(folder, **options):
 
 
 def adapted(folder):
+    """The verdict of an adaptation to the model in a folder."""
     corpus = {"path": "corpus.txt", "texts": 9}
     verdict = {"comparisons": [JUDGED], "confidence": 0.95, "seeds": [], "arms": [ARM]}
     return {"chosen": ARM, "corpus": corpus, "identity": identity_of(folder), **verdict}
 
 
 def compared(folder):
+    """The comparison of the model in a folder with another one."""
     scores = {"before": {"STSBenchmark": 50.0}, "after": {"STSBenchmark": 77.77}}
     difference = {"STSBenchmark": {"difference": 27.77, "low": 20.0, "high": 30.0}}
     return {
@@ -68,218 +80,326 @@ FILES = {
     "comparison.json": (compared, "### Comparison with other models"),
     "adaptation.json": (adapted, "### Adaptation"),
 }
+EVERY_FILE = pytest.mark.parametrize("name", FILES, scope="module")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_result_is_shown_for_the_weights_it_was_made_with_and_for_no_others(
-    name, directory, other, caplog
+# --- results of the model and of others ---
+
+
+@pytest.fixture(scope="module")
+def shown(name):
+    """What a card says where it shows the result."""
+    _, words = FILES[name]
+    return words
+
+
+@pytest.fixture(scope="module")
+def own_results(name, untrained):
+    """The results of the model."""
+    make, _ = FILES[name]
+    return make(untrained)
+
+
+@pytest.fixture(scope="module")
+def beside(name, new_directory):
+    """`beside(results)` is the directory of a model with these results."""
+
+    def write(results):
+        directory = new_directory()
+        written(directory / name, results)
+        return directory
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def of_own_results(beside, own_results):
+    """The card beside results of the model, and what was logged."""
+    return card_and_log(beside(own_results))
+
+
+@EVERY_FILE
+def test_a_result_is_shown_for_the_weights_it_was_made_with(of_own_results, shown):
+    assert shown in of_own_results.text
+
+
+@EVERY_FILE
+def test_a_result_of_the_model_is_shown_without_a_warning(of_own_results):
+    assert not of_own_results.log
+
+
+@pytest.fixture(scope="module")
+def with_others_results(name, beside, other_weights):
+    """The directory of a model with results of other weights."""
+    make, _ = FILES[name]
+    return beside(make(other_weights))
+
+
+@pytest.fixture(scope="module")
+def of_others_results(with_others_results):
+    """The card of that model, and what was logged."""
+    return card_and_log(with_others_results)
+
+
+@EVERY_FILE
+def test_a_result_of_other_weights_is_not_shown(of_others_results, shown):
+    assert shown not in of_others_results.text
+
+
+@EVERY_FILE
+def test_a_result_of_other_weights_is_no_benchmark_result(
+    of_others_results, with_others_results
 ):
-    make, words = FILES[name]
-    file = written(directory / name, make(directory))
-    assert words in write_card(directory).read_text() and not caplog.text
-    written(file, make(other))
-    assert (
-        words not in write_card(directory).read_text()
-        and not (directory / EVAL_RESULTS).exists()
-    )
-    assert f"{name} holds no results of the model in {directory}" in caplog.text
-    assert "other weights" in caplog.text and "evaluate this model again" in caplog.text
+    assert not (with_others_results / EVAL_RESULTS).exists()
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_result_of_the_weights_before_is_not_shown(name, directory, caplog):
-    make, words = FILES[name]
-    written(directory / name, make(directory))
-    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(
-        directory
-    )
-    assert (
-        words not in write_card(directory).read_text()
-        and "other weights" in caplog.text
-    )
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_result_of_version_0_1_records_no_weights_and_is_not_shown(
-    name, directory, caplog
+@EVERY_FILE
+def test_the_warning_says_why_a_result_is_not_shown_and_what_to_do(
+    name, of_others_results, with_others_results
 ):
-    make, words = FILES[name]
-    document = make(directory)
-    written(
-        directory / name,
-        {
-            key: document[key]
-            for key in document
-            if key not in ("identity", "identities")
-        },
-    )
-    assert words not in write_card(directory).read_text()
-    assert (
-        "it records no weights, as in version 0.1): evaluate this model again"
-        in caplog.text
-    )
+    words = f"{name} holds no results of the model in {with_others_results}"
+    assert words in of_others_results.log
+    assert "other weights" in of_others_results.log
+    assert "evaluate this model again" in of_others_results.log
 
 
-def test_a_result_of_the_model_without_its_whitening_is_not_shown(transformed, caplog):
+@EVERY_FILE
+def test_a_result_of_the_weights_before_is_not_shown(beside, own_results, shown):
+    directory = beside(own_results)
+    save_other_weights(directory)
+    card = card_and_log(directory)
+    assert shown not in card.text
+    assert "other weights" in card.log
+
+
+@pytest.fixture(scope="module")
+def of_results_without_identity(beside, own_results):
+    """The card beside results that record no weights, as in version 0.1, and what was logged."""
+    results = dict(own_results)
+    results.pop("identity", None)
+    results.pop("identities", None)
+    return card_and_log(beside(results))
+
+
+@EVERY_FILE
+def test_a_result_that_records_no_weights_is_not_shown(
+    of_results_without_identity, shown
+):
+    assert shown not in of_results_without_identity.text
+
+
+@EVERY_FILE
+def test_the_warning_says_that_a_result_records_no_weights(of_results_without_identity):
+    words = "it records no weights, as in version 0.1): evaluate this model again"
+    assert words in of_results_without_identity.log
+
+
+@pytest.fixture
+def measured_without_whitening(transformed):
+    """The folder of a model with a whitening, which was evaluated without it."""
     directory = transformed("whitening")
-    plain = evaluation(directory, identity=identity_of(directory, postprocess=False))
+    identity = identity_of(directory, postprocess=False)
+    plain = evaluation(directory, identity=identity)
     written(directory / "evaluation.json", plain)
-    assert "50.12" not in write_card(directory).read_text()
+    return directory
+
+
+def test_a_result_of_the_model_without_its_whitening_is_not_shown(
+    measured_without_whitening, caplog
+):
+    assert "50.12" not in write_card(measured_without_whitening).read_text()
     assert "postprocessing None there, 'whitening' here" in caplog.text
 
 
-def test_a_named_file_of_another_model_or_pooler_is_refused(directory, other, tmp_path):
-    file = written(tmp_path / "named.json", evaluation(other))
-    with pytest.raises(
-        ValueError,
-        match=rf"named.json holds no results .*{other}: other weights.*evaluate this",
-    ):
-        write_card(directory, [file])
-    written(
-        file, evaluation(directory, identity=identity_of(directory, pooler_type="avg"))
+def test_a_named_file_of_another_model_is_refused(directory, other_weights, tmp_path):
+    file = written(tmp_path / "named.json", evaluation(other_weights))
+    words = (
+        rf"named.json holds no results .*{other_weights}: other weights.*evaluate this"
     )
+    with pytest.raises(ValueError, match=words):
+        write_card(directory, [file])
+
+
+def test_a_named_file_of_another_pooler_is_refused(directory, tmp_path):
+    identity = identity_of(directory, pooler_type="avg")
+    document = evaluation(directory, identity=identity)
+    file = written(tmp_path / "named.json", document)
     with pytest.raises(ValueError, match="pooler 'avg' there, 'cls' here"):
         write_card(directory, [file])
 
 
-def test_a_model_may_be_measured_in_half_precision_and_with_shorter_texts(directory):
-    import torch
+@pytest.fixture
+def in_half_precision(directory):
+    """An evaluation in half precision and with shorter texts."""
+    identity = identity_of(directory, dtype=torch.bfloat16, max_length=8)
+    assert identity["dtype"] == "bfloat16"
+    return evaluation(directory, identity=identity)
 
-    half = identity_of(directory, dtype=torch.bfloat16, max_length=8)
-    assert half["dtype"] == "bfloat16"
-    written(directory / "evaluation.json", evaluation(directory, identity=half))
+
+def test_a_model_may_be_measured_in_half_precision_and_with_shorter_texts(
+    directory, in_half_precision
+):
+    written(directory / "evaluation.json", in_half_precision)
     assert "50.12" in write_card(directory).read_text()
-    other = json.loads((directory / "evaluation.json").read_text())
-    other["identity"]["weights"] = "0" * 32
-    written(directory / "evaluation.json", other)
+
+
+def test_a_result_of_other_weights_in_half_precision_is_not_shown(
+    directory, in_half_precision
+):
+    in_half_precision["identity"]["weights"] = "0" * 32
+    written(directory / "evaluation.json", in_half_precision)
     assert "50.12" not in write_card(directory).read_text()
 
 
-# --- what the model was made from and with has changed ------------------------------------------------------------
+# --- the run of a model ---
 
 
-@pytest.fixture
-def trained(save_checkpoint, tokenizer, tmp_path):
-    """The folder of a model that was trained there, with the record of the run."""
-    start = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
-    )
+def train(folder, tokenizer, **options):
+    """The folder of a model that was trained there for two steps, with the record of the run."""
+    start = folder / "start"
+    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(start)
+    tokenizer.save_pretrained(start)
     args = SimCSETrainingArguments(
-        output_dir=str(tmp_path / "run"),
+        output_dir=str(folder / "run"),
         use_cpu=True,
         disable_tqdm=True,
         max_steps=2,
         save_strategy="no",
         per_device_train_batch_size=4,
         report_to="none",
+        **options,
     )
+    model = AutoModelForCL.from_pretrained(start)
     rows = Dataset.from_dict({"sent0": random_texts(12)})
-    trainer = SimCSETrainer(
-        AutoModelForCL.from_pretrained(start), args, rows, processing_class=tokenizer
-    )
+    trainer = SimCSETrainer(model, args, rows, processing_class=tokenizer)
     trainer.train()
     trainer.save_model()
-    return tmp_path / "run"
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tokenizer):
+    return train(tmp_path_factory.mktemp("trained"), tokenizer)
+
+
+def test_the_run_of_the_weights_is_shown_without_a_warning(trained):
+    card = card_and_log(trained)
+    assert "Training took 2 steps" in card.text
+    assert not card.log
 
 
 def test_the_run_of_the_weights_before_is_not_that_of_the_weights_now(
-    trained, other, caplog
+    trained, other_weights, tmp_path
 ):
-    assert (
-        "Training took 2 steps" in write_card(trained).read_text() and not caplog.text
-    )
-    SimCSE(other, device="cpu").save_pretrained(trained)
-    assert "Training took" not in write_card(trained).read_text()
-    assert (
-        "results.json is about the training of other weights than those in"
-        in caplog.text
-    )
+    directory = shutil.copytree(trained, tmp_path / "run")
+    SimCSE(other_weights, device="cpu").save_pretrained(directory)
+    card = card_and_log(directory)
+    assert "Training took" not in card.text
+    words = "results.json is about the training of other weights than those in"
+    assert words in card.log
 
 
 @NEEDS_PEFT
-def test_the_run_of_an_adapter_is_that_of_the_merged_model(
-    save_checkpoint, tokenizer, tmp_path, caplog
-):
-    start = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
-    )
-    options = {
-        "output_dir": str(tmp_path / "run"),
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
-    args = SimCSETrainingArguments(**options, max_steps=2, save_strategy="no", lora_r=2)
-    rows = Dataset.from_dict({"sent0": random_texts(12)})
-    trainer = SimCSETrainer(
-        AutoModelForCL.from_pretrained(start), args, rows, processing_class=tokenizer
-    )
-    trainer.train()
-    trainer.save_model()
-    assert (
-        "Training took 2 steps" in write_card(tmp_path / "run").read_text()
-        and not caplog.text
-    )
+def test_the_run_of_an_adapter_is_that_of_the_merged_model(tmp_path, tokenizer, caplog):
+    folder = train(tmp_path, tokenizer, lora_r=2)
+    assert "Training took 2 steps" in write_card(folder).read_text()
+    assert not caplog.text
 
 
-@pytest.mark.parametrize("baseline", ["a result file", "a folder"])
-def test_a_comparison_with_a_baseline_that_has_changed_is_not_shown(
-    baseline, directory, other, tmp_path, caplog
-):
-    name = str(other)
-    if baseline == "a result file":
-        name = str(written(tmp_path / "base.json", evaluation(other)))
+# --- a baseline that has changed ---
+
+
+@pytest.fixture
+def baseline(kind, new_directory, tmp_path):
+    """The folder and the name of a model to compare with: the folder itself, or a file of results."""
+    folder = new_directory()
+    save_other_weights(folder)
+    name = folder
+    if kind == "a result file":
+        name = written(tmp_path / "base.json", evaluation(folder))
+    return SimpleNamespace(folder=folder, name=name)
+
+
+@pytest.fixture
+def comparison(directory, baseline):
+    """The file of a comparison with the baseline."""
     document = compared(directory)
-    text = json.dumps(
-        document
-        | {
-            "identities": {
-                "before": identity_of(other),
-                "after": identity_of(directory),
-            }
-        }
-    )
-    (directory / "comparison.json").write_text(
-        text.replace('"before"', json.dumps(name))
-    )
-    assert (
-        "### Comparison with other models" in write_card(directory).read_text()
-        and not caplog.text
-    )
-    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(
-        other
-    )
-    if baseline == "a result file":
-        written(tmp_path / "base.json", evaluation(other))
-    assert "### Comparison" not in write_card(directory).read_text()
-    assert (
-        f"comparison.json compares with other weights than those of {name} now: compare again"
-        in caplog.text
-    )
-    with pytest.raises(ValueError, match="compares with other weights"):
-        write_card(directory, comparisons=[directory / "comparison.json"])
-
-
-def test_a_threshold_of_other_weights_is_not_shown(directory, caplog):
-    threshold = {
-        "cosine": 0.5,
-        "goal": "f1",
-        "source": "pairs.csv",
-        "chosen_on": 80,
-        "measured_on": 80,
-        "confidence": 0.95,
-        "precision": [90.0, 80.0, 95.0],
-        "recall": [90.0, 80.0, 95.0],
+    document["identities"] = {
+        "before": identity_of(baseline.folder),
+        "after": identity_of(directory),
     }
-    save_threshold(SimCSE(directory, device="cpu"), threshold)
-    assert (
-        "a cosine of at least 0.5000" in write_card(directory).read_text()
-        and not caplog.text
-    )
-    config = (directory / "config.json").read_text()
-    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(
-        directory
-    )
-    (directory / "config.json").write_text(config)
-    assert "a cosine of at least" not in write_card(directory).read_text()
+    named = json.dumps(document).replace('"before"', json.dumps(str(baseline.name)))
+    path = directory / "comparison.json"
+    path.write_text(named)
+    return path
+
+
+@pytest.fixture
+def changed_baseline(baseline, comparison, kind):
+    """The baseline, whose weights have changed since."""
+    save_other_weights(baseline.folder)
+    if kind == "a result file":
+        written(baseline.name, evaluation(baseline.folder))
+    return baseline
+
+
+EVERY_KIND_OF_BASELINE = pytest.mark.parametrize("kind", ["a result file", "a folder"])
+
+
+@EVERY_KIND_OF_BASELINE
+def test_a_comparison_with_a_baseline_is_shown_without_a_warning(
+    directory, comparison, caplog
+):
+    assert "### Comparison with other models" in write_card(directory).read_text()
+    assert not caplog.text
+
+
+@EVERY_KIND_OF_BASELINE
+def test_a_comparison_with_a_baseline_that_has_changed_is_not_shown(
+    directory, changed_baseline, caplog
+):
+    assert "### Comparison" not in write_card(directory).read_text()
+    there = f"other weights than those of {changed_baseline.name} now: compare again"
+    assert f"comparison.json compares with {there}" in caplog.text
+
+
+@EVERY_KIND_OF_BASELINE
+def test_a_named_comparison_with_a_baseline_that_has_changed_is_refused(
+    directory, changed_baseline, comparison
+):
+    with pytest.raises(ValueError, match="compares with other weights"):
+        write_card(directory, comparisons=[comparison])
+
+
+# --- a threshold ---
+
+THRESHOLD = {
+    "cosine": 0.5,
+    "goal": "f1",
+    "source": "pairs.csv",
+    "chosen_on": 80,
+    "measured_on": 80,
+    "confidence": 0.95,
+    "precision": [90.0, 80.0, 95.0],
+    "recall": [90.0, 80.0, 95.0],
+}
+
+
+@pytest.fixture
+def with_threshold(directory):
+    """The folder of a model with a threshold."""
+    save_threshold(SimCSE(directory, device="cpu"), THRESHOLD)
+    return directory
+
+
+def test_a_threshold_of_the_model_is_shown_without_a_warning(with_threshold, caplog):
+    assert "a cosine of at least 0.5000" in write_card(with_threshold).read_text()
+    assert not caplog.text
+
+
+def test_a_threshold_of_other_weights_is_not_shown(with_threshold, caplog):
+    config = (with_threshold / "config.json").read_text()
+    save_other_weights(with_threshold)
+    (with_threshold / "config.json").write_text(config)
+    assert "a cosine of at least" not in write_card(with_threshold).read_text()
     assert "The card does not show a threshold" in caplog.text

@@ -308,7 +308,7 @@ def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(
 ):
     sent = pickle.dumps(SimCSE(copied, backend=backend))
     graph.write_bytes(graph.read_bytes() + b" ")
-    words = f"{graph} is another graph .*Load the model again"
+    words = f"{graph} was changed or removed .*Load the model again"
     with pytest.raises(ValueError, match=words):
         pickle.loads(sent)
 

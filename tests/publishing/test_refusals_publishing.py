@@ -63,7 +63,7 @@ CARDS = {
     "an export": (export, "holds an export .onnx/model_qint8"),
     "a folder without a model": (
         lambda folder: (folder / "config.json").unlink(),
-        "does not contain a model",
+        "holds no model",
     ),
     "a model of transformers": (
         lambda folder: tiny_config().save_pretrained(folder),
@@ -126,7 +126,7 @@ def test_nothing_is_pushed_or_previewed_of_a_folder(case, saved, hub):
 def test_nothing_is_pushed_of_a_folder_that_is_not_there_or_to_a_name_that_cannot_be(
     directory,
 ):
-    with pytest.raises(ValueError, match="nowhere is not a directory"):
+    with pytest.raises(ValueError, match="nowhere is not a folder"):
         push_model(directory / "nowhere", "org/name")
     with pytest.raises(ValueError, match="'a//b' is not a valid repository name"):
         push_model(directory, "a//b")

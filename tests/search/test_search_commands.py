@@ -412,7 +412,7 @@ def test_a_change_of_an_index_that_is_not_possible_is_refused(folder, options, w
     [
         (
             {"add": True, "backend": "hnsw"},
-            "add, replace and delete keep the index as it was made",
+            "add, replace and delete cannot change how an index was built",
         ),
         ({"replace": "id"}, r"no column 'id' \(kept: none\)"),
     ],
@@ -432,8 +432,8 @@ def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(
 @pytest.mark.parametrize(
     "query, options, words",
     [
-        ("a", {"neighbors": [1]}, "neighbors are found without queries"),
-        ((), {"neighbors": [1], "prompt": "a"}, "neighbors are found without queries"),
+        ("a", {"neighbors": [1]}, "neighbors takes the place of queries"),
+        ((), {"neighbors": [1], "prompt": "a"}, "neighbors takes the place of queries"),
         (
             "a",
             {"threshold": "saved", "prompt": "query: "},

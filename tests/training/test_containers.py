@@ -576,7 +576,7 @@ def test_several_labels_of_a_text_are_read_from_any_list(tmp_path, tokenizer, se
 def test_a_label_that_is_no_name_is_refused_with_its_row(tmp_path, tokenizer):
     rows = labelled(["a", "b", {"sport": 1}, "a", "b", "a", "a", "b"])
     message = (
-        r"train_dataset, row 3: the label is \{'sport': 1\}, and no name or number"
+        r"train_dataset, row 3: the label \{'sport': 1\} is neither a name nor a number"
     )
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, rows, model_for("class_labels"))

@@ -92,9 +92,7 @@ def test_several_data_sets_are_refused_where_one_process_makes_the_batches_of_al
     tmp_path,
     tokenizer,
 ):
-    message = (
-        "dispatch_batches cuts one batch for all processes, but not that of a mixture"
-    )
+    message = "dispatch_batches does not work with several data sets"
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, accelerator_config={"dispatch_batches": True})
 

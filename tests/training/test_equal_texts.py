@@ -116,7 +116,8 @@ def test_rows_that_are_left_out_of_an_epoch_are_counted(tmp_path, tokenizer, cap
     ]
     assert (
         len(reports) == 1
-        and "of 41 rows, 24 fit into batches of 8 with different texts" in reports[0]
+        and "only 24 of 41 rows fit into batches of 8 rows with different texts"
+        in reports[0]
     )
 
 
@@ -156,7 +157,7 @@ def test_anchors_or_positives_that_meet_in_a_batch_are_reported_once_with_the_cu
 def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):
     (found,) = warnings_of(caplog, make(tmp_path, tokenizer, repeated(200, 2000)))
     assert found.startswith(
-        "In a batch of 8, a row meets 0.032 others"
+        "Anchors or positives are repeated: in a batch of 8, a row meets on average 0.032 others"
     )  # 7 others of 1,999, of which 9 are the same
 
 

@@ -195,7 +195,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(start, tmp_path):
             trainer_of(start(), tmp_path / "run", **changes).train(
                 resume_from_checkpoint=True
             )
-    with pytest.raises(ValueError, match="another adapter than this one's"):
+    with pytest.raises(ValueError, match="another adapter than this run"):
         trainer_of(start(), tmp_path / "run", lora_r=None, allow_changes=True).train(
             resume_from_checkpoint=True
         )
@@ -282,7 +282,10 @@ def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):
     )
     config["base_model_name_or_path"] = str(tmp_path / "other")
     (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="the adapter does not fit its model"):
+    with pytest.raises(
+        ValueError,
+        match="the adapter does not fit the model in base_model_name_or_path",
+    ):
         AutoModelForCL.from_pretrained(tmp_path / "run")
 
 

@@ -130,6 +130,24 @@ REFUSALS = {
     "a set": (made({"a cat", "a dog"}), "train_dataset set"),
     "an empty list": (made([]), "train_dataset no rows"),
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
+    "texts that are all the same": (
+        started(["a cat sat"] * 16),
+        "train_dataset 16 alike",
+    ),
+    "pairs that are all the same": (
+        started([{"anchor": "cat", "positive": "dog"}] * 16),
+        "train_dataset 16 alike",
+    ),
+    "a single text": (started(["a cat sat"]), "train_dataset 1 alike"),
+    "views of texts that are all the same": (
+        started(["a cat sat on the mat"] * 16, view="delete_words"),
+        "train_dataset 16 alike",
+    ),
+    "token ids that are all the same": (started(TOKEN_IDS), "train_dataset 32 alike"),
+    "a dev set with one score": (
+        made(dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4),
+        "dev_set 4 score 3",
+    ),
     "words that the model does not know": (
         started(["猫 坐 在 垫子 上"] * 16),
         "train_dataset 100% unknown",

@@ -1,6 +1,7 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -11,6 +12,7 @@ from torch._dynamo.utils import counters
 from trainer_helpers import (
     assert_close_weights,
     assert_same_weights,
+    logged,
     make,
     model_of,
     texts,
@@ -32,96 +34,153 @@ def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(
 ):
     trainer = make(tmp_path, tokenizer, model=model_of(do_mlm=do_mlm))
     # The dropout check before the run would add encoder passes.
-    monkeypatch.setattr(SimCSETrainer, "_check_dropout", lambda *_: None)
-    seen = []
-    trainer.model.base_model.register_forward_hook(lambda *_: seen.append(1))
+    monkeypatch.setattr(SimCSETrainer, "_check_dropout", Mock())
+    seen = Mock(return_value=None)
+    trainer.model.base_model.register_forward_hook(seen)
     trainer.train()
-    assert len(seen) == 4 * passes
+    assert seen.call_count == 4 * passes
 
 
-@pytest.mark.parametrize("columns", [1, 4])
-def test_training_updates_every_trainable_parameter_and_logs_the_parts_of_the_loss(
-    tmp_path, tokenizer, columns
-):
-    model = model_of(do_mlm=True, mlm_weight=0.5)
+MLM_WEIGHT = 0.5
+COLUMNS = pytest.mark.parametrize("columns", [1, 4], scope="module")
+
+
+@pytest.fixture(scope="module")
+def trained(columns, tokenizer, tmp_path_factory):
+    """A trainer with a masked-LM loss after its run, and the weights before."""
+    model = model_of(do_mlm=True, mlm_weight=MLM_WEIGHT)
     before = weights(model)
-    trainer = make(tmp_path, tokenizer, texts(32, columns), model)
+    folder = tmp_path_factory.mktemp("trained")
+    trainer = make(folder, tokenizer, texts(32, columns), model)
     trainer.train()
-    # Unused positions and words have no gradient, but each embedding matrix as a whole has one.
-    still = [
-        name
-        for name, p in model.named_parameters()
-        if p.requires_grad and torch.equal(before[name], p)
-    ]
-    assert [name for name in still if "key.bias" not in name] == []
-    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert len(entries) == 2
-    for entry in entries:
-        assert entry["loss"] == pytest.approx(
-            entry["contrastive_loss"] + 0.5 * entry["mlm_loss"], abs=2e-3
-        )
+    return trainer, before
 
 
-@pytest.mark.skipif(OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled")
-@pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)))
-def test_torch_compile_gives_the_same_weights_from_a_single_graph(
-    tmp_path, tokenizer, columns, dropout
-):
-    """CUDA graphs can only be recorded from one graph without breaks."""
-    trained = []
-    for compiled in (False, True):
-        torch._dynamo.reset()
-        counters.clear()
-        changes = {"max_seq_length": 12, "optim": "sgd", "learning_rate": 0.02}
-        changes |= (
-            {"torch_compile": True, "torch_compile_backend": "eager"}
-            if compiled
-            else {}
-        )
+@COLUMNS
+def test_training_updates_every_trainable_parameter(trained):
+    """Unused positions and words have no gradient, but each embedding matrix as a whole has one."""
+    trainer, before = trained
+    unchanged = []
+    for name, parameter in trainer.model.named_parameters():
+        has_gradient = parameter.requires_grad and "key.bias" not in name
+        if has_gradient and torch.equal(before[name], parameter):
+            unchanged.append(name)
+    assert unchanged == []
+
+
+@COLUMNS
+def test_training_logs_every_second_step(trained):
+    trainer, _ = trained
+    assert len(logged(trainer, "loss")) == 2
+
+
+@COLUMNS
+def test_the_parts_of_the_loss_are_logged(trained):
+    trainer, _ = trained
+    parts = zip(
+        logged(trainer, "loss"),
+        logged(trainer, "contrastive_loss"),
+        logged(trainer, "mlm_loss"),
+        strict=True,
+    )
+    for loss, contrastive, masked_lm in parts:
+        assert loss == pytest.approx(contrastive + MLM_WEIGHT * masked_lm, abs=2e-3)
+
+
+# --- compiled steps ---
+
+CAN_BE_COMPILED = pytest.mark.skipif(
+    OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled"
+)
+COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
+
+
+def train_and_count_graphs(trainer):
+    """Train, and return the weights, and how many graphs and breaks the compiler made."""
+    torch._dynamo.reset()
+    counters.clear()
+    trainer.train()
+    breaks = sum(counters["graph_break"].values())
+    return weights(trainer.model), counters["stats"]["unique_graphs"], breaks
+
+
+@pytest.fixture(scope="module")
+def two_steps(columns, dropout, tokenizer, tmp_path_factory):
+    """`two_steps(**changes)` trains two steps, and returns the weights, the graphs and the breaks."""
+
+    def run(**changes):
         trainer = make(
-            tmp_path,
+            tmp_path_factory.mktemp("steps"),
             tokenizer,
             texts(32, columns),
             model_of(dropout=dropout),
             max_steps=2,
+            max_seq_length=12,
+            optim="sgd",
+            learning_rate=0.02,
             **changes,
         )
-        trainer.train()
-        trained.append(weights(trainer.model))
-        assert (
-            counters["stats"]["unique_graphs"] == int(compiled)
-            and not counters["graph_break"]
-        )
-    if dropout == 0.0:
-        assert_close_weights(*trained, atol=1e-5, rtol=0)
+        return train_and_count_graphs(trainer)
+
+    return run
 
 
-@pytest.mark.skipif(OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled")
+@pytest.fixture(scope="module")
+def compiled(two_steps):
+    return two_steps(**COMPILED)
+
+
+@pytest.fixture(scope="module")
+def plain(two_steps):
+    return two_steps()
+
+
+ROWS_TO_COMPILE = pytest.mark.parametrize(
+    "columns, dropout", fast_first((3, 0.0), (1, None)), scope="module"
+)
+
+
+@CAN_BE_COMPILED
+@ROWS_TO_COMPILE
+def test_torch_compile_makes_a_single_graph_without_breaks(compiled):
+    """CUDA graphs can only be recorded from such a graph."""
+    _, graphs, breaks = compiled
+    assert (graphs, breaks) == (1, 0)
+
+
+@CAN_BE_COMPILED
+@ROWS_TO_COMPILE
+def test_without_torch_compile_no_graph_is_made(plain):
+    _, graphs, breaks = plain
+    assert (graphs, breaks) == (0, 0)
+
+
+@CAN_BE_COMPILED
+@pytest.mark.parametrize("columns, dropout", [(3, 0.0)], scope="module")
+def test_torch_compile_gives_the_same_weights(compiled, plain):
+    assert_close_weights(compiled[0], plain[0], atol=1e-5, rtol=0)
+
+
+@CAN_BE_COMPILED
 @pytest.mark.parametrize("pooler_type", ["cls", "avg"])
 def test_compiled_steps_share_one_graph_whatever_the_number_of_tokens(
     tmp_path, tokenizer, pooler_type
 ):
-    torch._dynamo.reset()
-    counters.clear()
-    rows = Dataset.from_dict(
-        {"sent0": ["a cat sat on the mat " * (1 + i % 5) for i in range(64)]}
-    )
-    changes = {
-        "torch_compile": True,
-        "torch_compile_backend": "eager",
-        "per_device_train_batch_size": 8,
-    }
-    model = model_of(pooler_type=pooler_type)
+    words = ["a cat sat on the mat " * (1 + number % 5) for number in range(64)]
     trainer = make(
-        tmp_path, tokenizer, rows, model, max_steps=8, max_seq_length=24, **changes
+        tmp_path,
+        tokenizer,
+        Dataset.from_dict({"sent0": words}),
+        model_of(pooler_type=pooler_type),
+        max_steps=8,
+        max_seq_length=24,
+        per_device_train_batch_size=8,
+        **COMPILED,
     )
-    sizes = {
-        len(batch["packing"].token_index) for batch in trainer.get_train_dataloader()
-    }
-    trainer.train()
-    assert len(sizes) > 2
-    assert counters["stats"]["unique_graphs"] == 1
-    assert not counters["graph_break"]
+    batches = trainer.get_train_dataloader()
+    assert len({len(batch["packing"].token_index) for batch in batches}) > 2
+    _, graphs, breaks = train_and_count_graphs(trainer)
+    assert (graphs, breaks) == (1, 0)
 
 
 def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch):
@@ -138,7 +197,7 @@ def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch
 @pytest.mark.parametrize(
     "changes",
     [
-        {},  # a computed order
+        {},
         {
             "view": "crop",
             "view_rate": 0.3,
@@ -181,31 +240,50 @@ def drops_no_weights():
         del interface._global_mapping[name]
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def refused(tmp_path, tokenizer, drops_no_weights, model_type, changes):
+    """A model whose run was refused, and its weights and the random state before."""
+    model = model_of(model_type)
+    model.set_attn_implementation(drops_no_weights)
+    trainer = make(tmp_path, tokenizer, model=model, **changes)
+    found = SimpleNamespace(model=model, before=weights(model))
+    found.noise = torch.get_rng_state()
+    with pytest.raises(ValueError, match="drops_no_weights.*dropout.* = 0.1.*sdpa"):
+        trainer.train()
+    found.noise_after = torch.get_rng_state()
+    return found
+
+
+EVERY_WAY_TO_TRAIN = pytest.mark.parametrize(
     "model_type, changes",
     [
         ("bert", {}),
         ("distilbert", {}),
         ("modernbert", {"bf16": True}),
-        ("bert", {"torch_compile": True, "torch_compile_backend": "eager"}),
+        ("bert", COMPILED),
         ("bert", {"gradient_checkpointing": True}),
     ],
 )
-def test_an_attention_function_that_ignores_dropout_is_refused(
-    tmp_path, tokenizer, drops_no_weights, model_type, changes
-):
-    model = model_of(model_type)
-    model.set_attn_implementation(drops_no_weights)
-    trainer = make(tmp_path, tokenizer, model=model, **changes)
-    before = weights(model)
-    noise = torch.get_rng_state()
-    with pytest.raises(ValueError, match="drops_no_weights.*dropout.* = 0.1.*sdpa"):
-        trainer.train()
-    assert_same_weights(before, weights(model))
-    assert torch.equal(noise, torch.get_rng_state())
-    assert (
-        not any(module._forward_hooks for module in model.modules()) and model.unpadded
-    )
+
+
+@EVERY_WAY_TO_TRAIN
+def test_an_attention_function_that_ignores_dropout_is_refused(refused):
+    assert_same_weights(refused.before, weights(refused.model))
+
+
+@EVERY_WAY_TO_TRAIN
+def test_a_refused_run_leaves_the_random_state_alone(refused):
+    assert torch.equal(refused.noise, refused.noise_after)
+
+
+@EVERY_WAY_TO_TRAIN
+def test_a_refused_run_leaves_no_hooks(refused):
+    assert not any(module._forward_hooks for module in refused.model.modules())
+
+
+@EVERY_WAY_TO_TRAIN
+def test_a_refused_run_leaves_the_removal_of_padding_on(refused):
+    assert refused.model.unpadded
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -219,40 +297,49 @@ def test_an_attention_function_that_applies_dropout_is_accepted(
 
 
 @pytest.mark.parametrize(
-    "columns, unpadded, rate", [(1, True, 0.0), (1, False, 0.0), (2, False, 0.1)]
+    "columns, unpadded, rate",
+    [
+        pytest.param(1, True, 0.0, id="a rate of 0"),
+        pytest.param(1, False, 0.0, id="a rate of 0 with padding"),
+        pytest.param(2, False, 0.1, id="pairs"),
+    ],
 )
 def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
     tmp_path, tokenizer, drops_no_weights, columns, unpadded, rate
 ):
-    """The dropout rate is 0, or the rows are pairs, which need no dropout."""
     config = tiny_config(attention_probs_dropout_prob=rate, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, unpadded=unpadded)
     model.set_attn_implementation(drops_no_weights)
-    assert (
-        make(tmp_path, tokenizer, texts(32, columns), model, max_steps=1)
-        .train()
-        .global_step
-        == 1
-    )
+    trainer = make(tmp_path, tokenizer, texts(32, columns), model, max_steps=1)
+    assert trainer.train().global_step == 1
 
 
-@pytest.mark.parametrize(
-    "rows, changes, message",
-    [
-        (32, {"gradient_accumulation_steps": 2}, "adds no negatives"),
-        (33, {}, "1 row in an epoch has no negatives"),
-        (
-            32,
-            {},
-            "Accelerate ignores it on this device: each process holds the whole model",
-        ),
-    ],
+NO_NEGATIVES = "adds no negatives"
+A_ROW_WITHOUT_NEGATIVES = "1 row in an epoch has no negatives"
+IGNORES_FSDP = (
+    "Accelerate ignores it on this device: each process holds the whole model"
 )
-def test_warns_about_rows_without_negatives_and_of_fsdp_without_an_accelerator(
-    tmp_path, tokenizer, caplog, monkeypatch, rows, changes, message
+
+
+def test_warns_that_gradient_accumulation_adds_no_negatives(
+    tmp_path, tokenizer, caplog
 ):
-    make(tmp_path, tokenizer)._check_run()
-    assert message not in caplog.text
+    make(tmp_path, tokenizer, gradient_accumulation_steps=2)._check_run()
+    assert NO_NEGATIVES in caplog.text
+
+
+def test_warns_about_a_row_that_is_alone_in_its_batch(tmp_path, tokenizer, caplog):
+    make(tmp_path, tokenizer, texts(33))._check_run()
+    assert A_ROW_WITHOUT_NEGATIVES in caplog.text
+
+
+def test_warns_of_fsdp_without_an_accelerator(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    make(tmp_path, tokenizer, texts(rows), **changes)._check_run()
-    assert message in caplog.text
+    make(tmp_path, tokenizer)._check_run()
+    assert IGNORES_FSDP in caplog.text
+
+
+@pytest.mark.parametrize("words", [NO_NEGATIVES, A_ROW_WITHOUT_NEGATIVES, IGNORES_FSDP])
+def test_a_usual_run_is_not_warned_of(tmp_path, tokenizer, caplog, words):
+    make(tmp_path, tokenizer)._check_run()
+    assert words not in caplog.text

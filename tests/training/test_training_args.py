@@ -1,7 +1,6 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
 import pickle
-import re
 
 import pytest
 import torch
@@ -12,82 +11,169 @@ from simcse_hf.training import decide, pretraining, training_args
 from simcse_hf.training.decide import default_loader_workers
 
 
+@pytest.fixture
+def arguments(tmp_path):
+    """`arguments(**values)` makes the arguments of a run."""
+
+    def make(**values):
+        return SimCSETrainingArguments(output_dir=str(tmp_path), **values)
+
+    return make
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """`pretend(device, gpus)` lets one process see this device and so many GPUs."""
+
+    def pretend(device, gpus):
+        def has_only_cpu():
+            return device == "cpu"
+
+        of_arguments = {
+            "device": property(lambda self: torch.device(device)),
+            "n_gpu": property(lambda self: gpus),
+            "world_size": 1,
+        }
+        for name, value in of_arguments.items():
+            monkeypatch.setattr(SimCSETrainingArguments, name, value)
+        monkeypatch.setattr(training_args, "has_only_cpu", has_only_cpu)
+
+    return pretend
+
+
 def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(
+    arguments, pretend
+):
+    pretend("cpu", gpus=4)
+    with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
+        arguments(use_cpu=True)
+
+
+# --- half precision ---
+
+
+@pytest.fixture
+def warnings(lacks_bfloat16, monkeypatch):
+    """The warnings of a processor with or without the instructions of bfloat16."""
+    warnings = []
+    monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks_bfloat16)
+    monkeypatch.setattr(training_args.logger, "warning_once", warnings.append)
+    return warnings
+
+
+@pytest.mark.parametrize("lacks_bfloat16", [True, False])
+def test_float32_is_not_warned_of(arguments, warnings):
+    arguments(use_cpu=True)
+    assert warnings == []
+
+
+@pytest.mark.parametrize("lacks_bfloat16", [False])
+def test_bf16_is_not_warned_of_on_a_processor_with_its_instructions(
+    arguments, warnings
+):
+    arguments(use_cpu=True, bf16=True)
+    assert warnings == []
+
+
+@pytest.mark.parametrize("lacks_bfloat16", [True])
+def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, warnings):
+    arguments(use_cpu=True, bf16=True)
+    [warning] = warnings
+    assert warning.partition("takes ")[2].split()[0].isdigit()
+    assert "times as long as in float32" in warning
+
+
+def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(
+    arguments, monkeypatch
+):
+    monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
+    assert arguments(bf16=True).device.type == "cpu"
+
+
+def test_pretraining_in_bf16_on_a_machine_without_a_gpu_needs_no_further_option(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 4))
-    monkeypatch.setattr(
-        SimCSETrainingArguments, "device", property(lambda self: torch.device("cpu"))
-    )
-    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 1)
-    with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
-        SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-
-
-@pytest.mark.parametrize("lacks", [True, False])
-def test_bf16_is_warned_of_on_a_processor_without_its_instructions(
-    tmp_path, monkeypatch, lacks
-):
-    warned = []
-    monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks)
-    monkeypatch.setattr(training_args.logger, "warning_once", warned.append)
-    SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    assert warned == []
-    SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True, bf16=True)
-    assert len(warned) == lacks and all(
-        re.search(r"takes \d+ times as long as in float32", x) for x in warned
-    )
-
-
-def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(tmp_path, monkeypatch):
-    monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
     monkeypatch.setattr(pretraining, "has_only_cpu", lambda: True)
-    assert (
-        SimCSETrainingArguments(output_dir=str(tmp_path), bf16=True).device.type
-        == "cpu"
-    )
-    assert (
-        pretraining.pretraining_arguments({"bf16": True, "output_dir": str(tmp_path)})[
-            1
-        ].device.type
-        == "cpu"
-    )
+    given = {"bf16": True, "output_dir": str(tmp_path)}
+    _, args = pretraining.pretraining_arguments(given)
+    assert args.device.type == "cpu"
 
 
-def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
-    arguments = SimCSETrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, hub_token="hf_secret"
-    )
-    copy = pickle.loads(pickle.dumps(arguments))
-    assert copy.hub_token is None and copy.output_dir == str(tmp_path)
-    assert arguments.hub_token == "hf_secret"
+# --- the access token ---
 
 
-def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monkeypatch):
-    directory = str(tmp_path)
-    on_cpu = SimCSETrainingArguments(directory, use_cpu=True)
-    assert (
-        not on_cpu.dataloader_pin_memory and not on_cpu.accelerator_config.non_blocking
-    )
-    assert (
-        not on_cpu.logging_nan_inf_filter
-        and on_cpu.optim == TrainingArguments(directory).optim
-    )
-    monkeypatch.setattr(training_args, "has_only_cpu", lambda: False)
-    monkeypatch.setattr(
-        SimCSETrainingArguments, "device", property(lambda self: torch.device("cuda"))
-    )
-    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 1)
-    monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 1))
-    on_gpu = SimCSETrainingArguments(directory)
-    assert on_gpu.dataloader_pin_memory and on_gpu.accelerator_config.non_blocking
-    blocking = SimCSETrainingArguments(
-        directory, accelerator_config={"non_blocking": False}
-    )
-    assert not blocking.accelerator_config.non_blocking
-    assert not SimCSETrainingArguments(
-        directory, dataloader_pin_memory=False
-    ).accelerator_config.non_blocking
+@pytest.fixture
+def with_token(arguments):
+    return arguments(use_cpu=True, hub_token="hf_secret")
+
+
+@pytest.fixture
+def pickled(with_token):
+    return pickle.loads(pickle.dumps(with_token))
+
+
+def test_the_access_token_is_not_pickled_with_the_arguments(pickled):
+    assert pickled.hub_token is None
+
+
+def test_other_arguments_are_pickled(pickled, with_token):
+    assert pickled.output_dir == with_token.output_dir
+
+
+def test_arguments_keep_their_access_token_when_they_are_pickled(pickled, with_token):
+    assert with_token.hub_token == "hf_secret"
+
+
+# --- on a CPU and on a GPU ---
+
+
+@pytest.fixture
+def on_cpu(arguments):
+    return arguments(use_cpu=True)
+
+
+def test_on_a_cpu_batches_are_not_pinned(on_cpu):
+    assert not on_cpu.dataloader_pin_memory
+
+
+def test_on_a_cpu_batches_are_copied_as_usual(on_cpu):
+    assert not on_cpu.accelerator_config.non_blocking
+
+
+def test_a_loss_that_is_not_finite_is_logged(on_cpu):
+    assert not on_cpu.logging_nan_inf_filter
+
+
+def test_on_a_cpu_the_optimizer_is_that_of_the_trainer(on_cpu, tmp_path):
+    assert on_cpu.optim == TrainingArguments(str(tmp_path)).optim
+
+
+@pytest.fixture
+def on_gpu(arguments, pretend):
+    """`on_gpu(**values)` makes the arguments of a run on one GPU."""
+    pretend("cuda", gpus=1)
+    return arguments
+
+
+def test_on_a_gpu_batches_are_pinned(on_gpu):
+    assert on_gpu().dataloader_pin_memory
+
+
+def test_on_a_gpu_batches_are_copied_without_blocking(on_gpu):
+    assert on_gpu().accelerator_config.non_blocking
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(
+            {"accelerator_config": {"non_blocking": False}}, id="as asked for"
+        ),
+        pytest.param({"dataloader_pin_memory": False}, id="without pinned memory"),
+    ],
+)
+def test_on_a_gpu_batches_may_be_copied_as_usual(on_gpu, values):
+    assert not on_gpu(**values).accelerator_config.non_blocking
 
 
 @pytest.mark.parametrize(

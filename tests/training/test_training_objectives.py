@@ -1,5 +1,8 @@
 """Every objective and view can be trained, evaluated, saved, resumed and reloaded with the Trainer."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import fast_first, tiny_config
@@ -11,37 +14,66 @@ from simcse_hf.data.views import VIEW_CLASSES
 from simcse_hf.training.recipe import Recipe
 
 
-@pytest.fixture
-def start(save_checkpoint):
+@pytest.fixture(scope="module")
+def start(tmp_path_factory, tokenizer):
     """A checkpoint with a masked-LM head, which DiffCSE's generator needs."""
     torch.manual_seed(1)
-    model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2), do_mlm=True)
-    return save_checkpoint(model, "start")
+    folder = tmp_path_factory.mktemp("encoder") / "start"
+    config = tiny_config(initializer_range=0.2)
+    AutoModelForCL.from_config(config, do_mlm=True).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
-@pytest.mark.parametrize("objective", SETTINGS)
-def test_an_objective_trains_evaluates_resumes_and_reloads(
-    start, tmp_path, tokenizer, objective
-):
-    before = trainer_of(start, tmp_path, tokenizer, objective).model.state_dict()
-    whole, resumed = train_and_resume(
-        lambda: trainer_of(start, tmp_path, tokenizer, objective), 3
-    )
-    after = whole.model.state_dict()
-    assert any(
-        not torch.equal(before[n], after[n]) for n in before if "word_embeddings" in n
-    )
-    assert logged(whole, "eval_stsb_spearman") and logged(resumed, "loss") == logged(
-        whole, "loss"
+# --- objectives ---
+
+
+@pytest.fixture(scope="module")
+def run(objective, start, tokenizer, tmp_path_factory):
+    """A run of six steps, the weights before it, and a run that was resumed in the middle, to the same bits."""
+    folder = tmp_path_factory.mktemp("run")
+    new_trainer = partial(trainer_of, start, folder, tokenizer, objective)
+    before = new_trainer().model.state_dict()
+    whole, resumed = train_and_resume(new_trainer, 3)
+    whole.save_model(folder / "saved")
+    return SimpleNamespace(
+        before=before, whole=whole, resumed=resumed, folder=folder / "saved"
     )
 
-    whole.save_model(tmp_path / "saved")
-    _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
-    assert not info["missing_keys"] and all(
-        "cls." in key for key in info["unexpected_keys"]
-    )
-    vectors = SimCSE(tmp_path / "saved", device="cpu").encode(sentences(3))
-    assert torch.isfinite(vectors).all() and vectors.shape == (3, 32)
+
+EVERY_OBJECTIVE = pytest.mark.parametrize("objective", SETTINGS, scope="module")
+
+
+@EVERY_OBJECTIVE
+def test_an_objective_trains_and_is_resumed_to_the_same_losses(run):
+    assert logged(run.resumed, "loss") == logged(run.whole, "loss")
+
+
+@EVERY_OBJECTIVE
+def test_an_objective_trains_the_word_embeddings(run):
+    after = run.whole.model.state_dict()
+    changed = [name for name in after if not torch.equal(run.before[name], after[name])]
+    assert any("word_embeddings" in name for name in changed)
+
+
+@EVERY_OBJECTIVE
+def test_a_run_with_an_objective_is_evaluated(run):
+    assert logged(run.whole, "eval_stsb_spearman")
+
+
+@EVERY_OBJECTIVE
+def test_a_model_of_an_objective_opens_in_transformers(run):
+    """But for the head of a masked LM."""
+    _, info = AutoModel.from_pretrained(run.folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not [key for key in info["unexpected_keys"] if "cls." not in key]
+
+
+@EVERY_OBJECTIVE
+def test_a_model_of_an_objective_encodes_texts(run):
+    vectors = SimCSE(run.folder, device="cpu").encode(sentences(3))
+    assert vectors.shape == (3, 32)
+    assert torch.isfinite(vectors).all()
 
 
 @pytest.mark.parametrize(
@@ -50,24 +82,23 @@ def test_an_objective_trains_evaluates_resumes_and_reloads(
 def test_the_fixed_length_of_compiled_batches_leaves_room_for_repeated_tokens_and_templates(
     start, tmp_path, tokenizer, objective, tokens
 ):
-    trainer = trainer_of(
-        start, tmp_path, tokenizer, objective, max_seq_length=8, torch_compile=True
-    )
-    assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (
-        4,
-        2,
-        tokens,
-    )
+    changes = {"max_seq_length": 8, "torch_compile": True}
+    trainer = trainer_of(start, tmp_path, tokenizer, objective, **changes)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["input_ids"].shape == (4, 2, tokens)
 
 
-@pytest.mark.parametrize(
-    "view",
-    sorted(
-        name
-        for name in VIEW_CLASSES
-        if VIEW_CLASSES[name].is_drawn and name not in ("synonyms", "eda")
-    ),
+# --- views ---
+
+NEED_MORE = ("synonyms", "eda")  # a dictionary
+DRAWN_VIEWS = sorted(
+    name
+    for name, view in VIEW_CLASSES.items()
+    if view.is_drawn and name not in NEED_MORE
 )
+
+
+@pytest.mark.parametrize("view", DRAWN_VIEWS)
 @pytest.mark.parametrize("both", fast_first(False, True))
 def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(
     start, tmp_path, tokenizer, view, both
@@ -79,12 +110,10 @@ def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(
         "save_steps": 5,
         "eval_strategy": "no",
     }
-    train_and_resume(
-        lambda: trainer_of(
-            start, tmp_path, tokenizer, "simcse", settings={}, **changes
-        ),
-        5,
+    new_trainer = partial(
+        trainer_of, start, tmp_path, tokenizer, "simcse", {}, **changes
     )
+    train_and_resume(new_trainer, 5)
 
 
 # --- the scripts' texts ---
@@ -92,96 +121,166 @@ def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(
 
 @pytest.fixture
 def texts_of(tmp_path, start):
-    """`texts_of(words, supervised)` returns the texts that a command trains on, or the rows that it draws of them."""
+    """`texts_of(method, words)` are the texts that a command trains on, or the rows that it draws of them."""
 
-    def texts_of(words, supervised):
-        line = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start} --max_seq_length 12 {words}"
-        trainer = Recipe.read("sup" if supervised else "unsup", line.split()).trainer()
+    def texts_of(method, words):
+        options = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start} --max_seq_length 12"
+        trainer = Recipe.read(method, f"{options} {words}".split()).trainer()
         return next(iter(trainer.rows.texts), trainer.train_dataset)
 
     return texts_of
 
 
-def test_labelled_pairs_become_rows_of_pairs_or_of_premises(tmp_path, texts_of):
+@pytest.fixture
+def nli(tmp_path):
+    """Three labelled pairs of two premises."""
     file = tmp_path / "nli.csv"
     file.write_text(
         "premise,hypothesis,label\n"
-        "a cat sat,a cat,entailment\na cat sat,a dog,contradiction\na dog ran,it ran,neutral\n"
+        "a cat sat,a cat,entailment\n"
+        "a cat sat,a dog,contradiction\n"
+        "a dog ran,it ran,neutral\n"
     )
-    by_pair = texts_of(f"--train_file {file} --objective supcon", True)
-    assert [len(row) for row in by_pair["texts"]] == [2, 2, 2]
-    grouped = texts_of(
-        f"--train_file {file} --objective supcon --objective_options nli_sampling=premises",
-        True,
-    )
-    assert grouped["texts"][:] == [
+    return file
+
+
+def test_labelled_pairs_become_rows_of_pairs(nli, texts_of):
+    rows = texts_of("sup", f"--train_file {nli} --objective supcon")
+    assert [len(row) for row in rows["texts"]] == [2, 2, 2]
+
+
+@pytest.fixture
+def premises(nli, texts_of):
+    """The rows of premises."""
+    by_premise = "--objective_options nli_sampling=premises"
+    return texts_of("sup", f"--train_file {nli} --objective supcon {by_premise}")
+
+
+def test_labelled_pairs_become_rows_of_premises_if_they_are_asked_for(premises):
+    assert premises["texts"][:] == [
         ["a cat sat", "a cat", "a dog"],
         ["a dog ran", "it ran"],
     ]
-    assert grouped["relations"][:] == [[0, 2], [1]]
-    assert (
-        len(
-            texts_of(
-                f"--train_file {file} --objective softmax --max_train_samples 2", True
-            )
-        )
-        == 2
-    )
 
 
-def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path, texts_of):
-    file = tmp_path / "pairs.csv"
-    file.write_text(
+def test_rows_of_premises_have_the_relations_of_their_hypotheses(premises):
+    assert premises["relations"][:] == [[0, 2], [1]]
+
+
+def test_labelled_pairs_may_be_limited(nli, texts_of):
+    words = f"--train_file {nli} --objective softmax --max_train_samples 2"
+    assert len(texts_of("sup", words)) == 2
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return tmp_path / "pairs.csv"
+
+
+def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(pairs, texts_of):
+    pairs.write_text(
         "sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n"
     )
-    pairs = texts_of(
-        f"--train_file {file} --objective cosent --max_train_samples 2", True
-    )
-    assert pairs.to_dict() == {
+    words = f"--train_file {pairs} --objective cosent --max_train_samples 2"
+    assert texts_of("sup", words).to_dict() == {
         "sent0": ["a cat", "a dog"],
         "sent1": ["the cat", "a bird"],
         "score": [4.5, 1.0],
     }
-    file.write_text("sentence1,sentence2,label\na cat,the cat,1\na dog,a bird,0\n")
-    labelled = texts_of(f"--train_file {file} --objective cosent", True)
-    assert labelled["score"][:] == [1.0, 0.0], (
-        "the pairs that do not belong together stay"
-    )
 
 
-def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of, start):
+def test_labelled_pairs_that_do_not_belong_together_stay(pairs, texts_of):
+    pairs.write_text("sentence1,sentence2,label\na cat,the cat,1\na dog,a bird,0\n")
+    rows = texts_of("sup", f"--train_file {pairs} --objective cosent")
+    assert rows["score"][:] == [1.0, 0.0]
+
+
+# --- texts with class labels ---
+
+
+@pytest.fixture
+def tickets(tmp_path):
+    """Four texts of two classes."""
     file = tmp_path / "tickets.csv"
     file.write_text(
         "text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n"
     )
-    line = (
-        f"--output_dir {tmp_path / 'out'} --use_cpu --train_file {file} --model {start}"
-    )
-
-    def chosen(words="", supervised=True):
-        read = Recipe.read("sup" if supervised else "unsup", f"{line} {words}".split())
-        return read.completed().decide()
-
-    assert (
-        chosen().model.objective == "class_labels"
-        and chosen().training.per_device_train_batch_size == 64
-    )
-    assert texts_of(f"--train_file {file}", True)["label"][:] == [0, 0, 1, 1]
-    assert (
-        chosen("--objective cosent").model.objective == "cosent"
-        and chosen("", False).model.objective is None
-    )
-    file.write_text("question,answer,label\na cat,an animal,1\n")
-    assert chosen().model.objective is None
+    return file
 
 
-def test_documents_become_pairs_of_neighbouring_sentences_or_spans(tmp_path, texts_of):
+@pytest.fixture
+def decided(tickets, start, tmp_path):
+    """`decided(method, words)` are the arguments of a run on the file."""
+
+    def decide(method="sup", words=""):
+        options = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start}"
+        line = f"--train_file {tickets} {options} {words}"
+        return Recipe.read(method, line.split()).completed().decide()
+
+    return decide
+
+
+def test_texts_with_class_labels_choose_their_objective(decided):
+    assert decided().model.objective == "class_labels"
+
+
+def test_texts_with_class_labels_choose_the_batch_size_of_their_objective(decided):
+    assert decided().training.per_device_train_batch_size == 64
+
+
+def test_names_of_classes_become_numbers(tickets, texts_of):
+    rows = texts_of("sup", f"--train_file {tickets}")
+    assert rows["label"][:] == [0, 0, 1, 1]
+
+
+def test_an_objective_that_is_given_counts_before_that_of_class_labels(decided):
+    assert decided(words="--objective cosent").model.objective == "cosent"
+
+
+def test_without_labels_texts_with_classes_choose_no_objective(decided):
+    assert decided("unsup").model.objective is None
+
+
+def test_labelled_pairs_choose_no_objective_of_class_labels(decided, tickets):
+    tickets.write_text("question,answer,label\na cat,an animal,1\n")
+    assert decided().model.objective is None
+
+
+# --- documents ---
+
+DOCUMENTS = [sentences(8, seed=number) for number in range(3)]
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A file of three documents of eight sentences."""
     file = tmp_path / "documents.txt"
-    documents = [sentences(8, seed=i) for i in range(3)]
-    file.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
-    rows = texts_of(f"--train_file {file} --view next_sentence", False)
-    assert (rows["sent0"][0], rows["sent1"][0]) == tuple(documents[0][:2]) and len(
-        rows
-    ) == 21
-    spans = texts_of(f"--train_file {file} --objective declutr", False)
-    assert len(spans) == 3 and len(spans[0]["input_ids"]) == 3
+    file.write_text("\n\n".join("\n".join(each) for each in DOCUMENTS) + "\n")
+    return file
+
+
+@pytest.fixture
+def neighbours(documents, texts_of):
+    return texts_of("unsup", f"--train_file {documents} --view next_sentence")
+
+
+def test_documents_become_pairs_of_neighbouring_sentences(neighbours):
+    first = (neighbours["sent0"][0], neighbours["sent1"][0])
+    assert first == tuple(DOCUMENTS[0][:2])
+
+
+def test_every_sentence_but_the_first_of_a_document_follows_another(neighbours):
+    assert len(neighbours) == 3 * 7
+
+
+@pytest.fixture
+def spans(documents, texts_of):
+    return texts_of("unsup", f"--train_file {documents} --objective declutr")
+
+
+def test_documents_become_rows_of_spans(spans):
+    assert len(spans) == 3
+
+
+def test_a_row_of_spans_has_an_anchor_and_two_positives(spans):
+    assert len(spans[0]["input_ids"]) == 3

@@ -53,7 +53,9 @@ class LabelledTask(UserTask):
             advice = "give each text one label, or use the kind classification"
             raise ValueError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
         if len(set(self.labels)) < 2:
-            raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
+            raise ValueError(
+                f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}. Add others."
+            )
 
     def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: object) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
@@ -113,7 +115,9 @@ class ClassificationTask(LabelledTask):
             unseen = counts.keys() - {label for _, label in self.shared}
             if unseen:
                 such = f"{len(unseen)} label(s) of the test rows, such as {min(unseen)!r}"
-                raise ValueError(f"{self.source}: {such}, have no training row.")
+                raise ValueError(
+                    f"{self.source}: {such}, have no training row. Add training rows, or remove these rows."
+                )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
@@ -184,9 +188,11 @@ class SeveralLabelsTask(ClassificationTask):
         least = 2 if self.shared is None else 1
         rare = [label for label in self.labels if counts[label] < least]
         if rare or not self.labels:
-            found = f"{rare[0]!r} stands in {counts[rare[0]]}" if rare else "a label stands in none"
-            advice = f"each label of a scored row needs {least} to learn from"
-            raise ValueError(f"{self.source}: {found} of the rows with which classifiers are fitted: {advice}.")
+            found = f"the label {rare[0]!r} has {counts[rare[0]]}" if rare else "no row has a label"
+            raise ValueError(
+                f"{self.source}: each label needs {least} row(s) to fit its classifier, and {found}. Add rows, or "
+                "remove the label."
+            )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their mean F1; see [`UserTask.score`]."""

@@ -12,7 +12,7 @@ from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ..embeddings import SentenceEmbeddings
-from ..metrics import spearman
+from ..sts import correlations
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
@@ -48,7 +48,7 @@ class ScoredPairsTask(UserTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute Spearman's correlation of similarity and gold score; see [`UserTask.score`]."""
         predicted = embeddings.pairs(self.first, self.second)
-        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
+        metrics = {"spearman": correlations(predicted, self.gold, self.source)["spearman"]}
         return self._result(metrics, {"predicted": predicted, "gold": self.gold}, self.marks)
 
 
@@ -75,7 +75,9 @@ class PairsTask(ScoredPairsTask):
         super().__post_init__()
         self.gold = self.gold.astype(np.int64)
         if len(set(self.gold)) < 2:
-            raise ValueError(f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}.")
+            raise ValueError(
+                f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}. Add pairs of the other."
+            )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""

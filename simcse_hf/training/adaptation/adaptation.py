@@ -21,7 +21,7 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...names import PoolerType
-from ...ops.errors import refuse_changes
+from ...ops.errors import no_model, refuse_changes
 from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
 from ...publishing.card import write_card
@@ -99,13 +99,13 @@ def adapt(
     third of the task, and judged on the rest by new runs. The same call continues an interrupted adaptation; finished
     runs are not repeated, and a finished adaptation returns its result.
 
-    The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
+    The output folder gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
     there is no gain.
 
     Args:
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
-        model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`): The present model: its folder, or its name on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
@@ -264,7 +264,7 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         except OSError as error:
-            raise ValueError(f"--model {name}: no model could be loaded: {error}") from error
+            raise ValueError(f"--model {no_model(name, error)}") from error
         own = model.settings.inference_pooler
         if pooler is None and (model.settings.templates or own == "ngrams"):
             raise ValueError(
@@ -427,7 +427,8 @@ class _Adaptation:
             before = [self.present_dev]
             change = compare(self.dev, self.first, START, before, before if name == START else [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
-            logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
+            over = "" if name == START else f", {change} over the present model"
+            logger.info(f"{name}: dev {self.first} {change.after:.2f}{over}")
         remove(self.work / f"{name}-{FIRST_SEED}")
         found["seconds"] = round(time.monotonic() - began, 1)
         return found

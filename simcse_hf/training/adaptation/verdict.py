@@ -15,7 +15,7 @@ from ...ops.files import read_json_object, write_atomically
 from ...ops.results import Result
 from ...ops.upload import hub_id, public_name
 from ...publishing.card_measured import ADAPTATION
-from ...publishing.plots import COLOURS, MARKERS, new_figure
+from ...publishing.plots import COLOURS, MARKERS, STYLE, new_figure
 from .arms import START, Arm
 
 GAIN = "gain"
@@ -256,17 +256,18 @@ def draw(result: Adaptation, output: Path) -> None:
             label = f"held out: {result.chosen['name']} over {each.against}"
             bars.append((label, each.difference, each.interval, 1))
     try:
-        figure = new_figure(8, 1.0 + 0.28 * len(bars))
+        import matplotlib
     except ImportError:
         return
-    axes = figure.subplots()
-    for row, (_, difference, interval, kind) in enumerate(bars):
-        axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
-        axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
-    axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
-    axes.invert_yaxis()
-    key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
-    figure.supxlabel(f"change of {decides.task} ({decides.metric} × 100)\n{key}", fontsize=8)
-    with write_atomically(output / "arms.png") as temporary:
+    with matplotlib.rc_context(STYLE), write_atomically(output / "arms.png") as temporary:
+        figure = new_figure(8, 1.0 + 0.28 * len(bars))
+        axes = figure.subplots()
+        for row, (_, difference, interval, kind) in enumerate(bars):
+            axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
+            axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+        axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+        axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
+        axes.invert_yaxis()
+        key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
+        figure.supxlabel(f"change of {decides.task} ({decides.metric} × 100)\n{key}")
         figure.savefig(temporary, dpi=120, format="png")

@@ -95,7 +95,7 @@ def task_of_one_first_text(read_pairs):
 
 
 def test_pairs_that_all_hang_together_cannot_be_split(task_of_one_first_text):
-    words = "mine.csv: 20 of 20 units are linked by shared texts.*two separate files"
+    words = "mine.csv: 20 of 20 rows are linked by shared texts.*two separate files"
     with pytest.raises(ValueError, match=words):
         task_of_one_first_text.split(0.5)
 

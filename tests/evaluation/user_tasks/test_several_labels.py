@@ -140,13 +140,13 @@ def test_a_label_of_one_row_is_refused_without_training_rows(tmp_path):
     rows = [*rows_of_several(30, 6), ("alone", ("x", "w"))]
     with pytest.raises(
         ValueError,
-        match="'w' stands in 1 of the rows .* each label of a scored row needs 2",
+        match="each label needs 2 row.s. to fit its classifier, and the label 'w' has 1",
     ):
         read_task("classification", write_several(tmp_path, "own", rows, "jsonl"))
 
 
 def test_rows_without_any_label_are_no_task(tmp_path):
-    with pytest.raises(ValueError, match="a label stands in none"):
+    with pytest.raises(ValueError, match="and no row has a label"):
         read_task(
             "classification",
             write_several(tmp_path, "own", [("a", ()), ("b", ())], "jsonl"),
@@ -169,5 +169,5 @@ def test_a_label_that_is_no_name_is_refused_with_its_row(tmp_path):
     path.write_text(
         '{"text": "a", "label": "x"}\n{"text": "b", "label": [["x"], "y"]}\n'
     )
-    with pytest.raises(ValueError, match=r"mine.jsonl, line 2: the label is \['x'\]"):
+    with pytest.raises(ValueError, match=r"mine.jsonl, line 2: the label \['x'\]"):
         read_task("classification", path)

@@ -143,6 +143,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert model.pooler_type == "avg"
     card = (tmp_path / "out" / "model" / "README.md").read_text()
     assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card
+    assert "None" not in card and "run(s)" not in card
     assert "3 steps of `mlm` on `text.jsonl`" in card
     assert "then 1 steps of `simcse` on `labels1-triplets.jsonl`" in card
     assert (
