@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from card_helpers import log_of_package
 from datasets import Dataset
 from trainer_helpers import make
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -144,22 +145,22 @@ HEALTHY = {
 
 
 @pytest.fixture(scope="module")
-def healthy_log(tmp_path_factory):
-    """What a healthy run logs."""
+def healthy(tmp_path_factory):
+    """The history of a healthy run, and its warnings."""
     trainer = make_trainer(NAME, tmp_path_factory.mktemp("healthy"), **HEALTHY)
-    trainer.train()
-    return trainer.state.log_history
+    with log_of_package() as log:
+        trainer.train()
+    history = trainer.state.log_history
+    return SimpleNamespace(history=history, warnings=log.getvalue())
 
 
 @pytest.fixture(scope="module")
-def healthy_batches(healthy_log):
-    return [entry for entry in healthy_log if "loss" in entry]
+def healthy_batches(healthy):
+    return [entry for entry in healthy.history if "loss" in entry]
 
 
-def test_a_healthy_run_is_not_warned_of(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        make_trainer(NAME, tmp_path, **HEALTHY).train()
-    assert "collapsed" not in caplog.text
+def test_a_healthy_run_is_not_warned_of(healthy):
+    assert "collapsed" not in healthy.warnings
 
 
 def test_the_effective_rank_of_a_batch_is_at_most_its_rows(healthy_batches):
@@ -172,8 +173,8 @@ def test_the_mean_cosine_of_a_healthy_batch_is_below_1(healthy_batches):
         assert entry["batch_mean_cosine"] < 1
 
 
-def test_an_evaluation_logs_the_effective_rank(healthy_log):
-    assert any("eval_stsb_effective_rank" in entry for entry in healthy_log)
+def test_an_evaluation_logs_the_effective_rank(healthy):
+    assert any("eval_stsb_effective_rank" in entry for entry in healthy.history)
 
 
 def test_a_small_last_batch_is_no_collapse(tmp_path):
