@@ -1,7 +1,6 @@
 """Mine hard negatives for pairs of texts: the candidates nearest to an anchor that are not its positives."""
 
 import math
-import os
 import random
 import re
 from collections import Counter, defaultdict
@@ -254,8 +253,7 @@ def read_pairs(dataset: TextSource) -> list[list]:
     """Read the columns of pairs and their hard negatives; refuse single texts."""
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        name = dataset if isinstance(dataset, (str, os.PathLike)) else "the pairs"
-        raise ValueError(f"{name}: a row holds one text, and mining needs an anchor and a positive: add a column")
+        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
     return list(columns.values())
 
 
