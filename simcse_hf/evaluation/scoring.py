@@ -158,7 +158,7 @@ def evaluate(
     """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a model, or its name on the Hugging Face hub;
             bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
             `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.

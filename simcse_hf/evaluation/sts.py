@@ -1,5 +1,6 @@
 """STS tasks: read scored sentence pairs, and correlate cosine similarities with gold scores in three aggregations."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -136,11 +137,16 @@ def predict_pairs(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
     }
 
 
-def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
-    """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
+def check_scores_differ(gold: Sequence[float] | ndarray, where: str) -> None:
+    """Refuse scores that are all the same, with which nothing correlates."""
     if len(set(gold)) == 1:
         problem = f"all {len(gold)} pair(s) have the score {gold[0]:g}, and a correlation compares different scores"
         raise ValueError(f"{where}: {problem}: add pairs with other scores")
+
+
+def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
+    """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
+    check_scores_differ(gold, where)
     try:
         scores = {name: 100 * metric(predicted, gold) for name, metric in METRICS.items()}
     except ValueError as error:

@@ -103,7 +103,7 @@ def encode(
     Under `accelerate launch` each process writes every n-th shard.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
             gzipped.
         output (`str` or `os.PathLike`): Folder for the vectors and their manifest.

@@ -72,7 +72,7 @@ def fit_postprocessing(
     It is saved beside the model. A transform that the model already has is not applied while fitting.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         output (`str` or `os.PathLike`): Folder for the model with its transform; name the folder of `model` to add the
             transform there.

@@ -68,7 +68,7 @@ def check_server(
 
     Args:
         url (`str`): Address of the server, such as http://localhost:8080/v1.
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         served_name (`str`, *optional*): Name of the model on the server. The default is that of `model`.
         skip_long (`bool`, *optional*, defaults to `False`): Leave out the two texts of 600 words, for a server that
             refuses what it would have to cut.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset, config
+from huggingface_hub.errors import HFValidationError
 from transformers.utils import logging
 
 from ..indexes.description import of_documents
@@ -189,9 +190,11 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     """Encode the texts of rows with a model, and return the folder of the vectors."""
     try:
         model = SimCSE(source, device=device)
-    except (ValueError, OSError) as error:
+    except (HFValidationError, OSError) as error:
         neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
         raise ValueError(f"{source} {neither}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"the teacher or guide {source}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
     folder = _cache() / digest_value([texts, described, model.column_prompts(len(rows.column_names))])

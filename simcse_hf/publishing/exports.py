@@ -60,7 +60,7 @@ def export(
     int8 is measured against float32 before anything is written.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         output (`str` or `os.PathLike`): Folder to write.
         to (`str`): Form to write, where int8 is the faster of onnx-int8 and openvino-int8.
         texts (`str` or `os.PathLike`, *optional*): For int8, a file of texts: a line each, or csv, tsv, json, jsonl

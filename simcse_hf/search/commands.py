@@ -131,8 +131,8 @@ def index(
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped. Only
             deletion needs none.
         output (`str` or `os.PathLike`): Folder of the index.
-        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
-            Face hub. The default with `add` is the model that the index names.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default with `add` is the model that the index names.
         column (`str`, *optional*): Column of texts, if the file has several.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
@@ -271,8 +271,8 @@ def search(
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
-        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
-            Face hub. The default is the model that the index names.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default is the model that the index names.
         filters (`Mapping[str, str]`, *optional*): Look only among sentences whose kept column holds this value; given
             several times, all must hold.
         neighbors (`Sequence[int]`, *optional*): In place of queries, search for what is most similar to the sentences
@@ -327,7 +327,7 @@ def duplicates(
 
     Args:
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
             --save_threshold` saved.
         column (`str`, *optional*): Column of texts, if the file has several.
@@ -387,7 +387,7 @@ def mine(
     """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.

@@ -77,8 +77,8 @@ def demo(
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
         threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
             --save_threshold` saved.
-        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
-            Face hub. The default is the model that the index names.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default is the model that the index names.
         host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen on: 127.0.0.1 for this machine, 0.0.0.0
             for any.
         allowed_hosts (`Sequence[str]`, *optional*): Further names and addresses that browsers reach the page under,

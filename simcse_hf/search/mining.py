@@ -253,10 +253,7 @@ def read_pairs(dataset: TextSource) -> list[list]:
     """Read the columns of pairs and their hard negatives; refuse single texts."""
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        raise ValueError(
-            f"input: mining needs an anchor and a positive in each row, got one text ({', '.join(columns)}): add a "
-            "column of positives"
-        )
+        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
     return list(columns.values())
 
 

@@ -28,7 +28,7 @@ from ..evaluation.bootstrap import (
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import correlations, predict_pairs
+from ..evaluation.sts import check_scores_differ, correlations, predict_pairs
 from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
 from ..indexes.description import Role
 from ..inference.encoder import Encoder
@@ -206,6 +206,7 @@ class SimilarityEvalCallback(DevSetCallback):
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):
         is_named = isinstance(dev_set, (str, os.PathLike))
         pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
+        check_scores_differ(pairs.scores, pairs.name)
         super().__init__({name: pairs.name}, {None: pairs.texts})
         self.pairs = pairs
         self.name = name

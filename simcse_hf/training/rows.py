@@ -256,14 +256,8 @@ class Rows:
             found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
             advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
-        first = rows[0]["input_ids"]
-        if (
-            number < 3
-            and not objective.reconstructs
-            and all(rows[place]["input_ids"] == first for place in range(len(rows)))
-        ):
-            alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
-            raise ValueError(f"{self.source.name}: {alike}: add other texts")
+        if number < 3 and self.stream is None and not objective.reconstructs:
+            check_texts_differ(self.texts[0] if self.texts else rows, self.source)
 
         # 2. Warn of what has no effect or weakens the batches.
         weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
@@ -606,6 +600,18 @@ def check_room(reader: Reader, plan: RowPlan) -> None:
             full_length(reader.tokenizer, length, templates, prompt)
         except ValueError as error:
             raise ValueError(f"{plan.source}, column {column}: {error}") from None
+
+
+def check_texts_differ(rows: Dataset | SeededDataset, source: Source) -> None:
+    """Refuse rows that are all alike; the first row that differs ends the search."""
+    if not isinstance(rows, Dataset):
+        return
+    texts = rows.select_columns([column for column in rows.column_names if column not in NO_TEXT])
+    first = texts[0]
+    if all(row == first for row in texts):
+        name = source.data if isinstance(source.data, str) else source.name
+        alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
+        raise ValueError(f"{name}: {alike}: add other texts")
 
 
 def check_view(reader: Reader, plan: RowPlan) -> None:

@@ -23,7 +23,9 @@ class ModelArguments:
     _argument_group_name = "model and objective"
 
     model_name_or_path: str | None = option(
-        None, "Encoder to start from: a folder, or the name of a model on the hub; also --model.", aliases=["--model"]
+        None,
+        "Encoder to start from: folder of a model, or its name on the Hugging Face hub; also --model.",
+        aliases=["--model"],
     )
     model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
     head: str = option(

@@ -123,7 +123,7 @@ def test_the_score_is_the_mean_over_the_tasks():
 def test_nothing_is_chosen_without_speeds_or_scores_of_examples(lacks):
     with pytest.raises(
         ValueError,
-        match="no speed, or a model has no scores of single examples: evaluate again",
+        match="without its speed or the scores of single examples: evaluate it again",
     ):
         compare_evaluations(
             MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True

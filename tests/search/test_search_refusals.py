@@ -136,7 +136,7 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy.*'best'"),
         (
             lambda: mine({"sent0": ["a", "b"]}),
-            "an anchor and a positive in each row, got one text .sent0.",
+            "input: a row holds one text",
         ),
         (
             lambda: mine({"sent0": ["a"], "sent1": ["b"]}, min_score=-1.1),

@@ -139,11 +139,13 @@ REFUSALS = {
         "train_dataset 16 alike",
     ),
     "a single text": (started(["a cat sat"]), "train_dataset 1 alike"),
+    "views of texts that are all the same": (
+        started(["a cat sat on the mat"] * 16, view="delete_words"),
+        "train_dataset 16 alike",
+    ),
+    "token ids that are all the same": (started(TOKEN_IDS), "train_dataset 32 alike"),
     "a dev set with one score": (
-        lambda make: make(
-            dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4,
-            **EVALUATES,
-        ).train(),
+        made(dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4),
         "dev_set 4 score 3",
     ),
     "words that the model does not know": (

@@ -67,6 +67,13 @@ def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
     assert trainer.train_dataset._state == place
 
 
+def test_a_stream_whose_first_rows_are_alike_is_trained_on(tmp_path, tokenizer):
+    path = tmp_path / "sorted.txt"
+    path.write_text("a cat\n" * 1200 + "a dog\n" * 20)
+    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(path), max_steps=1)
+    assert trainer.train().global_step == 1
+
+
 def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
     rows = [
         {"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)

@@ -105,7 +105,7 @@ def adapt(
 
     Args:
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
-        model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
+        model (`str`): The present model: its folder, or its name on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
