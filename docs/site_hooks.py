@@ -46,6 +46,7 @@ def on_page_content(html, page, config, files):
 def _without_marks(html):
     """Show "``texts (`str`, *optional*)``", which mkdocstrings takes for one type, and ``[`~data.read`]`` plainly."""
     html = re.sub(r"<code>([^<]*[`*][^<]*)</code>", lambda m: f"<code>{re.sub('[`*]', '', m[1])}</code>", html)
+    html = re.sub(r"<code>\[([A-Z]\w*[a-z])\]</code>", r"<code>\1</code>", html)
     html = re.sub(r"<code>~(?:\w+\.)*(\w+)</code>", r"<code>\1</code>", html)
     return re.sub(r"\[(<code>[^<]*</code>)\]", r"\1", html)
 

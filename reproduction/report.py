@@ -77,22 +77,21 @@ def _figures(document: dict[str, Any], rows: list[dict[str, Any]], columns: list
 
 def _table(document: dict[str, Any], rows: list[dict[str, Any]], columns: list[int]) -> list[str]:
     header = [""]
+    lines = [[row["name"]] for row in rows]
     for column in columns:
-        header += [f"{document['columns'][column]['name']}, paper", "ours", "difference"]
+        name = document["columns"][column]["name"]
+        is_of_paper = any(row["cells"][column]["paper"] is not None for row in rows)
+        header += [f"{name}, paper", "ours", "difference"] if is_of_paper else [f"{name}, ours"]
+        for line, row in zip(lines, rows, strict=True):
+            cell = row["cells"][column]
+            paper = "" if cell["paper"] is None else str(cell["paper"])
+            difference = "" if cell["difference"] is None else f"{cell['difference']:+.2f}"
+            line += [paper, _mean(cell), difference] if is_of_paper else [_mean(cell)]
     header.append("seeds")
-    lines = [header, ["---"] * len(header)]
-    for row in rows:
+    for line, row in zip(lines, rows, strict=True):
         shown = [row["cells"][column] for column in columns]
-        cells = [row["name"]]
-        for cell in shown:
-            cells += [
-                "" if cell["paper"] is None else str(cell["paper"]),
-                _mean(cell),
-                "" if cell["difference"] is None else f"{cell['difference']:+.2f}",
-            ]
-        seeds = dict.fromkeys(_seeds(cell) for cell in shown if cell["figures"])
-        lines.append([*cells, ", ".join(seeds)])
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+        line.append(", ".join(dict.fromkeys(_seeds(cell) for cell in shown if cell["figures"])))
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *lines)]
 
 
 def _command(words: list[str]) -> list[str]:

@@ -33,16 +33,19 @@ def card_of(directory, **files):
 
 
 @contextmanager
-def log_of_package():
+def log_of_package(level=logging.WARNING):
     """Collect what the package logs, also in a fixture of a module."""
     log = StringIO()
     handler = logging.StreamHandler(log)
     package = logging.getLogger("simcse_hf")
+    before = package.level
     package.addHandler(handler)
+    package.setLevel(level)
     try:
         yield log
     finally:
         package.removeHandler(handler)
+        package.setLevel(before)
 
 
 def card_and_log(directory):

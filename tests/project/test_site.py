@@ -37,10 +37,20 @@ def test_a_browser_breaks_no_option_and_no_score(html, shown):
     assert HOOKS["on_page_content"](html, page("a.md"), None, None) == (shown or html)
 
 
-def test_the_reference_shows_the_last_name_of_a_link_of_a_docstring():
-    html = "see [<code>~data.columns.resolve_columns</code>]"
-    shown = HOOKS["on_page_content"](html, page("api.md"), None, None)
-    assert shown == "see <code>resolve_columns</code>"
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        (
+            "[<code>~data.columns.resolve_columns</code>]",
+            "<code>resolve_columns</code>",
+        ),
+        ("<code>[`Results`]</code>", "<code>Results</code>"),
+        ("<code>[CLS]</code>", "<code>[CLS]</code>"),
+        ("<code>`str`, *optional*</code>", "<code>str, optional</code>"),
+    ],
+)
+def test_the_reference_shows_no_marks_of_docstrings(html, shown):
+    assert HOOKS["on_page_content"](html, page("api.md"), None, None) == shown
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pytest
 from conftest import VOCABULARY, tiny_config
@@ -51,16 +52,16 @@ class WrittenCard:
     text: str
     run: dict = field(default_factory=dict)
 
-    @property
+    @cached_property
     def tags(self):
         return ModelCard(self.text).data.tags
 
-    @property
+    @cached_property
     def hyperparameters(self):
         """The table of hyperparameters."""
         return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", self.text, re.M))
 
-    @property
+    @cached_property
     def papers(self):
         """The papers that are cited."""
         keys = {paper.key: name for name, paper in PAPERS.items()}
@@ -118,34 +119,32 @@ def card_of(card_in, tmp_path):
 # --- objectives and views have what a card says of them ---
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_has_a_summary(name):
-    assert OBJECTIVES[name].summary
+def test_every_objective_has_a_summary():
+    assert all(objective.summary for objective in OBJECTIVES.values())
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_papers_of_every_objective_are_known(name):
-    assert set(OBJECTIVES[name].papers) <= PAPERS.keys()
+def test_the_papers_of_every_objective_are_known():
+    cited = set()
+    for objective in OBJECTIVES.values():
+        cited.update(objective.papers)
+    assert cited <= PAPERS.keys()
 
 
-@pytest.mark.parametrize("name", VIEW_CLASSES)
-def test_the_paper_of_every_view_is_known(name):
-    assert VIEW_CLASSES[name].paper in PAPERS
+def test_the_paper_of_every_view_is_known():
+    assert {view.paper for view in VIEW_CLASSES.values()} <= PAPERS.keys()
 
 
-@pytest.mark.parametrize("name", VIEW_CLASSES)
-def test_every_view_has_words_of_its_own(name):
-    assert "words" in vars(VIEW_CLASSES[name])
+def test_every_view_has_words_of_its_own():
+    assert all("words" in vars(view) for view in VIEW_CLASSES.values())
 
 
 def test_no_two_papers_have_the_same_key():
     assert len({paper.key for paper in PAPERS.values()}) == len(PAPERS)
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_braces_of_every_bibtex_entry_are_closed(name):
-    bibtex = PAPERS[name].bibtex
-    assert bibtex.count("{") == bibtex.count("}")
+def test_the_braces_of_every_bibtex_entry_are_closed():
+    for paper in PAPERS.values():
+        assert paper.bibtex.count("{") == paper.bibtex.count("}")
 
 
 # --- the objective of a run ---
@@ -291,12 +290,12 @@ def test_a_card_of_other_rows_does_not_speak_of_pairs(card, words):
     assert words not in card.text
 
 
+INTERNAL = {"mask_token_id", "template_edges", "objective_options"}
+
+
 @EVERY_OBJECTIVE
-@pytest.mark.parametrize(
-    "name", ["mask_token_id", "template_edges", "objective_options"]
-)
-def test_internal_settings_are_no_hyperparameters(card, name):
-    assert name not in card.hyperparameters
+def test_internal_settings_are_no_hyperparameters(card):
+    assert not INTERNAL & card.hyperparameters.keys()
 
 
 # --- settings that are read, and others ---

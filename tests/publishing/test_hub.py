@@ -2,7 +2,9 @@
 
 import threading
 from contextlib import redirect_stdout
+from functools import cache
 from io import StringIO
+from shutil import copytree
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -55,14 +57,30 @@ def embeddings_of(*model, **options):
 
 
 @pytest.fixture(scope="module")
-def new_model(tmp_path_factory, tokenizer):
-    """`new_model(family)` saves a model for the tests of this file, and returns its folder."""
+def random_model(tmp_path_factory, tokenizer):
+    """`random_model(family)` is the folder of a model whose weights are all random, which is only read."""
 
-    def save(family="bert"):
+    @cache
+    def save(family):
         torch.manual_seed(0)
         return save_random(tmp_path_factory.mktemp("model"), tokenizer, family)
 
     return save
+
+
+@pytest.fixture(scope="module")
+def new_model(random_model, tmp_path_factory):
+    """`new_model(family)` is another folder of such a model."""
+
+    def copy(family="bert"):
+        return copytree(random_model(family), tmp_path_factory.mktemp("copy") / family)
+
+    return copy
+
+
+@pytest.fixture
+def saved(new_model):
+    return new_model
 
 
 # --- the command ---
@@ -383,24 +401,13 @@ EVERY_FAILURE = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def failed(prepare, hub, saved, monkeypatch):
-    """The error of a push that fails."""
-    directory = saved()
+@EVERY_FAILURE
+def test_a_failed_push_says_why(prepare, hub, saved, monkeypatch):
     prepare(hub, monkeypatch)
-    with pytest.raises(PushError) as raised:
-        push_model(directory, "org/name")
-    return raised
-
-
-@EVERY_FAILURE
-def test_a_failed_push_says_why(failed, prepare):
-    assert failed.match(f"org/name was not pushed: .*{REASONS[prepare]}")
-
-
-@EVERY_FAILURE
-def test_a_failed_push_makes_no_repository(failed, hub):
-    assert not hub.repositories
+    words = f"org/name was not pushed: .*{REASONS[prepare]}"
+    with pytest.raises(PushError, match=words):
+        push_model(saved(), "org/name")
+    assert not hub.repositories, "nothing is made"
 
 
 def test_a_failed_push_shows_no_token(hub, saved, monkeypatch, caplog):
@@ -657,85 +664,83 @@ def test_a_pushed_checkpoint_can_be_resumed(run, checkpoint, name):
 # --- a push that is still running ---
 
 
-@pytest.fixture
-def with_one_checkpoint(hub, tokenizer, tmp_path):
-    """A trainer that keeps one checkpoint, after its run."""
-    return train(
-        tmp_path / "run", tokenizer, "distilbert", "checkpoint", save_total_limit=1
-    )
+class SlowPush:
+    """A push that reads its files at its end, during which the next checkpoint is saved; one checkpoint is kept."""
 
+    def __init__(self, folder, trainer):
+        self.trainer = trainer
+        self.paths = [
+            folder / "2_Dense" / "model.safetensors",
+            folder / "checkpoint-4" / "model.safetensors",
+        ]
+        self.before = self.contents()
+        push = huggingface_hub.hf_api.api.run_as_future(self.wait_and_read)
+        trainer.push_in_progress.jobs = [push]
+        for weight in trainer.model.parameters():
+            weight.data += 1
+        trainer.state.global_step = 5
+        trainer._save_checkpoint(trainer.model, None)
+        self.at_its_end = push.result()
+        trainer._finish_current_push()
 
-@pytest.fixture
-def being_pushed(with_one_checkpoint, tmp_path):
-    """The files that a running push reads, and their contents."""
-    paths = [
-        tmp_path / "run" / "2_Dense" / "model.safetensors",
-        tmp_path / "run" / "checkpoint-4" / "model.safetensors",
-    ]
-    return {path: path.read_bytes() for path in paths}
+    def contents(self):
+        return [path.read_bytes() for path in self.paths]
 
-
-@pytest.fixture
-def slow_push(with_one_checkpoint, being_pushed):
-    """A push that reads its files at its end, during which the next checkpoint is saved."""
-
-    def end_of_a_slow_push():
+    def wait_and_read(self):
         threading.Event().wait(0.3)
-        return {path: path.read_bytes() for path in being_pushed}
-
-    trainer = with_one_checkpoint
-    push = huggingface_hub.hf_api.api.run_as_future(end_of_a_slow_push)
-    trainer.push_in_progress.jobs = [push]
-    for weight in trainer.model.parameters():
-        weight.data += 1
-    trainer.state.global_step = 5
-    trainer._save_checkpoint(trainer.model, None)
-    found = push.result()
-    trainer._finish_current_push()
-    return found
+        return self.contents()
 
 
-def test_the_files_of_a_running_push_stay_until_it_has_ended(slow_push, being_pushed):
-    assert slow_push == being_pushed
+@pytest.fixture(scope="module")
+def slow_push(shared_hub, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slow") / "run"
+    options = {"repository": "org/slow", "save_total_limit": 1}
+    trainer = train(folder, tokenizer, "distilbert", "checkpoint", **options)
+    return SlowPush(folder, trainer)
 
 
-def test_an_old_checkpoint_goes_after_the_push_has_ended(slow_push, tmp_path):
-    assert not (tmp_path / "run" / "checkpoint-4" / "model.safetensors").exists()
+def test_the_files_of_a_running_push_stay_until_it_has_ended(slow_push):
+    assert slow_push.at_its_end == slow_push.before
 
 
-@pytest.fixture
-def skips_pushes(hub, tokenizer, tmp_path):
-    """A trainer that skips a checkpoint while a push is running, after its run."""
-    trainer = train(tmp_path / "run", tokenizer, "distilbert", "every_save")
+def test_an_old_checkpoint_goes_after_the_push_has_ended(slow_push):
+    _, of_checkpoint = slow_push.paths
+    assert not of_checkpoint.exists()
+
+
+class SkippedPush:
+    """The head on the disk, before and after a checkpoint comes while a push is running, and after one that does not.
+
+    Without hub_always_push, a checkpoint is skipped while a push is running, and so is its head.
+    """
+
+    def __init__(self, folder, trainer):
+        head = folder / "2_Dense" / "model.safetensors"
+        self.before = head.read_bytes()
+        going = threading.Event()
+        running = huggingface_hub.hf_api.api.run_as_future(going.wait)
+        trainer.push_in_progress.jobs = [running]
+        trainer.push_checkpoint(folder / "checkpoint-2")
+        self.during_a_push = head.read_bytes()
+        going.set()
+        trainer._finish_current_push()
+        trainer.push_checkpoint(folder / "checkpoint-2")
+        self.without_a_push = head.read_bytes()
+        trainer._finish_current_push()
+
+
+@pytest.fixture(scope="module")
+def skipped_push(shared_hub, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("skipped") / "run"
+    trainer = train(folder, tokenizer, "distilbert", "every_save", "org/skipped")
     trainer._finish_current_push()
     trainer.args.hub_always_push = False
-    return trainer
+    return SkippedPush(folder, trainer)
 
 
-def head_after_a_push_of_the_first_checkpoint(trainer, folder):
-    """The head before, and after the checkpoint is given to the push."""
-    head = folder / "2_Dense" / "model.safetensors"
-    before = head.read_bytes()
-    trainer.push_checkpoint(folder / "checkpoint-2")
-    return before, head.read_bytes()
+def test_a_running_push_is_not_mixed_with_the_next_checkpoint(skipped_push):
+    assert skipped_push.during_a_push == skipped_push.before
 
 
-def test_a_running_push_is_not_mixed_with_the_next_checkpoint(skips_pushes, tmp_path):
-    """The checkpoint is skipped, and so is its head."""
-    going = threading.Event()
-    running = huggingface_hub.hf_api.api.run_as_future(going.wait)
-    skips_pushes.push_in_progress.jobs = [running]
-    before, after = head_after_a_push_of_the_first_checkpoint(
-        skips_pushes, tmp_path / "run"
-    )
-    going.set()
-    skips_pushes._finish_current_push()
-    assert after == before
-
-
-def test_a_checkpoint_is_pushed_where_no_push_is_running(skips_pushes, tmp_path):
-    before, after = head_after_a_push_of_the_first_checkpoint(
-        skips_pushes, tmp_path / "run"
-    )
-    skips_pushes._finish_current_push()
-    assert after != before
+def test_a_checkpoint_is_pushed_where_no_push_is_running(skipped_push):
+    assert skipped_push.without_a_push != skipped_push.before

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 
 import pytest
@@ -51,68 +52,86 @@ def flip_a_bit(path):
     path.write_bytes(content)
 
 
-DAMAGES = {
-    "truncated": truncate,
-    "changed": flip_a_bit,
-    "missing": lambda path: path.unlink(),
-}
+def remove(path):
+    path.unlink()
 
 
-@pytest.mark.parametrize(
+DAMAGES = {"truncated": truncate, "changed": flip_a_bit, "missing": remove}
+
+
+EVERY_DAMAGE = pytest.mark.parametrize(
     "file, damage",
     [
-        *((file, "changed") for file in FILES),
-        *(
-            (FILES[0], "truncated"),
-            (FILES[2], "missing"),
-            (MANIFEST, "missing"),
-            (MANIFEST, "truncated"),
-        ),
+        *[(file, "changed") for file in FILES],
+        ("model.safetensors", "truncated"),
+        ("optimizer.pt", "missing"),
+        (MANIFEST, "missing"),
+        (MANIFEST, "truncated"),
     ],
 )
-def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(
-    run, file, damage, caplog
-):
+
+
+@pytest.fixture
+def damaged(run, file, damage):
+    """The folder of the run, whose last checkpoint has a damaged file."""
     DAMAGES[damage](run / "checkpoint-6" / file)
+    return run
+
+
+@EVERY_DAMAGE
+def test_resuming_passes_over_a_damaged_checkpoint(damaged):
+    assert newest_whole_checkpoint(damaged) == str(damaged / "checkpoint-3")
+
+
+@EVERY_DAMAGE
+def test_the_warning_about_a_damaged_checkpoint_names_the_file(damaged, file, caplog):
     with caplog.at_level(logging.WARNING):
-        assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
-    assert "checkpoint-6 is passed over because" in caplog.text and file in caplog.text
+        newest_whole_checkpoint(damaged)
+    assert "checkpoint-6 is passed over because" in caplog.text
+    assert file in caplog.text
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused_with_the_damage(run):
+def test_a_damaged_checkpoint_that_is_named_is_refused_with_the_damage(run):
     truncate(run / "checkpoint-6" / "scheduler.pt")
+    named = str(run / "checkpoint-6")
     with pytest.raises(ValueError, match="checkpoint-6: scheduler.pt"):
-        make_trainer(NAME, run, max_steps=9).train(
-            resume_from_checkpoint=str(run / "checkpoint-6")
-        )
-    (run / "checkpoint-3" / "model.safetensors").unlink()
-    with pytest.raises(
-        ValueError, match="checkpoint-6: scheduler.pt.*checkpoint-3: model.saf"
-    ):
+        make_trainer(NAME, run, max_steps=9).train(resume_from_checkpoint=named)
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_with_all_damage(run):
+    truncate(run / "checkpoint-6" / "scheduler.pt")
+    remove(run / "checkpoint-3" / "model.safetensors")
+    words = "checkpoint-6: scheduler.pt.*checkpoint-3: model.saf"
+    with pytest.raises(ValueError, match=words):
         make_trainer(NAME, run, max_steps=6).train(resume_from_checkpoint=True)
 
 
-def test_other_folders_beside_the_checkpoints_are_left_alone(run):
+# --- other folders beside the checkpoints ---
+
+
+@pytest.fixture
+def crowded(run):
+    """The folder of the run, with two folders that somebody put beside the checkpoints."""
     (run / "checkpoint-old").mkdir()
     (run / "checkpoint-old" / "notes.txt").write_text("keep")
     (run / "checkpoint-3.bak").mkdir()
-    longer = {
-        "max_steps": 9,
-        "save_steps": 3,
-        "save_total_limit": 1,
-        "allow_changes": True,
-    }
-    make_trainer(NAME, run, **longer).train(resume_from_checkpoint=True)
-    assert {path.name for path in run.glob("checkpoint-*")} == {
-        "checkpoint-9",
-        "checkpoint-old",
-        "checkpoint-3.bak",
-    }
-    clear_output_dir(make_trainer(NAME, run).args)
-    assert {path.name for path in run.glob("checkpoint-*")} == {
-        "checkpoint-old",
-        "checkpoint-3.bak",
-    }
+    return run
+
+
+def names_of(folder):
+    return {path.name for path in folder.glob("checkpoint-*")}
+
+
+def test_deleting_old_checkpoints_leaves_other_folders_alone(crowded):
+    longer = {"max_steps": 9, "save_steps": 3, "save_total_limit": 1}
+    trainer = make_trainer(NAME, crowded, **longer, allow_changes=True)
+    trainer.train(resume_from_checkpoint=True)
+    assert names_of(crowded) == {"checkpoint-9", "checkpoint-old", "checkpoint-3.bak"}
+
+
+def test_clearing_the_folder_of_a_run_leaves_other_folders_alone(crowded):
+    clear_output_dir(make_trainer(NAME, crowded).args)
+    assert names_of(crowded) == {"checkpoint-old", "checkpoint-3.bak"}
 
 
 # --- which checkpoints are kept ---
@@ -129,60 +148,76 @@ def save(folder, step, best=None, limit=2):
 
 
 @pytest.mark.parametrize(
-    "seconds, left", [((0, 1, 2), [30, 10]), ((5, 5, 5), [30, 20])]
+    "seconds, left",
+    [
+        pytest.param((0, 1, 2), [30, 10], id="one after the other"),
+        pytest.param((5, 5, 5), [30, 20], id="at the same time"),
+    ],
 )
 def test_the_checkpoints_that_were_written_first_are_deleted_first(
     tmp_path, seconds, left
 ):
-    for second, step in zip(
-        seconds, (20, 9, 10), strict=True
-    ):  # a second run in the folder began at a lower step
+    """A second run in the folder began at a lower step."""
+    for second, step in zip(seconds, (20, 9, 10), strict=True):
         (tmp_path / f"checkpoint-{step}").mkdir()
         os.utime(tmp_path / f"checkpoint-{step}", (second, second))
     assert save(tmp_path, 30) == left
 
 
+def test_as_many_checkpoints_are_kept_as_the_limit_allows(tmp_path):
+    save(tmp_path, 1)
+    assert save(tmp_path, 2) == [2, 1]
+
+
 def test_the_newest_and_the_best_checkpoint_are_never_deleted(tmp_path):
-    assert (
-        save(tmp_path, 1) == [1]
-        and save(tmp_path, 2) == [2, 1]
-        and save(tmp_path, 3, best=1) == [3, 1]
-    )
-    assert save(tmp_path, 4, best=3, limit=1) == [4, 3] and save(
-        tmp_path, 5, limit=None
-    ) == [5, 4, 3]
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    assert save(tmp_path, 3, best=1) == [3, 1]
+
+
+def test_the_best_checkpoint_is_kept_beyond_a_limit_of_one(tmp_path):
+    save(tmp_path, 3)
+    assert save(tmp_path, 4, best=3, limit=1) == [4, 3]
+
+
+def test_without_a_limit_no_checkpoint_is_deleted(tmp_path):
+    save(tmp_path, 3)
+    save(tmp_path, 4)
+    assert save(tmp_path, 5, limit=None) == [5, 4, 3]
 
 
 # --- a full disk ---
 
 
-@pytest.mark.parametrize(
+NO_SPACE = OSError(28, "No space left on device")
+WHAT_FAILS = pytest.mark.parametrize(
     "module, name, failure",
     [
-        (torch, "save", OSError(28, "No space left on device")),
-        (torch, "save", RuntimeError("inline_container.cc: pos")),
-        (
+        pytest.param(torch, "save", NO_SPACE, id="torch"),
+        pytest.param(
+            torch,
+            "save",
+            RuntimeError("inline_container.cc: pos"),
+            id="torch with an error of its own",
+        ),
+        pytest.param(
             checkpoint_module,
             "save_own_files",
             RuntimeError("No space left on device (os error 28)"),
+            id="the files of the model",
         ),
-        (
-            files_module,
-            "write_json",
-            OSError(28, "No space left on device"),
-        ),  # the manifest
+        pytest.param(files_module, "write_json", NO_SPACE, id="the manifest"),
     ],
+    scope="module",
 )
-def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(
-    tmp_path, monkeypatch, module, name, failure
-):
-    options = {
-        "max_steps": 6,
-        "save_steps": 3,
-        "logging_steps": 3,
-        "save_total_limit": 1,
-    }
-    trainer = make_trainer("dropout as the view", tmp_path, **options)
+
+
+@pytest.fixture(scope="module")
+def on_a_full_disk(module, name, failure, tmp_path_factory):
+    """The folder of a run whose second checkpoint could not be written, and the error."""
+    folder = tmp_path_factory.mktemp("full")
+    options = {"max_steps": 6, "save_steps": 3, "logging_steps": 3}
+    trainer = make_trainer("dropout as the view", folder, save_total_limit=1, **options)
     save = getattr(module, name)
 
     def full(*args, **kwargs):
@@ -190,12 +225,28 @@ def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(
             raise failure
         return save(*args, **kwargs)
 
-    monkeypatch.setattr(module, name, full)
-    with pytest.raises(
-        OSError, match=r"No space left on device.*earlier are untouched.*checkpoint-6'$"
-    ):
-        trainer.train()
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [
-        "checkpoint-3"
-    ]
-    assert folder_problem(tmp_path / "checkpoint-3") is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, full)
+        with pytest.raises(OSError) as raised:
+            trainer.train()
+    return folder, str(raised.value)
+
+
+@WHAT_FAILS
+def test_a_full_disk_is_an_error_of_one_line(on_a_full_disk):
+    _, error = on_a_full_disk
+    words = r"No space left on device.*earlier are untouched.*checkpoint-6'$"
+    assert re.search(words, error)
+
+
+@WHAT_FAILS
+def test_a_full_disk_leaves_the_earlier_checkpoints_alone(on_a_full_disk):
+    folder, _ = on_a_full_disk
+    folders = [path.name for path in folder.iterdir() if path.is_dir()]
+    assert folders == ["checkpoint-3"]
+
+
+@WHAT_FAILS
+def test_the_checkpoint_before_a_full_disk_is_whole(on_a_full_disk):
+    folder, _ = on_a_full_disk
+    assert folder_problem(folder / "checkpoint-3") is None

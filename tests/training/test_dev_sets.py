@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from card_helpers import log_of_package
 from conftest import tiny_config
 from datasets import Dataset
 from evaluation_helpers import write_rows
@@ -455,16 +456,12 @@ class Compared:
         self.trainer = make(
             folder, tokenizer, model=model, dev_set=dev_set, **KEEPS_BEST
         )
-        self.log = StringIO()
-        handler = logging.StreamHandler(self.log)
-        logger = logging.getLogger("simcse_hf")
-        level = logger.level
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        with redirect_stdout(StringIO()) as printed:
+        with (
+            log_of_package(logging.INFO) as log,
+            redirect_stdout(StringIO()) as printed,
+        ):
             self.trainer.train()
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+        self.log = log.getvalue()
         self.printed = printed.getvalue()
         self.trainer.save_model()
         self.results = self.trainer.results.to_dict()
@@ -515,7 +512,7 @@ def test_a_run_that_made_the_model_worse_has_an_interval_below_0(compared):
     ],
 )
 def test_the_log_says_how_the_start_is_better_used(compared, words):
-    assert words in compared.log.getvalue()
+    assert words in compared.log
 
 
 def test_the_printed_results_have_both_scores_of_the_start(compared, own_score):
