@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from card_helpers import log_of_package
 from datasets import Dataset
 from trainer_helpers import SAVES, make, model_of, scored, sentences, train_and_resume
 
@@ -38,15 +39,16 @@ def texts_of(batch):
     return rows
 
 
-PAIRS_AND_TRIPLETS = pytest.mark.parametrize(
-    "rows", [repeated(), with_negatives(repeated())], ids=["pairs", "hard negatives"]
+@pytest.fixture(
+    scope="module",
+    params=[repeated(), with_negatives(repeated())],
+    ids=["pairs", "hard negatives"],
 )
-
-
-@pytest.fixture
-def batches(rows, tmp_path, tokenizer):
+def batches(request, tmp_path_factory, tokenizer):
     """The texts of the rows of each batch of four."""
-    trainer = make(tmp_path, tokenizer, rows, per_device_train_batch_size=4, **APART)
+    options = {"per_device_train_batch_size": 4, **APART}
+    folder = tmp_path_factory.mktemp("batches")
+    trainer = make(folder, tokenizer, request.param, **options)
     return [texts_of(batch) for batch in trainer.get_train_dataloader()]
 
 
@@ -54,19 +56,16 @@ def assert_no_text_stands_in_two_rows(rows):
     assert len(set().union(*rows)) == sum(map(len, rows))
 
 
-@PAIRS_AND_TRIPLETS
 def test_no_text_stands_in_two_rows_of_a_batch(batches):
     for rows in batches:
         assert_no_text_stands_in_two_rows(rows)
 
 
-@PAIRS_AND_TRIPLETS
 def test_batches_without_equal_texts_are_full(batches):
     for rows in batches:
         assert len(rows) == 4
 
 
-@PAIRS_AND_TRIPLETS
 def test_most_rows_fit_into_a_batch_without_equal_texts(batches):
     assert len(batches) >= 6
 
@@ -89,12 +88,12 @@ def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(
         assert len(batch["text_ids"].unique()) == 8
 
 
-@pytest.fixture
-def batches_of_a_mixture(tmp_path, tokenizer):
+@pytest.fixture(scope="module")
+def batches_of_a_mixture(tmp_path_factory, tokenizer):
     """The batches of three data sets."""
     data = {"few": repeated(), "many": repeated(11, 44, seed=3), "scored": scored(16)}
     trainer = make(
-        tmp_path,
+        tmp_path_factory.mktemp("mixture"),
         tokenizer,
         data,
         datasets={"scored": {"objective": "cosent"}},
@@ -161,27 +160,28 @@ def answers(rows=2000):
     )
 
 
-WITH_EQUAL_TEXTS = pytest.mark.parametrize(
-    "rows",
-    [repeated(200, 2000), answers(200), with_negatives(repeated())],
+@pytest.fixture(
+    scope="module",
+    params=[repeated(200, 2000), answers(200), with_negatives(repeated())],
     ids=["anchors", "positives", "hard negatives"],
 )
+def log_of_equal_texts(request, tokenizer, tmp_path_factory):
+    """What is logged before a run on rows with equal texts."""
+    trainer = make(tmp_path_factory.mktemp("equal"), tokenizer, request.param)
+    with log_of_package() as log:
+        trainer._check_run()
+    return log.getvalue()
 
 
-@WITH_EQUAL_TEXTS
 def test_anchors_or_positives_that_meet_in_a_batch_are_reported_once(
-    tmp_path, tokenizer, caplog, rows
+    log_of_equal_texts,
 ):
-    assert len(warnings_of(caplog, make(tmp_path, tokenizer, rows))) == 1
+    assert log_of_equal_texts.count("a row meets") == 1
 
 
-@WITH_EQUAL_TEXTS
 @pytest.mark.parametrize("cure", ["batch_sampler to no_duplicates", "mask_duplicates"])
-def test_the_report_of_equal_texts_names_the_cures(
-    tmp_path, tokenizer, caplog, rows, cure
-):
-    [warning] = warnings_of(caplog, make(tmp_path, tokenizer, rows))
-    assert cure in warning
+def test_the_report_of_equal_texts_names_the_cures(log_of_equal_texts, cure):
+    assert cure in log_of_equal_texts
 
 
 def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):

@@ -31,17 +31,21 @@ def fails_with(error):
     return fail
 
 
-EVERY_ERROR = pytest.mark.parametrize("error", ERRORS, ids=["GPU", "CPU", "Python"])
+EVERY_ERROR = pytest.mark.parametrize(
+    "error", ERRORS, ids=["GPU", "CPU", "Python"], scope="module"
+)
 OF_ONE_BATCH = {"per_device_train_batch_size": 16, "max_seq_length": 12}
 
 
-@pytest.fixture
-def raised(error, tmp_path, tokenizer, monkeypatch):
+@pytest.fixture(scope="module")
+def raised(error, tmp_path_factory, tokenizer):
     """The error of a run in whose first step the memory does not suffice."""
-    trainer = make(tmp_path, tokenizer, texts(24, 3), **OF_ONE_BATCH)
-    monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(error))
-    with pytest.raises(torch.OutOfMemoryError) as found:
-        trainer.train()
+    folder = tmp_path_factory.mktemp("step")
+    trainer = make(folder, tokenizer, texts(24, 3), **OF_ONE_BATCH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimCSETrainer, "training_step", fails_with(error))
+        with pytest.raises(torch.OutOfMemoryError) as found:
+            trainer.train()
     return found.value
 
 
@@ -117,14 +121,16 @@ def test_a_search_for_the_batch_size_that_finds_none_says_what_takes_less(
         trainer.train()
 
 
-@pytest.fixture
-def raised_by_encoding(error, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def raised_by_encoding(error, tmp_path_factory):
     """The error of encoding six texts where the memory does not suffice."""
-    save_encoder(tmp_path)
-    model = SimCSE(tmp_path, pooler_type="avg", device="cpu")
-    monkeypatch.setattr(ContrastiveModel, "forward", fails_with(error))
-    with pytest.raises(torch.OutOfMemoryError) as found:
-        model.encode(sentences(6))
+    folder = tmp_path_factory.mktemp("encoding")
+    save_encoder(folder)
+    model = SimCSE(folder, pooler_type="avg", device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ContrastiveModel, "forward", fails_with(error))
+        with pytest.raises(torch.OutOfMemoryError) as found:
+            model.encode(sentences(6))
     return found.value
 
 
