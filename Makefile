@@ -24,6 +24,7 @@ help:
 
 quickstart: $(PACKAGE)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/simcse-hf train unsup
+	@echo "\`source $(BIN)/activate\` puts simcse-hf on the path."
 
 test: $(INSTALLED)  ## lint, format, types and the test suite
 	$(BIN)/ruff check $(CODE)

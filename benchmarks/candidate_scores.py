@@ -33,6 +33,12 @@ ARMS = {
     "simcse": {},
     "kl": {"objective": "distill", "objective_options": {"loss": "kl", "teacher_temperature": 0.05}},
     "margin_mse": {"objective": "distill", "objective_options": {"loss": "margin_mse"}},
+    # The weight takes back the square of the temperature in `kl`, which FlagEmbedding leaves out.
+    "simcse + 400 kl": {
+        "objective": "simcse+distill:400",
+        "objective_options": {"distill.loss": "kl", "distill.teacher_temperature": 0.05},
+    },
+    "simcse + margin_mse": {"objective": "simcse+distill", "objective_options": {"distill.loss": "margin_mse"}},
 }
 
 

@@ -143,7 +143,7 @@ def compare(
     *,
     models: Sequence[str | Encoder] = (),
     task_set: TaskSet | None = None,
-    tasks: str | Sequence[str] | None = None,
+    tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
@@ -171,8 +171,8 @@ def compare(
         models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
             comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
-        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
-            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
+            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
         data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.

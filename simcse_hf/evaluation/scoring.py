@@ -137,7 +137,7 @@ def evaluate(
     model: StrPath | Encoder,
     *,
     task_set: TaskSet | None = None,
-    tasks: str | Sequence[str] | None = None,
+    tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
     task: Sequence[str | UserTask] = (),
@@ -162,8 +162,8 @@ def evaluate(
             bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
             `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
-        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
-            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
+            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
         data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
@@ -369,8 +369,9 @@ def read_tasks(
     if tasks is None and data_dir is not None:
         sts = tuple(STS_SPLITS) if protocol.mode == "dev" else STS_TASKS
         tasks = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
-    elif isinstance(tasks, str):
-        tasks = tasks.replace(",", " ").split()
+    elif tasks is not None:
+        given = [tasks] if isinstance(tasks, str) else tasks
+        tasks = " ".join(given).replace(",", " ").split()
     tasks = tuple(tasks or ())
     unknown = [task for task in tasks if task not in ALL_TASKS]
     if unknown:

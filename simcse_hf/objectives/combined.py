@@ -27,6 +27,11 @@ def first_given(values: Iterable[Any]) -> Any:
     return next((value for value in values if value), None)
 
 
+def rows_of_sum(kinds: list[str]) -> str:
+    """Return the rows of the first part, or scored lists, whose texts a part that needs no scores reads as well."""
+    return "scored_lists" if "scored_lists" in kinds else kinds[0]
+
+
 class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
@@ -88,6 +93,8 @@ class Sum(Combined):
         ValueError: If the parts read different training rows or different columns of embeddings.
     """
 
+    rows = of_parts("rows", rows_of_sum)
+
     def __init__(
         self,
         dim: int,
@@ -103,7 +110,9 @@ class Sum(Combined):
         for of_part, part in parts.items():
             self.parts[of_part.replace(".", "_")] = part
             summaries.append(f"{part.summary} (weight {weights[of_part]:g})")
-            if part.rows != self.rows or part.reconstructs != self.reconstructs:
+            reads_texts_of_lists = (part.rows, self.rows) == ("texts", "scored_lists")
+            reads_the_same = part.rows == self.rows or reads_texts_of_lists
+            if not reads_the_same or part.reconstructs != self.reconstructs:
                 raise ValueError(
                     f"objective {name!r}: {of_part} reads other training rows or columns than the first part"
                 )

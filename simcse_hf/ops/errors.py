@@ -1,6 +1,7 @@
 """Raise errors with one message: for wrong arguments, missing packages, and embeddings that are not finite."""
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -72,6 +73,8 @@ def no_model(name: StrPath, error: Exception) -> str:
     Returns:
         `str`: The message.
     """
+    if os.path.isdir(name):
+        return f"{name}: a file that this folder names could not be loaded ({error})"
     if constants.HF_HUB_OFFLINE:
         return (
             f"{name}: there is no such folder and no such model in the cache, and the hub is not asked because "

@@ -560,7 +560,7 @@ def _row_plan(
         prompts = settings.prompts.get(settings.default_prompt_name, "")
     objective_type = main_class(objective)
     kind = objective_type.rows
-    if objective_type.name == "distill":  # whose loss decides what it reads
+    if "distill" in part_weights(objective):  # whose loss decides what it reads
         kind = described_objective(objective, loss["objective_options"]).rows
     its_view, its_rate = objective_type.view
     view = args.view or its_view

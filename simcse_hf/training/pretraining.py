@@ -50,6 +50,7 @@ class PretrainingArguments:
     _argument_group_name = "encoder and sentences"
 
     train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
+    columns: list[str] | None = option(None, "Column of the sentences, if the file has several.")
     max_train_samples: int | None = option(None, "Train on the first rows only.")
     held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
     model_name_or_path: str | None = option(
@@ -338,7 +339,7 @@ def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedL
     check_files(inputs)
     check_output_dir(args, options.overwrite_output_dir, inputs)
     set_seed(args.seed)
-    dataset = load_text_dataset(path, max_rows=options.max_train_samples, expected_columns=1)
+    dataset = load_text_dataset(path, columns=options.columns, expected_columns=1, max_rows=options.max_train_samples)
     texts = list(dataset["sent0"])
     number = min(options.held_out, len(texts) // 10)
     if number < 1:

@@ -84,6 +84,12 @@ def test_quiet_prints_no_table_that_it_writes(options, prints, run, folder):
     assert document["results"] and bool(printed) == prints
 
 
+@pytest.mark.parametrize("names", ["STS12,STSBenchmark", "STS12 STSBenchmark"])
+def test_tasks_are_named_with_commas_or_spaces(names, run, folder):
+    document, _ = run("evaluate", f"--model wide --data_dir {folder} --tasks {names}")
+    assert {"STS12", "STSBenchmark"} <= document["results"].keys()
+
+
 def test_compares_result_files_with_models(run, folder, capsys):
     common = f"--data_dir {folder} --tasks STS12,STSBenchmark"
     for name in ("wide", "narrow"):

@@ -196,7 +196,7 @@ def test_each_process_continues_its_own_part_of_a_stream(tmp_path):
 @pytest.mark.parametrize(("rank", "processes"), [(1, 2), (0, 4)])
 def test_a_part_of_a_stream_that_belongs_to_another_process_is_refused(rank, processes):
     with pytest.raises(
-        ValueError, match=f"part {rank} of {processes} in process 0 of 2"
+        ValueError, match=f"process 0 of 2 got part {rank} of {processes}"
     ):
         streamed(load_text_stream(split_rows(rank, processes)), rank=0, processes=2)
 

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from conftest import tiny_config
+from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from model_helpers import edit_json
 from peft import LoraConfig, get_peft_model
@@ -20,6 +21,7 @@ from transformers import (
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
+from simcse_hf.ops.errors import no_model
 from simcse_hf.ops.files import explain_damage
 
 
@@ -188,6 +190,25 @@ def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_c
 def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
     with pytest.raises(OSError, match="not reached"), explain_damage(tmp_path):
         raise OSError("not reached") from LocalEntryNotFoundError("offline")
+
+
+def test_a_folder_whose_files_are_on_the_hub_is_not_called_missing(tmp_path):
+    message = no_model(tmp_path, OSError("not reached"))
+    assert "a file that this folder names could not be loaded (not reached)" in message
+
+
+@pytest.mark.parametrize(
+    "is_offline, words",
+    [
+        (True, "the hub is not asked because HF_HUB_OFFLINE is set: unset it"),
+        (False, "nor the name of one on the hub that can be reached (not reached)"),
+    ],
+)
+def test_a_model_that_is_missing_says_whether_the_hub_was_asked(
+    is_offline, words, monkeypatch
+):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+    assert words in no_model("bert-base-uncsed", OSError("not reached"))
 
 
 def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(

@@ -46,7 +46,8 @@ def losses(model, tables, tmp_path):
     return found
 
 
-SIMCSE, SUPCON = {"objective": "simcse"}, {"objective": "supcon"}
+SIMCSE = {"objective": "simcse"}
+SUPCON = {"objective": "supcon"}
 
 
 @pytest.mark.parametrize(
@@ -60,26 +61,26 @@ SIMCSE, SUPCON = {"objective": "simcse"}, {"objective": "supcon"}
     ids=str,
 )
 def test_each_data_set_has_the_loss_that_it_has_alone(tables, tmp_path):
-    found = losses(BertForCL(tiny_config()), tables, tmp_path)
-    assert found == {
-        name: DOT if own == SUPCON else COSINE for name, own in tables.items()
-    }
+    alone = {}
+    for name, own in tables.items():
+        alone[name] = DOT if own == SUPCON else COSINE
+    assert losses(BertForCL(tiny_config()), tables, tmp_path) == alone
+
+
+def options(**given):
+    return {"objective_options": given}
 
 
 def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_path):
-    tables = {
-        "one": {**SIMCSE, "objective_options": {"similarity": "dot"}},
-        "two": SIMCSE,
-    }
-    assert losses(BertForCL(tiny_config()), tables, tmp_path) == {
-        "one": DOT,
-        "two": COSINE,
-    }
-    tables = {
-        "one": {**SUPCON, "objective_options": {"similarity": "cosine"}},
-        "two": SUPCON,
-    }
-    assert losses(BertForCL(tiny_config(), temperature=0.3), tables, tmp_path) == {
+    tables = {"one": SIMCSE | options(similarity="dot"), "two": SIMCSE}
+    found = losses(BertForCL(tiny_config()), tables, tmp_path)
+    assert found == {"one": DOT, "two": COSINE}
+
+
+def test_a_temperature_that_is_given_holds_for_every_similarity(tmp_path):
+    model = BertForCL(tiny_config(), temperature=0.3)
+    tables = {"one": SUPCON | options(similarity="cosine"), "two": SUPCON}
+    assert losses(model, tables, tmp_path) == {
         "one": {"similarity": "cosine", "temperature": 0.3},
         "two": {"similarity": "dot", "temperature": 0.3},
     }
@@ -87,9 +88,13 @@ def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_pa
 
 def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon")
-    assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
-    given = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
-    assert "similarity_fn_name" not in decide(arguments(tmp_path), given).settings
+    settings = decide(arguments(tmp_path), model).settings
+    assert settings["similarity_fn_name"] == "dot"
+
+
+def test_a_similarity_that_is_given_is_not_decided(tmp_path):
+    model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
+    assert "similarity_fn_name" not in decide(arguments(tmp_path), model).settings
 
 
 class OfDot(Objective):
@@ -108,18 +113,13 @@ def of_dot():
 @pytest.mark.parametrize(
     "objective, similarity",
     [
-        *[
-            (name, "cosine")
-            for name in (
-                "cosent",
-                "angle",
-                "distill",
-                "barlow_twins",
-                "vicreg",
-                "tsdae",
-                "declutr",
-            )
-        ],
+        ("cosent", "cosine"),
+        ("angle", "cosine"),
+        ("distill", "cosine"),
+        ("barlow_twins", "cosine"),
+        ("vicreg", "cosine"),
+        ("tsdae", "cosine"),
+        ("declutr", "cosine"),
         ("class_labels", "cosine"),
         ("supcon", "dot"),
         ("softmax+supcon", "dot"),  # a classifier compares nothing
@@ -135,86 +135,139 @@ def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_
     model = AutoModelForCL.from_pretrained(
         tmp_path / "start", objective=objective, pooler_type="avg"
     )
-    assert (
-        decide(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
-    )
+    settings = decide(arguments(tmp_path), model).settings
+    assert settings["similarity_fn_name"] == similarity
 
 
-def test_a_mixture_is_compared_as_its_first_objective_does(tmp_path):
+@pytest.mark.parametrize(
+    ("names", "similarity"),
+    [(["cosent", "supcon"], "cosine"), (["supcon", "cosent"], "dot")],
+)
+def test_a_mixture_is_compared_as_its_first_objective_does(names, similarity, tmp_path):
     model = BertForCL(tiny_config(), pooler_type="avg")
-    for names, similarity in (
-        (("cosent", "supcon"), "cosine"),
-        (("supcon", "cosent"), "dot"),
-    ):
-        tables = {name: {"objective": name} for name in names}
-        run = decide(arguments(tmp_path, datasets=tables), model, list(tables))
-        assert run.settings["similarity_fn_name"] == similarity
+    tables = {name: {"objective": name} for name in names}
+    run = decide(arguments(tmp_path, datasets=tables), model, names)
+    assert run.settings["similarity_fn_name"] == similarity
 
 
-def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):
-    rows = [
-        {"sent0": f"a {word}", "sent1": f"the {word}"}
-        for word in ("cat", "dog", "bird", "fish")
-    ] * 2
-    own = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
+# --- projectors of data sets ---
+
+ROWS = [
+    {"sent0": f"a {word}", "sent1": f"the {word}"}
+    for word in ("cat", "dog", "bird", "fish")
+]
+PROJECTED = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
+
+
+@pytest.fixture(scope="module")
+def projected(tokenizer, tmp_path_factory):
+    """The folder of a model with a projector for each of three data sets, its trainer, and one in another order."""
+    folder = tmp_path_factory.mktemp("projected")
 
     def trainer(model, names):
-        return make(
-            tmp_path,
-            tokenizer,
-            dict.fromkeys(names, rows),
-            model,
-            datasets=dict.fromkeys(names, own),
-        )
+        data = dict.fromkeys(names, ROWS * 2)
+        tables = dict.fromkeys(names, PROJECTED)
+        return make(folder, tokenizer, data, model, datasets=tables)
 
-    first = trainer(BertForCL(tiny_config(vocab_size=len(tokenizer))), ["c", "b", "a"])
-    first.model.save_pretrained(tmp_path / "saved")
-    again = trainer(AutoModelForCL.from_pretrained(tmp_path / "saved"), ["a", "c", "b"])
-    names = {"c": 0, "b": 1, "a": 2}
-    for number, name in enumerate(["a", "c", "b"]):
-        before = first.model.objective.of_dataset(names[name]).state_dict()
-        after = again.model.objective.of_dataset(number).state_dict()
-        assert all(torch.equal(before[key], after[key]) for key in before)
-    assert all(
-        name.startswith("objective.own.")
-        for name in load_file(tmp_path / "saved" / "_objective.safetensors")
-    )
+    new = BertForCL(tiny_config(vocab_size=len(tokenizer)))
+    first = trainer(new, ["c", "b", "a"])
+    first.model.save_pretrained(folder / "saved")
+    saved = AutoModelForCL.from_pretrained(folder / "saved")
+    again = trainer(saved, ["a", "c", "b"])
+    return folder / "saved", first, again
 
 
-def test_a_trainer_never_changes_the_arguments_of_its_caller(tmp_path, tokenizer):
-    args = arguments(
-        tmp_path,
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 2), (2, 0)], ids="cba")
+def test_projectors_go_with_the_names_of_their_data_sets(projected, before, after):
+    _, first, again = projected
+    expected = first.model.objective.of_dataset(before).state_dict()
+    found = again.model.objective.of_dataset(after).state_dict()
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight)
+
+
+def test_projectors_are_saved_as_those_of_data_sets(projected):
+    folder, *_ = projected
+    for name in load_file(folder / "_objective.safetensors"):
+        assert name.startswith("objective.own.")
+
+
+# --- the arguments of the caller ---
+
+OPEN = (
+    "max_seq_length",
+    "view",
+    "metric_for_best_model",
+    "dataloader_num_workers",
+)
+EVERY_OPEN_ARGUMENT = pytest.mark.parametrize("name", OPEN)
+
+
+@pytest.fixture(scope="module")
+def args(tmp_path_factory):
+    """Arguments that leave much open."""
+    return arguments(
+        tmp_path_factory.mktemp("args"),
         load_best_model_at_end=True,
         eval_strategy="steps",
         eval_steps=5,
         save_steps=5,
     )
-    before = dict(vars(args))
-    model = BertForCL(tiny_config(vocab_size=len(tokenizer)))
-    trainer = SimCSETrainer(
-        model,
+
+
+@pytest.fixture(scope="module")
+def given(args):
+    """What they were before a trainer was made of them."""
+    return dict(vars(args))
+
+
+@pytest.fixture(scope="module")
+def trainer(args, given, tokenizer):
+    return SimCSETrainer(
+        BertForCL(tiny_config(vocab_size=len(tokenizer))),
         args,
         train_dataset=["a cat", "a dog"],
         eval_dataset=["a cat", "a dog"],
         processing_class=tokenizer,
     )
-    assert vars(args) == before and trainer.args is not args
-    open_fields = (
-        "max_seq_length",
-        "view",
-        "metric_for_best_model",
-        "dataloader_num_workers",
-    )
-    assert all(getattr(args, name) is None for name in open_fields)
-    assert all(getattr(trainer.args, name) is not None for name in open_fields)
-    for twin in (
-        copy.copy(args),
-        copy.deepcopy(args),
-        pickle.loads(pickle.dumps(args)),
-        dataclasses.replace(args),
-    ):
-        assert all(getattr(twin, name) == getattr(args, name) for name in open_fields)
+
+
+def test_a_trainer_never_changes_the_arguments_of_its_caller(trainer, args, given):
+    assert vars(args) == given
+
+
+def test_a_trainer_has_arguments_of_its_own(trainer, args):
+    assert trainer.args is not args
+
+
+@EVERY_OPEN_ARGUMENT
+def test_what_the_caller_leaves_open_stays_open_in_their_arguments(trainer, args, name):
+    assert getattr(args, name) is None
+
+
+@EVERY_OPEN_ARGUMENT
+def test_what_the_caller_leaves_open_is_decided_in_those_of_the_trainer(trainer, name):
+    assert getattr(trainer.args, name) is not None
+
+
+def pickled(args):
+    return pickle.loads(pickle.dumps(args))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickled, dataclasses.replace]
+)
+def test_a_copy_of_arguments_leaves_open_what_they_leave_open(args, copied):
+    twin = copied(args)
+    for name in OPEN:
+        assert getattr(twin, name) == getattr(args, name)
+
+
+def test_a_trainer_knows_that_a_default_was_decided(trainer):
     assert trainer.run.decided_by["max_seq_length"] == "default"
+
+
+# --- defaults of a command, and of a recipe ---
 
 
 @pytest.mark.parametrize(
@@ -245,46 +298,57 @@ def test_a_default_of_the_command_gives_way_to_what_is_given(
 def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(
     words, saves, save_checkpoint
 ):
-    start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
-    files = [
-        "--model",
-        start,
-        "--train_file",
-        "x.txt",
-        "--dev_file",
-        "dev.csv",
-        "--use_cpu",
-        "--bf16",
-        "false",
-    ]
-    args = (
-        Recipe.read("sup", ["cosent-bert-base-uncased", *files, *words])
-        .decide()
-        .training
+    start = save_checkpoint(BertForMaskedLM(tiny_config()))
+    line = (
+        f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
     )
+    recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words])
+    args = recipe.decide().training
     assert (args.save_steps, args.load_best_model_at_end) == (saves, True)
 
 
-def test_a_run_knows_who_decided_each_setting(tmp_path, save_checkpoint):
-    start = save_checkpoint(
-        BertForCL(tiny_config(), pooler_type="avg", temperature=0.2)
-    )
-    model = AutoModelForCL.from_pretrained(start, hard_negative_weight=0.5)
-    decided = decide(arguments(tmp_path, view="crop"), model).decided_by
-    assert (
-        decided["pooler_type"]
-        == decided["temperature"]
-        == decided["max_seq_length"]
-        == "checkpoint"
-    )
-    assert (
-        decided["hard_negative_weight"] == decided["view"] == "given"
-        and decided["symmetric"] == "checkpoint"
-    )
-    fresh = AutoModelForCL.from_config(tiny_config(), objective="cosent")
-    decided = decide(arguments(tmp_path), fresh).decided_by
-    assert (decided["objective"], decided["pooler_type"], decided["mlm_weight"]) == (
-        "given",
-        "paper",
-        "default",
-    )
+# --- who decided ---
+
+
+@pytest.fixture(scope="module")
+def decided_from_checkpoint(tmp_path_factory):
+    """Who decided each setting of a run from a checkpoint, with a setting and an argument that are given."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    saved = BertForCL(tiny_config(), pooler_type="avg", temperature=0.2)
+    saved.save_pretrained(folder)
+    model = AutoModelForCL.from_pretrained(folder, hard_negative_weight=0.5)
+    return decide(arguments(folder, view="crop"), model).decided_by
+
+
+@pytest.fixture(scope="module")
+def decided_for_new_model(tmp_path_factory):
+    """Who decided each setting of a run of a new model with an objective that is given."""
+    model = AutoModelForCL.from_config(tiny_config(), objective="cosent")
+    return decide(arguments(tmp_path_factory.mktemp("new")), model).decided_by
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("pooler_type", "checkpoint"),
+        ("temperature", "checkpoint"),
+        ("max_seq_length", "checkpoint"),
+        ("symmetric", "checkpoint"),
+        ("hard_negative_weight", "given"),
+        ("view", "given"),
+    ],
+)
+def test_a_run_from_a_checkpoint_knows_who_decided_each_setting(
+    decided_from_checkpoint, name, layer
+):
+    assert decided_from_checkpoint[name] == layer
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("objective", "given"), ("pooler_type", "paper"), ("mlm_weight", "default")],
+)
+def test_a_run_of_a_new_model_knows_who_decided_each_setting(
+    decided_for_new_model, name, layer
+):
+    assert decided_for_new_model[name] == layer

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from card_helpers import log_of_package
 from datasets import Dataset
 from trainer_helpers import SAVES, make, model_of, scored, sentences, train_and_resume
 
@@ -38,36 +39,47 @@ def texts_of(batch):
     return rows
 
 
-@pytest.mark.parametrize(
-    "rows", [repeated(), with_negatives(repeated())], ids=["pairs", "hard negatives"]
+@pytest.fixture(
+    scope="module",
+    params=[repeated(), with_negatives(repeated())],
+    ids=["pairs", "hard negatives"],
 )
-def test_no_text_stands_in_two_rows_of_a_batch(tmp_path, tokenizer, rows):
-    batches = list(
-        make(
-            tmp_path, tokenizer, rows, per_device_train_batch_size=4, **APART
-        ).get_train_dataloader()
-    )
+def batches(request, tmp_path_factory, tokenizer):
+    """The texts of the rows of each batch of four."""
+    options = {"per_device_train_batch_size": 4, **APART}
+    folder = tmp_path_factory.mktemp("batches")
+    trainer = make(folder, tokenizer, request.param, **options)
+    return [texts_of(batch) for batch in trainer.get_train_dataloader()]
+
+
+def assert_no_text_stands_in_two_rows(rows):
+    assert len(set().union(*rows)) == sum(map(len, rows))
+
+
+def test_no_text_stands_in_two_rows_of_a_batch(batches):
+    for rows in batches:
+        assert_no_text_stands_in_two_rows(rows)
+
+
+def test_batches_without_equal_texts_are_full(batches):
+    for rows in batches:
+        assert len(rows) == 4
+
+
+def test_most_rows_fit_into_a_batch_without_equal_texts(batches):
     assert len(batches) >= 6
-    for batch in batches:
-        found = texts_of(batch)
-        assert len(found) == 4 and len(set().union(*found)) == sum(map(len, found))
 
 
 def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(
     tmp_path, tokenizer
 ):
-    rows = Dataset.from_dict(
-        {
-            "sent0": sentences(8) * 2,
-            "sent1": [*sentences(8)[1:], "a cat", *sentences(8, 5)],
-        }
-    )
-    prompts = {"anchor": "the old ", "positive": "a red "}
+    anchors = sentences(8)
+    positives = [*anchors[1:], "a cat", *sentences(8, 5)]
     trainer = make(
         tmp_path,
         tokenizer,
-        rows,
-        prompts=prompts,
+        Dataset.from_dict({"sent0": anchors * 2, "sent1": positives}),
+        prompts={"anchor": "the old ", "positive": "a red "},
         per_device_train_batch_size=4,
         **APART,
     )
@@ -76,22 +88,30 @@ def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(
         assert len(batch["text_ids"].unique()) == 8
 
 
-def test_no_text_stands_in_two_rows_of_a_batch_of_a_mixture(tmp_path, tokenizer):
+@pytest.fixture(scope="module")
+def batches_of_a_mixture(tmp_path_factory, tokenizer):
+    """The batches of three data sets."""
     data = {"few": repeated(), "many": repeated(11, 44, seed=3), "scored": scored(16)}
     trainer = make(
-        tmp_path,
+        tmp_path_factory.mktemp("mixture"),
         tokenizer,
         data,
         datasets={"scored": {"objective": "cosent"}},
         per_device_train_batch_size=4,
         **APART,
     )
-    seen = set()
-    for batch in trainer.get_train_dataloader():
-        found = texts_of(batch)
-        assert len(set().union(*found)) == sum(map(len, found))
-        seen.add(int(batch["dataset"][0]))
-    assert seen == {0, 1, 2}
+    return list(trainer.get_train_dataloader())
+
+
+def test_no_text_stands_in_two_rows_of_a_batch_of_a_mixture(batches_of_a_mixture):
+    for batch in batches_of_a_mixture:
+        assert_no_text_stands_in_two_rows(texts_of(batch))
+
+
+def test_each_data_set_of_a_mixture_has_batches_without_equal_texts(
+    batches_of_a_mixture,
+):
+    assert {int(batch["dataset"][0]) for batch in batches_of_a_mixture} == {0, 1, 2}
 
 
 def test_a_run_without_equal_texts_in_a_batch_is_resumed_in_its_second_epoch(
@@ -101,36 +121,35 @@ def test_a_run_without_equal_texts_in_a_batch_is_resumed_in_its_second_epoch(
     train_and_resume(lambda: make(tmp_path, tokenizer, repeated(), **options), 6)
 
 
+def reports_of(caplog, words):
+    """The messages with some words."""
+    return [record.message for record in caplog.records if words in record.message]
+
+
 def test_rows_that_are_left_out_of_an_epoch_are_counted(tmp_path, tokenizer, caplog):
-    pairs = zip(["a cat"] * 20 + sentences(21, 1), sentences(41, 2), strict=True)
-    rows = Dataset.from_list(
-        [{"sent0": anchor, "sent1": positive} for anchor, positive in pairs]
-    )
+    anchors = ["a cat"] * 20 + sentences(21, 1)
+    rows = Dataset.from_dict({"sent0": anchors, "sent1": sentences(41, 2)})
     with caplog.at_level(logging.WARNING):
         make(tmp_path, tokenizer, rows, **APART).get_train_dataloader()
-        make(
-            tmp_path, tokenizer, repeated(4, 31), per_device_train_batch_size=4, **APART
-        ).get_train_dataloader()
-    reports = [
-        record.message for record in caplog.records if "no_duplicates" in record.message
-    ]
-    assert (
-        len(reports) == 1
-        and "only 24 of 41 rows fit into batches of 8 rows with different texts"
-        in reports[0]
-    )
+    [report] = reports_of(caplog, "no_duplicates")
+    words = "only 24 of 41 rows fit into batches of 8 rows with different texts"
+    assert words in report
+
+
+def test_few_rows_that_are_left_out_are_not_reported(tmp_path, tokenizer, caplog):
+    options = {"per_device_train_batch_size": 4, **APART}
+    with caplog.at_level(logging.WARNING):
+        make(tmp_path, tokenizer, repeated(4, 31), **options).get_train_dataloader()
+    assert not reports_of(caplog, "no_duplicates")
 
 
 # --- the warning ---
 
 
-def warnings_of(caplog, *trainers):
+def warnings_of(caplog, trainer):
     with caplog.at_level(logging.WARNING):
-        for trainer in trainers:
-            trainer._check_run()
-    return [
-        record.message for record in caplog.records if "a row meets" in record.message
-    ]
+        trainer._check_run()
+    return reports_of(caplog, "a row meets")
 
 
 def answers(rows=2000):
@@ -141,24 +160,35 @@ def answers(rows=2000):
     )
 
 
-@pytest.mark.parametrize(
-    "rows", [repeated(200, 2000), answers(200), with_negatives(repeated())]
+@pytest.fixture(
+    scope="module",
+    params=[repeated(200, 2000), answers(200), with_negatives(repeated())],
+    ids=["anchors", "positives", "hard negatives"],
 )
-def test_anchors_or_positives_that_meet_in_a_batch_are_reported_once_with_the_cure(
-    tmp_path, tokenizer, caplog, rows
+def log_of_equal_texts(request, tokenizer, tmp_path_factory):
+    """What is logged before a run on rows with equal texts."""
+    trainer = make(tmp_path_factory.mktemp("equal"), tokenizer, request.param)
+    with log_of_package() as log:
+        trainer._check_run()
+    return log.getvalue()
+
+
+def test_anchors_or_positives_that_meet_in_a_batch_are_reported_once(
+    log_of_equal_texts,
 ):
-    found = warnings_of(caplog, make(tmp_path, tokenizer, rows))
-    assert len(found) == 1
-    assert (
-        "batch_sampler to no_duplicates" in found[0] and "mask_duplicates" in found[0]
-    )
+    assert log_of_equal_texts.count("a row meets") == 1
+
+
+@pytest.mark.parametrize("cure", ["batch_sampler to no_duplicates", "mask_duplicates"])
+def test_the_report_of_equal_texts_names_the_cures(log_of_equal_texts, cure):
+    assert cure in log_of_equal_texts
 
 
 def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):
-    (found,) = warnings_of(caplog, make(tmp_path, tokenizer, repeated(200, 2000)))
-    assert found.startswith(
-        "Anchors or positives are repeated: in a batch of 8, a row meets on average 0.032 others"
-    )  # 7 others of 1,999, of which 9 are the same
+    """7 others of 1,999, of which 9 are the same."""
+    [warning] = warnings_of(caplog, make(tmp_path, tokenizer, repeated(200, 2000)))
+    words = "Anchors or positives are repeated: in a batch of 8, a row meets on average 0.032 others"
+    assert warning.startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +202,9 @@ def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):
 def test_nothing_is_reported_where_equal_texts_are_no_negatives(
     tmp_path, tokenizer, caplog, options, settings
 ):
-    assert not warnings_of(
-        caplog, make(tmp_path, tokenizer, repeated(), model_of(**settings), **options)
-    )
+    model = model_of(**settings)
+    trainer = make(tmp_path, tokenizer, repeated(), model, **options)
+    assert not warnings_of(caplog, trainer)
 
 
 def test_nothing_is_reported_where_equal_texts_hardly_ever_meet(
@@ -188,5 +218,6 @@ def test_an_objective_that_cannot_leave_them_out_recommends_other_batches_alone(
     tmp_path, tokenizer, caplog
 ):
     model = model_of(objective="contrastive_tension", pooler_type="avg")
-    (found,) = warnings_of(caplog, make(tmp_path, tokenizer, repeated(), model))
-    assert "no_duplicates" in found and "mask_duplicates" not in found
+    [warning] = warnings_of(caplog, make(tmp_path, tokenizer, repeated(), model))
+    assert "no_duplicates" in warning
+    assert "mask_duplicates" not in warning

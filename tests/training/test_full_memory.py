@@ -31,27 +31,48 @@ def fails_with(error):
     return fail
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_step_says_its_size_and_a_chunk_that_takes_a_quarter(
-    error, tmp_path, tokenizer, monkeypatch
-):
-    trainer = make(
-        tmp_path,
-        tokenizer,
-        texts(24, 3),
-        per_device_train_batch_size=16,
-        max_seq_length=12,
-    )
-    monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(error))
-    with pytest.raises(
-        torch.OutOfMemoryError,
-        match="16 rows with 3 texts of up to 12 tokens .* memory of cpu",
-    ) as found:
-        trainer.train()
-    assert "gradcache_chunk_size to 4," in str(
-        found.value
-    ) and "max_seq_length to 6" in str(found.value)
-    assert found.value.__cause__ is error and "\n" not in str(found.value)
+EVERY_ERROR = pytest.mark.parametrize(
+    "error", ERRORS, ids=["GPU", "CPU", "Python"], scope="module"
+)
+OF_ONE_BATCH = {"per_device_train_batch_size": 16, "max_seq_length": 12}
+
+
+@pytest.fixture(scope="module")
+def raised(error, tmp_path_factory, tokenizer):
+    """The error of a run in whose first step the memory does not suffice."""
+    folder = tmp_path_factory.mktemp("step")
+    trainer = make(folder, tokenizer, texts(24, 3), **OF_ONE_BATCH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimCSETrainer, "training_step", fails_with(error))
+        with pytest.raises(torch.OutOfMemoryError) as found:
+            trainer.train()
+    return found.value
+
+
+@EVERY_ERROR
+def test_a_step_says_its_size(raised):
+    words = "16 rows with 3 texts of up to 12 tokens .* memory of cpu"
+    assert re.search(words, str(raised))
+
+
+@EVERY_ERROR
+def test_a_step_advises_a_chunk_that_takes_a_quarter(raised):
+    assert "gradcache_chunk_size to 4," in str(raised)
+
+
+@EVERY_ERROR
+def test_a_step_advises_half_the_length(raised):
+    assert "max_seq_length to 6" in str(raised)
+
+
+@EVERY_ERROR
+def test_a_full_memory_is_an_error_of_one_line(raised):
+    assert "\n" not in str(raised)
+
+
+@EVERY_ERROR
+def test_the_cause_of_a_full_memory_is_kept(raised, error):
+    assert raised.__cause__ is error
 
 
 def test_an_objective_that_needs_the_model_is_told_to_take_smaller_batches(
@@ -100,16 +121,28 @@ def test_a_search_for_the_batch_size_that_finds_none_says_what_takes_less(
         trainer.train()
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_encoding_says_its_batch_and_half_its_tokens(error, tmp_path, monkeypatch):
-    save_encoder(tmp_path)
-    model = SimCSE(tmp_path, pooler_type="avg", device="cpu")
-    monkeypatch.setattr(ContrastiveModel, "forward", fails_with(error))
-    with pytest.raises(
-        torch.OutOfMemoryError, match="6 texts of up to 8 tokens .* token_budget to 24"
-    ) as found:
-        model.encode(sentences(6))
-    assert found.value.__cause__ is error
+@pytest.fixture(scope="module")
+def raised_by_encoding(error, tmp_path_factory):
+    """The error of encoding six texts where the memory does not suffice."""
+    folder = tmp_path_factory.mktemp("encoding")
+    save_encoder(folder)
+    model = SimCSE(folder, pooler_type="avg", device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ContrastiveModel, "forward", fails_with(error))
+        with pytest.raises(torch.OutOfMemoryError) as found:
+            model.encode(sentences(6))
+    return found.value
+
+
+@EVERY_ERROR
+def test_encoding_says_its_batch_and_half_its_tokens(raised_by_encoding):
+    words = "6 texts of up to 8 tokens .* token_budget to 24"
+    assert re.search(words, str(raised_by_encoding))
+
+
+@EVERY_ERROR
+def test_the_cause_of_a_full_memory_in_encoding_is_kept(raised_by_encoding, error):
+    assert raised_by_encoding.__cause__ is error
 
 
 @pytest.mark.parametrize(
@@ -124,14 +157,13 @@ def test_the_command_prints_one_line_and_ends_with_status_1(
 ):
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "encoder")
-    (tmp_path / "rows.csv").write_text("anchor,positive\n" + "the man,a woman\n" * 20)
+    rows = [f"the man {number},a woman" for number in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["anchor,positive", *rows]))
     (tmp_path / "texts.txt").write_text("the man sat\n" * 40)
     file = "texts.txt" if method == "mlm" else "rows.csv"
     monkeypatch.setattr(trainer_class, "training_step", fails_with(ERRORS[0]))
-    words = f"train {method} --model encoder --train_file {file} --max_steps 2 --max_seq_length 16 --output_dir out"
-    assert (
-        main([*words.split(), "--per_device_train_batch_size", "8", "--use_cpu"]) == 1
-    )
-    assert re.match(
-        f"simcse-hf train: error: {says}", capsys.readouterr().err.splitlines()[-1]
-    )
+    steps = "--max_steps 2 --max_seq_length 16 --per_device_train_batch_size 8"
+    words = f"train {method} --model encoder --train_file {file} --output_dir out {steps} --use_cpu"
+    assert main(words.split()) == 1
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(f"simcse-hf train: error: {says}", last_line)

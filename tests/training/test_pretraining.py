@@ -313,6 +313,14 @@ def test_too_few_sentences_are_refused(run, sentences):
         run("--train_tokenizer")
 
 
+def test_a_column_of_several_can_be_named(tmp_path):
+    table = tmp_path / "pairs.csv"
+    table.write_text("anchor,positive\na,b\nc,d\n")
+    words = "2 sentences are too few"  # so the column was taken
+    with pytest.raises(ValueError, match=words):
+        run_on(table, tmp_path / "out", "--train_tokenizer --columns anchor")
+
+
 def test_a_metric_that_masked_lm_does_not_compute_is_refused(run):
     evaluates = "--eval_strategy steps --eval_steps 1 --max_steps 1"
     words = "'accuracy' is no metric of this run: take one of 'loss'"

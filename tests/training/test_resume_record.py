@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainer_helpers import End
+from trainer_helpers import End, logged
 from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
@@ -36,10 +36,7 @@ def interrupted(finished, tmp_path):
     return folder
 
 
-def other_texts(trainer):
-    trainer.rows.known = trainer.rows.known.select(
-        range(len(trainer.rows.known) - 1, -1, -1)
-    )
+# --- something else than before ---
 
 
 @pytest.mark.parametrize(
@@ -63,62 +60,118 @@ def other_texts(trainer):
         ),
         ({"max_steps": 8}, "max_steps: 4 there, 8 here"),
         ({"view": "delete_words"}, "view: identity there, delete_words here"),
-        (other_texts, "training texts: "),
-        (
-            lambda trainer: setattr(trainer, "start_digest", "0"),
-            "starting weights: .* there, 0 here",
-        ),
-        (
-            lambda trainer: setattr(trainer.model.config, "hidden_dropout_prob", 0.3),
-            "hidden_dropout_prob: ",
-        ),
     ],
 )
-def test_resuming_with_something_else_is_refused_with_both_values(
+def test_resuming_with_other_arguments_is_refused_with_both_values(
     interrupted, change, message
 ):
-    trainer = make_trainer(
-        NAME, interrupted, **(RUN | (change if isinstance(change, dict) else {}))
-    )
-    if not isinstance(change, dict):
-        change(trainer)
-    with pytest.raises(ValueError, match=message) as error:
+    trainer = make_trainer(NAME, interrupted, **RUN | change)
+    with pytest.raises(ValueError, match=f"{message}.*--allow_changes"):
         trainer.train(resume_from_checkpoint=True)
-    assert "--allow_changes" in str(error.value)
+
+
+def other_texts(trainer):
+    """Let the rows come in the opposite order."""
+    rows = trainer.rows.known
+    trainer.rows.known = rows.select(range(len(rows) - 1, -1, -1))
+
+
+def other_weights(trainer):
+    trainer.start_digest = "0"
+
+
+def other_dropout(trainer):
+    trainer.model.config.hidden_dropout_prob = 0.3
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (other_texts, "training texts: "),
+        (other_weights, "starting weights: .* there, 0 here"),
+        (other_dropout, "hidden_dropout_prob: "),
+    ],
+)
+def test_resuming_with_other_texts_or_another_model_is_refused(
+    interrupted, change, message
+):
+    trainer = make_trainer(NAME, interrupted, **RUN)
+    change(trainer)
+    with pytest.raises(ValueError, match=f"{message}.*--allow_changes"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 def test_logging_saving_and_evaluation_may_change(interrupted):
     changes = {"logging_steps": 1, "save_steps": 1, "dataloader_num_workers": 0}
-    assert (
-        make_trainer(NAME, interrupted, **RUN | changes)
-        .train(resume_from_checkpoint=True)
-        .global_step
-        == 4
-    )
+    trainer = make_trainer(NAME, interrupted, **RUN | changes)
+    assert trainer.train(resume_from_checkpoint=True).global_step == 4
 
 
-def test_an_allowed_change_is_applied_and_recorded(interrupted):
-    values = {"learning_rate": 1e-2, "weight_decay": 0.3, "allow_changes": True}
-    trainer = make_trainer(NAME, interrupted, **RUN | values)
-    renamed = (interrupted / "checkpoint-2").rename(
-        interrupted / "half"
-    )  # its step is not in its name
-    trainer.train(resume_from_checkpoint=renamed)
-    record = json.loads((checkpoints(interrupted)[0] / "run_settings.json").read_text())
-    settings = {"learning_rate": [1e-3, 1e-2], "weight_decay": [0.0, 0.3]}
-    assert record["changes"] == [{"step": 2, "settings": settings}] == trainer.changes
+# --- a change that is allowed ---
+
+CHANGED = {"learning_rate": 1e-2, "weight_decay": 0.3, "allow_changes": True}
+
+
+@pytest.fixture(scope="module")
+def changed(finished, tmp_path_factory):
+    """The folder and the trainer of a run that was resumed with other settings.
+
+    The name of its checkpoint does not have its step.
+    """
+    folder = tmp_path_factory.mktemp("changed") / "run"
+    shutil.copytree(finished / "checkpoint-2", folder / "half")
+    trainer = make_trainer(NAME, folder, **RUN | CHANGED)
+    trainer.train(resume_from_checkpoint=folder / "half")
+    return folder, trainer
+
+
+RECORD = [
+    {
+        "step": 2,
+        "settings": {"learning_rate": [1e-3, 1e-2], "weight_decay": [0.0, 0.3]},
+    }
+]
+
+
+def test_an_allowed_change_is_recorded_in_the_next_checkpoint(changed):
+    folder, _ = changed
+    record = (checkpoints(folder)[0] / "run_settings.json").read_text()
+    assert json.loads(record)["changes"] == RECORD
+
+
+def test_a_trainer_knows_the_changes_of_its_run(changed):
+    _, trainer = changed
+    assert trainer.changes == RECORD
+
+
+def test_an_allowed_change_of_the_learning_rate_reaches_the_optimizer(changed):
+    _, trainer = changed
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-2}
+
+
+def test_an_allowed_change_of_weight_decay_reaches_the_optimizer(changed):
+    _, trainer = changed
     assert 0.3 in {group["weight_decay"] for group in trainer.optimizer.param_groups}
-    rates = [
-        x["learning_rate"] for x in trainer.state.log_history if "learning_rate" in x
-    ]
-    assert rates[-1] == pytest.approx(1e-2 / 4)  # the last step of a linear schedule
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [shutil.rmtree, lambda path: (path / "model.safetensors").write_bytes(b"")],
-)
+def test_an_allowed_change_of_the_learning_rate_reaches_its_schedule(changed):
+    """The last step of a linear schedule of four."""
+    _, trainer = changed
+    assert logged(trainer, "learning_rate")[-1] == pytest.approx(1e-2 / 4)
+
+
+# --- the best checkpoint ---
+
+
+def remove(checkpoint):
+    shutil.rmtree(checkpoint)
+
+
+def empty_weights(checkpoint):
+    (checkpoint / "model.safetensors").write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [remove, empty_weights])
 def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(
     tmp_path, damage
 ):
@@ -148,109 +201,193 @@ EVALUATED = {
 EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
 
 
-def _results(trainer):
+TIMES = ("runtime", "_per_second")
+
+
+def without_times(scores):
+    return {name: value for name, value in scores.items() if not name.endswith(TIMES)}
+
+
+def results_of(trainer):
     """What results.json says, without times and places."""
-    results = {
-        k: v
-        for k, v in trainer.results.to_dict().items()
-        if k not in ("train_seconds", "model")
-    }
+    results = trainer.results.to_dict()
+    del results["train_seconds"]
+    del results["model"]
     for when in ("initial", "best", "final", "saved"):
-        results[when] = {
-            k: v
-            for k, v in results[when].items()
-            if not k.endswith(("runtime", "_per_second"))
-        }
+        results[when] = without_times(results[when])
     return results
 
 
-@pytest.mark.parametrize(
-    "best, end, first", [(True, End(6, RuntimeError), 4), (False, End(5, None), 5)]
+# --- the results of a resumed run ---
+
+INTERRUPTIONS = pytest.mark.parametrize(
+    "best, end",
+    [
+        pytest.param(True, End(6, RuntimeError), id="by an error"),
+        pytest.param(False, End(5, None), id="by a signal"),
+    ],
+    scope="module",
 )
-def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(
-    tmp_path, best, end, first
+
+
+@pytest.fixture(scope="module")
+def options(best):
+    return EVERY_2 | {"load_best_model_at_end": best}
+
+
+@pytest.fixture(scope="module")
+def interrupted_run(end, options, tmp_path_factory):
+    """The folder of a run that was interrupted."""
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    with pytest.raises((RuntimeError, SystemExit)):
+        make_trainer(NAME, folder, (end,), **options).train()
+    return folder
+
+
+@INTERRUPTIONS
+def test_an_error_leaves_the_checkpoint_before_and_a_signal_one_of_its_step(
+    interrupted_run, end
 ):
-    options = EVERY_2 | {"load_best_model_at_end": best}
+    last = 4 if end.error else 5
+    assert checkpoints(interrupted_run)[0].name == f"checkpoint-{last}"
+
+
+@INTERRUPTIONS
+def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(
+    interrupted_run, options, tmp_path
+):
+    """The second time, nothing is left to do."""
     whole = make_trainer(NAME, tmp_path / "whole", **options)
     whole.train()
-    expected = _results(whole)
-    with pytest.raises((RuntimeError, SystemExit)):
-        make_trainer(NAME, tmp_path / "run", (end,), **options).train()
-    assert checkpoints(tmp_path / "run")[0].name == f"checkpoint-{first}"
-    for _ in range(2):  # the second time, nothing is left to do
-        resumed = make_trainer(NAME, tmp_path / "run", **options)
+    folder = shutil.copytree(interrupted_run, tmp_path / "run")
+    for _ in range(2):
+        resumed = make_trainer(NAME, folder, **options)
         resumed.train(resume_from_checkpoint=True)
-        assert _results(resumed) == expected
+        assert results_of(resumed) == results_of(whole)
 
 
-def test_the_seconds_and_the_loss_of_a_run_are_those_of_all_its_parts(
-    tmp_path, monkeypatch
-):
-    trainer = make_trainer(NAME, tmp_path / "run", **EVERY_2)
-    losses, step = [], type(trainer).__mro__[1].training_step
-    monkeypatch.setattr(
-        type(trainer).__mro__[1],
-        "training_step",
-        lambda *args: losses.append(step(*args)) or losses[-1],
-    )
-    trainer.train()
-    results = trainer.results.to_dict()
-    assert results["train_loss"] == pytest.approx(
-        torch.stack(losses).mean().item(), rel=1e-6
-    )
-    state = checkpoints(tmp_path / "run")[0] / "trainer_state.json"
-    before = json.loads(state.read_text())["stateful_callbacks"]["run_so_far"][
-        "seconds"
-    ]
-    again = make_trainer(NAME, tmp_path / "run", **EVERY_2)
+@pytest.fixture(scope="module")
+def every_loss(tmp_path_factory):
+    """The folder and the results of a run, and the loss of each of its steps."""
+    folder = tmp_path_factory.mktemp("losses") / "run"
+    trainer = make_trainer(NAME, folder, **EVERY_2)
+    stock = type(trainer).__mro__[1]
+    step = stock.training_step
+    losses = []
+
+    def remember(*args):
+        losses.append(step(*args))
+        return losses[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stock, "training_step", remember)
+        trainer.train()
+    return folder, trainer.results.to_dict(), losses
+
+
+def test_the_loss_of_a_run_is_the_mean_over_all_steps(every_loss):
+    _, results, losses = every_loss
+    mean = torch.stack(losses).mean().item()
+    assert results["train_loss"] == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_seconds_of_a_run_are_those_of_all_its_parts(every_loss):
+    folder, *_ = every_loss
+    state = json.loads((checkpoints(folder)[0] / "trainer_state.json").read_text())
+    before = state["stateful_callbacks"]["run_so_far"]["seconds"]
+    again = make_trainer(NAME, folder, **EVERY_2)
     again.train(resume_from_checkpoint=True)
     assert again.results.train_seconds > before > 0
 
 
-@pytest.mark.parametrize(
-    "scores, saved, best", [((10, 90, 20, 30, 40), 8, 8), ((10, 20, 50, 90, 40), 4, 4)]
+# --- weights that were never saved ---
+
+
+NEVER_SAVED = pytest.mark.parametrize(
+    "scores, saved",
+    [
+        pytest.param((10, 90, 20, 30, 40), 8, id="the best of all"),
+        pytest.param((10, 20, 50, 90, 40), 4, id="the best after a good one"),
+    ],
+    scope="module",
 )
-def test_weights_that_were_never_saved_are_neither_best_nor_saved(
-    tmp_path, monkeypatch, scores, saved, best
-):
-    given, evaluate = iter(scores), SimilarityEvalCallback.evaluate
-    monkeypatch.setattr(
-        SimilarityEvalCallback,
-        "evaluate",
-        lambda *args: evaluate(*args) | {"stsb_spearman": next(given)},
-    )
+
+
+@pytest.fixture(scope="module")
+def of_scores(scores, tmp_path_factory):
+    """The folder and the trainer of a run with these scores every second step, of which every fourth is saved."""
+    folder = tmp_path_factory.mktemp("scores") / "run"
+    given = iter(scores)
+    evaluate = SimilarityEvalCallback.evaluate
+
+    def score(*args):
+        return evaluate(*args) | {"stsb_spearman": next(given)}
+
     options = {
         "eval_steps": 2,
         "save_steps": 4,
         "load_best_model_at_end": True,
         "save_total_limit": None,
     }
-    trainer = make_trainer(NAME, tmp_path / "run", **EVALUATED | options)
-    trainer.train()
-    results = trainer.results.to_dict()
-    assert (results["saved"]["step"], results["best"]["step"]) == (saved, best)
-    weights = load_file(tmp_path / "run" / f"checkpoint-{saved}" / "model.safetensors")
-    assert all(
-        torch.equal(weights[name], x)
-        for name, x in trainer.model.state_dict().items()
-        if name in weights
-    )
-    assert results["change"]["difference"] == scores[saved // 2] - scores[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimilarityEvalCallback, "evaluate", score)
+        trainer = make_trainer(NAME, folder, **EVALUATED | options)
+        trainer.train()
+    return folder, trainer
 
 
-def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
+@NEVER_SAVED
+@pytest.mark.parametrize("when", ["saved", "best"])
+def test_weights_that_were_never_saved_are_neither_best_nor_saved(
+    of_scores, when, saved
+):
+    _, trainer = of_scores
+    assert trainer.results.to_dict()[when]["step"] == saved
+
+
+@NEVER_SAVED
+def test_the_best_weights_that_were_saved_are_loaded(of_scores, saved):
+    folder, trainer = of_scores
+    weights = load_file(folder / f"checkpoint-{saved}" / "model.safetensors")
+    for name, weight in trainer.model.state_dict().items():
+        if name in weights:
+            assert torch.equal(weights[name], weight)
+
+
+@NEVER_SAVED
+def test_the_change_is_that_to_the_best_weights_that_were_saved(
+    of_scores, scores, saved
+):
+    _, trainer = of_scores
+    change = trainer.results.to_dict()["change"]
+    assert change["difference"] == scores[saved // 2] - scores[0]
+
+
+# --- another dev set, and kernels ---
+
+
+@pytest.fixture(scope="module")
+def with_another_dev_set(tmp_path_factory):
+    """The results of a run that was resumed after its fourth step with a smaller dev set."""
+    folder = tmp_path_factory.mktemp("dev_set") / "run"
     with pytest.raises(RuntimeError):
-        make_trainer(NAME, tmp_path / "run", (End(6, RuntimeError),), **EVERY_2).train()
-    trainer = make_trainer(NAME, tmp_path / "run", **EVERY_2 | {"allow_changes": True})
-    pairs = trainer.dev_sets[0].pairs
+        make_trainer(NAME, folder, (End(6, RuntimeError),), **EVERY_2).train()
+    trainer = make_trainer(NAME, folder, **EVERY_2 | {"allow_changes": True})
+    before = trainer.dev_sets[0].pairs
+    first, second = before.sentences1[:6], before.sentences2[:6]
+    smaller = ScoredPairs("stsb", first, second, [float(i) for i in range(6)])
     trainer.remove_callback(trainer.dev_sets[0])
-    other = ScoredPairs(
-        "stsb", pairs.sentences1[:6], pairs.sentences2[:6], [float(i) for i in range(6)]
-    )
-    trainer.add_callback(SimilarityEvalCallback(other))
+    trainer.add_callback(SimilarityEvalCallback(smaller))
     trainer.train(resume_from_checkpoint=True)
-    results = trainer.results.to_dict()
-    assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4
+    return trainer.results.to_dict()
+
+
+def test_another_dev_set_taken_on_purpose_is_compared_with_itself(with_another_dev_set):
+    assert with_another_dev_set["initial"]["step"] == 4
+
+
+def test_another_dev_set_taken_on_purpose_is_recorded(with_another_dev_set):
+    assert with_another_dev_set["changes"][0]["step"] == 4
 
 
 def test_a_resumed_run_keeps_the_attention_kernels_of_its_checkpoint(

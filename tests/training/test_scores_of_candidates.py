@@ -141,6 +141,30 @@ def test_margin_mse_is_the_loss_of_sentence_transformers(negatives):
     )
 
 
+@pytest.mark.parametrize("name", ["simcse+distill", "distill+simcse"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sum_with_simcse_is_the_sum_of_the_two_losses(name, loss):
+    embeddings, inputs = batch_of()
+    batch = EncodedBatch(embeddings, inputs)
+    both = build_objective(name, 5, {"distill.loss": loss})
+    parts = build_objective("simcse", 5), build_objective("distill", 5, {"loss": loss})
+    expected = sum(part(batch).item() for part in parts)
+    assert sum(value.item() for value in both(batch).values()) == pytest.approx(
+        expected
+    )
+
+
+@pytest.mark.parametrize("name", ["simcse+distill:0.5", "distill+simcse"])
+def test_a_sum_with_simcse_learns_from_scored_lists(tmp_path, tokenizer, name):
+    model = model_of(objective=name, objective_options={"distill.loss": "kl"})
+    trainer = make(tmp_path, tokenizer, rows_of([3] * 16), model, logging_steps=1)
+    trainer.train()
+    first = trainer.state.log_history[0]
+    assert first["simcse_loss"] + first["distill_loss"] == pytest.approx(
+        first["loss"], abs=1e-3
+    )
+
+
 def share_of(rank, processes, loss):
     """The gradient of this process, averaged over the processes, at its own rows."""
     embeddings, inputs = batch_of()

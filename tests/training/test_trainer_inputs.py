@@ -34,103 +34,172 @@ def ids_of(trainer, row=0):
 # --- training data ---
 
 
-def test_accepts_lists_of_texts_and_of_rows_and_plain_token_ids(tmp_path, tokenizer):
-    assert ids_of(make(tmp_path, tokenizer, ["a cat", "a dog"])) == [
-        tokenizer("a cat")["input_ids"]
-    ]
-    assert (
-        len(
-            ids_of(
-                make(
-                    tmp_path,
-                    tokenizer,
-                    [{"anchor": "a cat", "positive": "the cat"}] * 4,
-                )
-            )
-        )
-        == 2
-    )
-    tokenized = texts(16).map(
-        lambda rows: tokenizer(rows["sent0"]), batched=True, remove_columns="sent0"
-    )
-    trainer = make(tmp_path, tokenizer, tokenized, eval_dataset=tokenized)
-    assert ids_of(trainer) == [tokenized[0]["input_ids"]]
+def test_a_list_of_texts_is_accepted(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, ["a cat", "a dog"])
+    assert ids_of(trainer) == [tokenizer("a cat")["input_ids"]]
+
+
+def test_a_list_of_rows_is_accepted(tmp_path, tokenizer):
+    rows = [{"anchor": "a cat", "positive": "the cat"}] * 4
+    assert len(ids_of(make(tmp_path, tokenizer, rows))) == 2
+
+
+@pytest.fixture
+def on_token_ids(tmp_path, tokenizer):
+    """A trainer whose training and evaluation rows are plain token ids, and the ids of the first row."""
+
+    def tokenize(rows):
+        return tokenizer(rows["sent0"])
+
+    rows = texts(16).map(tokenize, batched=True, remove_columns="sent0")
+    trainer = make(tmp_path, tokenizer, rows, eval_dataset=rows)
+    return trainer, rows[0]["input_ids"]
+
+
+def test_plain_token_ids_are_accepted(on_token_ids):
+    trainer, first = on_token_ids
+    assert ids_of(trainer) == [first]
+
+
+def test_a_run_on_plain_token_ids_trains(on_token_ids):
+    trainer, _ = on_token_ids
     assert trainer.train().global_step == 4
 
 
 # --- model and arguments ---
 
 
-def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
+@pytest.fixture
+def trained_weights(tmp_path, tokenizer):
+    """`trained_weights(**changes)` are the weights after a run without dropout."""
+
+    def train(**changes):
+        model = model_of(dropout=0.0)
+        make(tmp_path, tokenizer, texts(32, 2), model, **changes).train()
+        return weights(model)
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"gradcache_chunk_size": 4}], ids=["one pass", "chunks"]
+)
+def test_a_custom_collator_may_omit_the_attention_mask(
+    tmp_path, tokenizer, trained_weights, changes
+):
     default = make(tmp_path, tokenizer).data_collator
-    runs = []
-    for changes in ({}, {"gradcache_chunk_size": 4}):
-        for collator in (
-            default,
-            lambda rows: {"input_ids": default(rows)["input_ids"]},
-        ):
-            model = model_of(dropout=0.0)
-            trainer = make(
-                tmp_path,
-                tokenizer,
-                texts(32, 2),
-                model,
-                data_collator=collator,
-                **changes,
-            )
-            trainer.train()
-            runs.append(weights(model))
-        assert_same_weights(runs[-2], runs[-1])
+
+    def without_mask(rows):
+        return {"input_ids": default(rows)["input_ids"]}
+
+    with_mask = trained_weights(data_collator=default, **changes)
+    found = trained_weights(data_collator=without_mask, **changes)
+    assert_same_weights(found, with_mask)
 
 
-def test_two_encoders_train_without_dropout(tmp_path, tokenizer):
+@pytest.mark.parametrize(
+    "settings", [{"objective": "contrastive_tension"}, {"encoders": 2}], ids=str
+)
+def test_two_encoders_train_without_dropout(tmp_path, tokenizer, settings):
     """The authors of Contrastive Tension switch dropout off: the two views come from two encoders."""
-    for settings in ({"objective": "contrastive_tension"}, {"encoders": 2}):
-        model = model_of(dropout=0.0, pooler_type="avg", **settings)
-        assert make(tmp_path, tokenizer, model=model).train().global_step == 4
+    model = model_of(dropout=0.0, pooler_type="avg", **settings)
+    assert make(tmp_path, tokenizer, model=model).train().global_step == 4
 
 
 # --- evaluation ---
 
-
-def test_predict_and_evaluate_use_the_dataset_passed_to_them(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), per_device_eval_batch_size=4)
-    assert "eval_loss" not in trainer.evaluate()
-    rows = texts(8, 2, seed=5)
-    metrics = trainer.evaluate(rows)
-    assert metrics["eval_loss"] > 0 and "eval_stsb_spearman" in metrics
-    assert trainer.evaluate(texts(8, 2, seed=6))["eval_loss"] != metrics["eval_loss"]
-    prediction = trainer.predict(rows)
-    assert prediction.metrics["test_loss"] == pytest.approx(
-        metrics["eval_loss"], rel=1e-6
-    )
-    assert not any("stsb" in name for name in prediction.metrics)
+EVALUATION_ROWS = texts(8, 2, seed=5)
 
 
-# --- runs ---
+@pytest.fixture(scope="module")
+def with_dev_set(tmp_path_factory, tokenizer):
+    """A trainer with a dev set and without evaluation rows."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    return make(folder, tokenizer, dev_set=pairs(), per_device_eval_batch_size=4)
 
 
-def test_the_models_default_prompt_is_used_in_training_and_evaluation(
-    tmp_path, tokenizer
-):
-    """In both cases the embedding of a text is that of prompt + text."""
+@pytest.fixture(scope="module")
+def evaluated(with_dev_set):
+    """The metrics of an evaluation of the rows above."""
+    return with_dev_set.evaluate(EVALUATION_ROWS)
+
+
+@pytest.fixture(scope="module")
+def predicted(with_dev_set):
+    """The metrics of a prediction of the same rows."""
+    return with_dev_set.predict(EVALUATION_ROWS).metrics
+
+
+def test_without_evaluation_rows_there_is_no_evaluation_loss(with_dev_set):
+    assert "eval_loss" not in with_dev_set.evaluate()
+
+
+def test_evaluate_gives_the_loss_of_the_rows_that_are_passed(evaluated):
+    assert evaluated["eval_loss"] > 0
+
+
+def test_other_rows_have_another_evaluation_loss(with_dev_set, evaluated):
+    other = with_dev_set.evaluate(texts(8, 2, seed=6))
+    assert other["eval_loss"] != evaluated["eval_loss"]
+
+
+def test_evaluate_scores_the_dev_set_beside_the_rows_that_are_passed(evaluated):
+    assert "eval_stsb_spearman" in evaluated
+
+
+def test_predict_gives_the_loss_of_the_rows_that_are_passed(predicted, evaluated):
+    assert predicted["test_loss"] == pytest.approx(evaluated["eval_loss"], rel=1e-6)
+
+
+def test_predict_does_not_score_the_dev_set(predicted):
+    assert not [name for name in predicted if "stsb" in name]
+
+
+# --- the default prompt of a model ---
+
+
+def scores_of(model, tokenizer, first, second):
+    """The metrics of two scored pairs."""
+    scored = ScoredPairs("stsb", first, second, [1.0, 2.0])
+    return SimilarityEvalCallback(scored).evaluate(model, tokenizer)
+
+
+PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
+NO_PROMPT = {"prompts": {}, "default_prompt_name": None}
+
+
+def test_the_models_default_prompt_is_used_in_training(tmp_path, tokenizer):
     model = model_of()
-    model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
+    model.update_settings(**PROMPT)
     trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
     assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
-    scored = ScoredPairs("stsb", ["a dog", "a man"], ["a bird", "a mat"], [1.0, 2.0])
-    expected = SimilarityEvalCallback(scored).evaluate(model, tokenizer)
-    model.update_settings(prompts={}, default_prompt_name=None)
-    sentences = (
-        ["the cat a dog", "the cat a man"],
-        ["the cat a bird", "the cat a mat"],
-    )
-    assert (
-        SimilarityEvalCallback(ScoredPairs("stsb", *sentences, [1.0, 2.0])).evaluate(
-            model, tokenizer
-        )
-        == expected
-    )
+
+
+def test_the_models_default_prompt_is_used_in_evaluation(tokenizer):
+    """The embedding of a text is that of prompt + text."""
+    model = model_of()
+    model.update_settings(**PROMPT)
+    found = scores_of(model, tokenizer, ["a dog", "a man"], ["a bird", "a mat"])
+    model.update_settings(**NO_PROMPT)
+    first = ["the cat a dog", "the cat a man"]
+    second = ["the cat a bird", "the cat a mat"]
+    assert found == scores_of(model, tokenizer, first, second)
+
+
+# --- runs of few steps ---
+
+
+@pytest.fixture
+def report_of(tmp_path, tokenizer, caplog):
+    """`report_of(rows, batch)` is what is said before three epochs of so many rows in batches of a size."""
+
+    def report(rows, batch, columns=2, **changes):
+        options = {"max_steps": -1, "num_train_epochs": 3} | changes
+        options["per_device_train_batch_size"] = batch
+        make(tmp_path, tokenizer, texts(rows, columns), **options)._check_run()
+        return caplog.text
+
+    return report
 
 
 @pytest.mark.parametrize(
@@ -154,52 +223,51 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(
     ],
 )
 def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(
-    rows, batch, advice, tmp_path, tokenizer, caplog
+    rows, batch, advice, report_of
 ):
-    options = {
-        "max_steps": -1,
-        "num_train_epochs": 3,
-        "per_device_train_batch_size": batch,
-    }
-    trainer = make(tmp_path, tokenizer, texts(rows, 2), **options)
-    trainer._check_run()
-    assert advice in caplog.text
+    assert advice in report_of(rows, batch)
+
+
+def test_a_run_of_few_steps_is_told_their_number(report_of):
+    assert "3 step(s) in an epoch and 9" in report_of(rows=40, batch=16, columns=3)
 
 
 @pytest.mark.parametrize(
-    "batch, options, steps",
+    "batch, changes",
     [
-        (16, {}, "3 step(s) in an epoch and 9"),
-        (1, {}, None),
-        (16, {"max_steps": 2}, None),
+        pytest.param(1, {}, id="many steps"),
+        pytest.param(16, {"max_steps": 2}, id="steps that were asked for"),
     ],
 )
-def test_a_run_of_few_steps_is_told_their_number(
-    tmp_path, tokenizer, caplog, batch, options, steps
-):
-    options = {
-        "max_steps": -1,
-        "per_device_train_batch_size": batch,
-        "num_train_epochs": 3,
-    } | options
-    make(tmp_path, tokenizer, texts(40, 3), **options)._check_run()
-    assert steps in caplog.text if steps else "in an epoch" not in caplog.text
+def test_a_run_of_enough_steps_is_not_told_their_number(report_of, batch, changes):
+    assert "in an epoch" not in report_of(40, batch, columns=3, **changes)
 
 
-def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
+# --- a fresh head ---
+
+
+@pytest.fixture
+def fresh_head(tmp_path, save_checkpoint):
+    """`fresh_head(seed, noise)` are the weights of the head of a run, after another random state."""
     start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
-    heads = []
-    for seed, noise in ((1, 0), (1, 5), (2, 0)):
+
+    def draw(seed, noise=0):
         torch.manual_seed(noise)
         args = SimCSETrainingArguments(
             str(tmp_path), seed=seed, use_cpu=True, report_to="none"
         )
-        heads.append(
-            SimCSETrainer(
-                start, args, texts(8)
-            ).model.contrastive_head.dense.weight.clone()
-        )
-    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+        model = SimCSETrainer(start, args, texts(8)).model
+        return model.contrastive_head.dense.weight.clone()
+
+    return draw
+
+
+def test_the_seed_determines_the_weights_of_a_fresh_head(fresh_head):
+    assert torch.equal(fresh_head(seed=1, noise=0), fresh_head(seed=1, noise=5))
+
+
+def test_another_seed_gives_other_weights_of_a_fresh_head(fresh_head):
+    assert not torch.equal(fresh_head(seed=1), fresh_head(seed=2))
 
 
 # --- files ---
@@ -213,28 +281,18 @@ FILES = {
         ["anchor", "positive"],
         *zip(sentences(32), sentences(32, 1), strict=True),
     ],
-    "nli.csv": [
-        ["premise", "hypothesis", "label"],
-        *[
-            [sentences(8)[place // 3], text, LABELS[place % 3]]
-            for place, text in enumerate(sentences(24, 1))
-        ],
-    ],
-    "scored.csv": [
-        ["sentence1", "sentence2", "score"],
-        *zip(
-            sentences(16),
-            sentences(16, 1),
-            [place % 6 for place in range(16)],
-            strict=True,
-        ),
-    ],
-    "classes.csv": [
-        ["text", "label"],
-        *[[text, f"class {place % 4}"] for place, text in enumerate(sentences(16))],
-    ],
+    "nli.csv": [["premise", "hypothesis", "label"]],
+    "scored.csv": [["sentence1", "sentence2", "score"]],
+    "classes.csv": [["text", "label"]],
     "documents.txt": [[DOCUMENTS]],
 }
+for place, text in enumerate(sentences(24, 1)):
+    premise = sentences(8)[place // 3]
+    FILES["nli.csv"].append([premise, text, LABELS[place % 3]])
+for place, text in enumerate(sentences(16)):
+    other = sentences(16, 1)[place]
+    FILES["scored.csv"].append([text, other, place % 6])
+    FILES["classes.csv"].append([text, f"class {place % 4}"])
 
 
 @pytest.fixture
@@ -242,9 +300,8 @@ def files(tmp_path, monkeypatch):
     """A working directory with `FILES`."""
     monkeypatch.chdir(tmp_path)
     for name, rows in FILES.items():
-        (tmp_path / name).write_text(
-            "\n".join(",".join(map(str, row)) for row in rows) + "\n"
-        )
+        lines = [",".join(map(str, row)) for row in rows]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
 
 
 #: (objective, file, view, texts in a row, their content)
@@ -261,72 +318,85 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("objective", "file", "view", "width", "content"), NAMED)
-def test_rows_of_every_kind_are_read_from_a_file(
-    files, tmp_path, tokenizer, objective, file, view, width, content
-):
+@pytest.fixture
+def trainer_of_file(files, tmp_path, tokenizer, objective, file, view):
     model = model_of(objective=objective, pooler_type="avg_no_cls")
-    trainer = make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
-    described = trainer.rows.describe(trainer.model.objective.num_views)
+    return make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
+
+
+EVERY_FILE = pytest.mark.parametrize(
+    ("objective", "file", "view", "width", "content"), NAMED
+)
+
+
+@EVERY_FILE
+def test_rows_of_every_kind_are_read_from_a_file(trainer_of_file, width, content):
+    views = trainer_of_file.model.objective.num_views
+    described = trainer_of_file.rows.describe(views)
     assert (described["num_sentences"], described["rows"]) == (width, content)
-    assert trainer.train().global_step == 4
 
 
-def test_several_data_sets_are_read_from_the_names_of_files(files, tmp_path, tokenizer):
-    tables = {
-        "scored": {"objective": "cosent"},
-        "nli": {"objective": "softmax"},
-        "spans": {"objective": "declutr"},
-    }
+@EVERY_FILE
+def test_a_run_on_rows_of_every_kind_trains(trainer_of_file, width, content):
+    assert trainer_of_file.train().global_step == 4
+
+
+@pytest.fixture
+def mixture(files, tmp_path, tokenizer):
+    """A trainer with several data sets from files."""
     data = {
         "pairs": "pairs.csv",
         "scored": Path("scored.csv"),
         "nli": "nli.csv",
         "spans": "documents.txt",
     }
-    model = model_of(pooler_type="avg_no_cls")
-    trainer = make(
-        tmp_path,
-        tokenizer,
-        data,
-        model,
-        datasets=tables,
-        max_seq_length=12,
-        per_device_train_batch_size=4,
-    )
-    assert trainer.rows.describe(2)["datasets"] == {
-        "pairs": 32,
-        "scored": 16,
-        "nli": 24,
-        "spans": 16,
+    tables = {
+        "scored": {"objective": "cosent"},
+        "nli": {"objective": "softmax"},
+        "spans": {"objective": "declutr"},
     }
-    assert trainer.train().global_step == 4
+    options = {"max_seq_length": 12, "per_device_train_batch_size": 4}
+    model = model_of(pooler_type="avg_no_cls")
+    return make(tmp_path, tokenizer, data, model, datasets=tables, **options)
 
 
-def test_a_view_of_documents_draws_the_pairs_of_the_file(files, tmp_path, tokenizer):
-    by_name = make(tmp_path, tokenizer, "documents.txt", view="next_sentence")
-    pairs = next_sentence_pairs("documents.txt")
-    assert by_name.rows.texts[0][:] == pairs[:]
-    assert (
-        by_name.train_dataset[:]
-        == make(tmp_path, tokenizer, pairs, view="next_sentence").train_dataset[:]
-    )
+def test_several_data_sets_are_read_from_the_names_of_files(mixture):
+    rows = {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
+    assert mixture.rows.describe(2)["datasets"] == rows
+
+
+def test_a_run_on_several_data_sets_trains(mixture):
+    assert mixture.train().global_step == 4
+
+
+@pytest.fixture
+def neighbours(files, tmp_path, tokenizer):
+    """A trainer with a view of documents."""
+    return make(tmp_path, tokenizer, "documents.txt", view="next_sentence")
+
+
+def test_a_view_of_documents_draws_the_pairs_of_the_file(neighbours):
+    expected = next_sentence_pairs("documents.txt")
+    assert neighbours.rows.texts[0][:] == expected[:]
+
+
+def test_pairs_of_a_document_in_memory_give_the_rows_of_the_file(
+    neighbours, tmp_path, tokenizer
+):
+    in_memory = next_sentence_pairs("documents.txt")
+    trainer = make(tmp_path, tokenizer, in_memory, view="next_sentence")
+    assert trainer.train_dataset[:] == neighbours.train_dataset[:]
 
 
 def test_evaluation_rows_are_read_from_the_name_of_a_file(files, tmp_path, tokenizer):
-    trainer = make(
-        tmp_path, tokenizer, "sentences.txt", view="crop", eval_dataset="pairs.csv"
-    )
-    assert (
-        trainer.evaluate()["eval_loss"]
-        == trainer.evaluate(load_text_dataset("pairs.csv"))["eval_loss"]
-    )
+    options = {"view": "crop", "eval_dataset": "pairs.csv"}
+    trainer = make(tmp_path, tokenizer, "sentences.txt", **options)
+    in_memory = trainer.evaluate(load_text_dataset("pairs.csv"))
+    assert trainer.evaluate()["eval_loss"] == in_memory["eval_loss"]
 
 
 def test_labelled_pairs_in_memory_are_grouped_by_premise(files, tmp_path, tokenizer):
     model = model_of(objective="supcon", pooler_type="avg_no_cls")
-    loaded = make(tmp_path, tokenizer, Dataset.from_csv("nli.csv"), model)
-    assert (
-        loaded.train_dataset[:]
-        == make(tmp_path, tokenizer, "nli.csv", model).train_dataset[:]
-    )
+    in_memory = make(tmp_path, tokenizer, Dataset.from_csv("nli.csv"), model)
+    of_file = make(tmp_path, tokenizer, "nli.csv", model)
+    assert in_memory.train_dataset[:] == of_file.train_dataset[:]
