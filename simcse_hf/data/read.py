@@ -330,9 +330,9 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
-def _what_is_ignored(table: Table, sample: Sequence[Sequence], ignored: Sequence[str]) -> str:
-    """Say what a run makes of rows whose labels or scores it does not read, and what reads them."""
-    places = [i for i, column in enumerate(table.columns) if column in ignored and JUDGEMENT.fullmatch(column)]
+def _what_is_ignored(table: Table, sample: Sequence[Sequence], judgements: Sequence[str]) -> str:
+    """Say how a run treats rows whose labels or scores it does not read, and what reads them."""
+    places = [table.columns.index(column) for column in judgements]
     if any(is_list(row[i]) for row in sample for i in places):
         return (
             "The scores of the candidates are not used; `--objective distill --objective_options loss=kl` learns from "
@@ -380,6 +380,7 @@ def table_cleaners(
             other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
             raise ValueError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
         ignored = [column for column in table.columns if column not in chosen]
+        judgements = [column for column in ignored if JUDGEMENT.fullmatch(column)]
         message = f"{table.name}: the sentences are in column {chosen[0]!r}"
         if len(chosen) > 1:
             message = f"{table.name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
@@ -388,8 +389,8 @@ def table_cleaners(
         message += f"; ignored {quote(ignored)}." if ignored else "."
         if columns is None and order_decides(chosen):
             logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
-        elif len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
-            logger.warning(f"{message} {_what_is_ignored(table, sample, ignored)}")
+        elif len(chosen) > 1 and judgements:
+            logger.warning(f"{message} {_what_is_ignored(table, sample, judgements)}")
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))

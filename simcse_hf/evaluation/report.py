@@ -93,9 +93,9 @@ def format_rows(rows: Iterable, *header: str) -> str:
         `str`: The lines.
     """
     table: list = [header]
-    align = str.rjust
+    rows = list(rows)
+    align = str.ljust if any(isinstance(row[0], str) for row in rows) else str.rjust
     for row in rows:
-        align = str.ljust if isinstance(row[0], str) else align
         cells = ["n/a" if cell is None else cell for cell in row]
         table.append([f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

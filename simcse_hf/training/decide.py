@@ -559,9 +559,6 @@ def _row_plan(
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
     objective_type = main_class(objective)
-    kind = objective_type.rows
-    if "distill" in part_weights(objective):  # whose loss decides what it reads
-        kind = described_objective(objective, loss["objective_options"]).rows
     its_view, its_rate = objective_type.view
     view = args.view or its_view
     rate = args.view_rate
@@ -580,7 +577,7 @@ def _row_plan(
     return RowPlan(
         source=source,
         objective=objective,
-        kind=kind,
+        kind=described_objective(objective, loss["objective_options"]).rows,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),
