@@ -19,9 +19,9 @@ def read_scored_lists(
 ) -> Dataset:
     """Read queries, their positives and negatives, and a score of each. A dataset of this form stays as it is.
 
-    The texts are in the columns of [`~data.columns.resolve_columns`], and the scores in `pos_scores` and `neg_scores`,
-    or in `scores`, `label` or `score` as a list in the order of the candidates. Each positive becomes a row of its own
-    with all negatives.
+    [`~data.columns.resolve_columns`] finds the columns of the texts. The scores are in `pos_scores` and `neg_scores`,
+    or in one of `scores`, `label` and `score`, as a list in the order of the candidates. Each positive becomes a row
+    of its own, with all negatives.
 
     Args:
         source (`Any`): See [`load_text_dataset`].
@@ -83,7 +83,7 @@ def _rows(table: Table, columns: Sequence[str] | None) -> Iterator[dict[str, lis
 
 
 def _score_columns(table: Table) -> list[str]:
-    """Return the columns of the scores, as the table writes their names."""
+    """Return the names of the score columns, spelled as in the table."""
     own = {column.strip().lower(): column for column in table.columns}
     for names in SCORE_COLUMNS:
         if own.keys() >= set(names):
@@ -95,7 +95,7 @@ def _score_columns(table: Table) -> list[str]:
 
 
 def _check_counts(found: list[int], positives: int, negatives: int, where: str, columns: list[str]) -> None:
-    """Check that each candidate has one score, in a column for both kinds or in one for each."""
+    """Check that each candidate has a score: in one column for all, or in one for positives and one for negatives."""
     wanted = [positives, negatives] if len(columns) == 2 else [positives + negatives]
     if found != wanted:
         raise ValueError(

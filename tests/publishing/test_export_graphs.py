@@ -97,7 +97,7 @@ def assert_same_embeddings(found, expected):
 
 @pytest.fixture(scope="module")
 def loaded_for(folder, backend):
-    """`loaded_for(threads)` is the model of the backend, which computes so many batches side by side."""
+    """`loaded_for(threads)` is the model of the backend that computes this many batches at the same time."""
 
     @cache
     def load(threads):

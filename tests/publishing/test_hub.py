@@ -709,9 +709,9 @@ def test_an_old_checkpoint_goes_after_the_push_has_ended(slow_push):
 
 
 class SkippedPush:
-    """The head on the disk, before and after a checkpoint comes while a push is running, and after one that does not.
+    """The saved head at three times: before a checkpoint, after one during a push, and after one without a push.
 
-    Without hub_always_push, a checkpoint is skipped while a push is running, and so is its head.
+    Without hub_always_push, a checkpoint that comes while a push is running is not pushed, nor is its head.
     """
 
     def __init__(self, folder, trainer):

@@ -412,7 +412,7 @@ def write_table(path, columns, rows):
 
 @pytest.fixture(scope="module")
 def new_client(tokenizer, tmp_path_factory):
-    """`new_client()` is the folder of a client, with a model and data in it."""
+    """`new_client()` makes a folder, named after a client, that holds a model and data."""
 
     def make():
         folder = tmp_path_factory.mktemp("home") / "user-jane" / "client-acme"

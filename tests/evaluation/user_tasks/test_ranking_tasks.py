@@ -427,7 +427,7 @@ def is_the_query(tied, query, document):
 
 
 def judge_tied(judge, tied):
-    """What a judge finds of each query, among the documents that are not the query itself."""
+    """The metrics that a judge computes for each query, over all documents but the query itself."""
     judged = []
     for query, grades in tied.qrels.items():
         others = {
@@ -515,7 +515,7 @@ def result_of_tied_queries(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judged_queries(judge):
-    """What a judge finds of each query, with the texts of the candidates as ids."""
+    """The metrics that a judge computes for each query, where the ids of the candidates are their texts."""
     judged = []
     for row in TIED_QUERIES:
         texts = row["positive"] + row["negative"]
