@@ -15,10 +15,10 @@ import numpy as np
 from scipy.special import ndtri
 from tqdm import trange
 
+from simcse_hf.apps.adapt.arms import START, make_arms
+from simcse_hf.apps.adapt.inputs import DEV_SHARE
+from simcse_hf.apps.adapt.verdict import GAIN, choose, compare
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask
-from simcse_hf.training.adaptation.arms import START, make_arms
-from simcse_hf.training.adaptation.inputs import DEV_SHARE
-from simcse_hf.training.adaptation.verdict import GAIN, choose, compare
 
 from .harness import Report, markdown
 

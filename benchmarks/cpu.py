@@ -20,7 +20,7 @@ from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from simcse_hf import SimCSE, SimilarityEvalCallback
-from simcse_hf.ops.cpu import lacks_bfloat16
+from simcse_hf.kernels.cpu import lacks_bfloat16
 
 from .contestants import Ours, Peer, Plain, encode_ours, encode_peer
 from .harness import (

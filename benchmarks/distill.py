@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf.encoding.shards import write_vectors
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.report import spread
-from simcse_hf.inference.shards import write_vectors
 from simcse_hf.training.recipe import Recipe
 
 from .contestants import Contestant, common

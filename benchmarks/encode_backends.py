@@ -24,10 +24,11 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
+from simcse_hf.apps import int8 as export_int8
+from simcse_hf.encoding.exported import INT8_GRAPHS
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.scoring import read_tasks
-from simcse_hf.inference.exported import INT8_GRAPHS
-from simcse_hf.publishing import export, export_int8
+from simcse_hf.publishing import export
 
 from .harness import (
     STS_TASKS,

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from simcse_hf import SimCSE
+from simcse_hf.apps import int8 as export_int8
+from simcse_hf.encoding.exported import EMBEDDING, GRAPHS
 from simcse_hf.evaluation.scoring import read_tasks
-from simcse_hf.inference.exported import EMBEDDING, GRAPHS
-from simcse_hf.publishing import export, export_int8
+from simcse_hf.publishing import export
 
 from .harness import Report, add_data_option, add_model_option, markdown, model_or_default
 

@@ -9,7 +9,7 @@ import torch
 from simcse_hf import train
 from simcse_hf.data.sample import sample_files
 from simcse_hf.objectives import EncodedBatch, Objective
-from simcse_hf.ops.distributed import gather_rows
+from simcse_hf.runtime.distributed import gather_rows
 
 
 class SigmoidLoss(Objective):

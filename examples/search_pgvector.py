@@ -17,8 +17,8 @@ from psycopg.types.json import Jsonb
 from simcse_hf import SimCSE
 from simcse_hf.data.columns import has_text
 from simcse_hf.data.table import stream_texts
-from simcse_hf.inference.shards import read_manifest, read_shards
-from simcse_hf.ops.files import digest
+from simcse_hf.encoding.shards import read_manifest, read_shards
+from simcse_hf.runtime.files import digest
 
 COPY = "COPY sentences (row, text, columns, vector) FROM STDIN WITH (FORMAT BINARY)"
 # Cosine distance; with a filter, the walk over the graph goes on until enough rows pass it.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simcse_hf.ops.messages import show_messages
+from simcse_hf.runtime.messages import show_messages
 
 from .report import format_dry_run, format_markdown
 from .reproduce import Options, dry_run, reproduce, write_document

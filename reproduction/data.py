@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.table import read_lines
-from simcse_hf.ops.files import write_text
+from simcse_hf.runtime.files import write_text
 
 #: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.
 PLACES = {

@@ -12,7 +12,7 @@ import numpy as np
 from transformers.utils import logging
 
 from simcse_hf import __version__
-from simcse_hf.ops.files import write_text
+from simcse_hf.runtime.files import write_text
 
 from .cost import steps_of
 from .figures import figure, is_resampled, metric, resample

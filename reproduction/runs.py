@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation.embeddings import Encoder
 from simcse_hf.evaluation.report import versions
-from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.ops.files import read_arrays, read_json_object, write_arrays, write_text
-from simcse_hf.ops.messages import errors_only
+from simcse_hf.runtime.files import read_arrays, read_json_object, write_arrays, write_text
+from simcse_hf.runtime.messages import errors_only
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.recipe import Recipe
 from simcse_hf.training.trainer import SimCSETrainer

@@ -10,30 +10,38 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the public names in the form that type checkers and editors read
+    from .apps.adapt.adapt import adapt as adapt
+    from .apps.analysis import analyze as analyze
+    from .apps.build_nli import build_nli as build_nli
+    from .apps.build_nli import build_nli_triplets as build_nli_triplets
+    from .apps.check_server import check_server as check_server
+    from .apps.demo import demo as demo
     from .data.collator import ContrastiveCollator as ContrastiveCollator
-    from .data.nli_pairs import build_nli as build_nli
-    from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .data.sample import sample_files as sample_files
+    from .data.scored_pairs import ScoredPairs as ScoredPairs
+    from .encoding.encode import encode as encode
+    from .encoding.fitting import fit_postprocessing as fit_postprocessing
+    from .encoding.quantization import quantize as quantize
+    from .encoding.simcse import SimCSE as SimCSE
     from .evaluation.compare import compare as compare
+    from .evaluation.mteb import evaluate_mteb as evaluate_mteb
     from .evaluation.scoring import evaluate as evaluate
-    from .inference.encode import encode as encode
-    from .inference.fitting import fit_postprocessing as fit_postprocessing
-    from .inference.serving import check_server as check_server
-    from .inference.simcse import SimCSE as SimCSE
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
-    from .publishing.analysis import analyze as analyze
     from .publishing.card import card as card
     from .publishing.exports import export as export
     from .publishing.hub import push as push
-    from .search.commands import duplicates as duplicates
-    from .search.commands import index as index
-    from .search.commands import mine as mine
-    from .search.demo import demo as demo
-    from .training.adaptation.adaptation import adapt as adapt
+    from .retrieval.commands import duplicates as duplicates
+    from .retrieval.commands import index as index
+    from .retrieval.commands import mine as mine
+    from .retrieval.commands import search as search
+    from .retrieval.indexes.description import describe as describe
+    from .retrieval.indexes.sentences import Match as Match
+    from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
@@ -47,34 +55,40 @@ _MODULE_OF = {
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
+    "Match": "retrieval.indexes.sentences",
     "Recipe": "training.recipe",
     "RobertaForCL": "models.modeling",
-    "SimCSE": "inference.simcse",
+    "ScoredPairs": "data.scored_pairs",
+    "SentenceIndex": "retrieval.indexes.sentences",
+    "SimCSE": "encoding.simcse",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
-    "adapt": "training.adaptation.adaptation",
-    "analyze": "publishing.analysis",
-    "build_nli": "data.nli_pairs",
-    "build_nli_triplets": "data.nli_pairs",
+    "adapt": "apps.adapt.adapt",
+    "analyze": "apps.analysis",
+    "build_nli": "apps.build_nli",
+    "build_nli_triplets": "apps.build_nli",
     "card": "publishing.card",
-    "check_server": "inference.serving",
+    "check_server": "apps.check_server",
     "compare": "evaluation.compare",
-    "demo": "search.demo",
-    "duplicates": "search.commands",
-    "encode": "inference.encode",
+    "demo": "apps.demo",
+    "describe": "retrieval.indexes.description",
+    "duplicates": "retrieval.commands",
+    "encode": "encoding.encode",
     "evaluate": "evaluation.scoring",
+    "evaluate_mteb": "evaluation.mteb",
     "export": "publishing.exports",
-    "fit_postprocessing": "inference.fitting",
-    "index": "search.commands",
+    "fit_postprocessing": "encoding.fitting",
+    "index": "retrieval.commands",
     "load_text_dataset": "data.read",
-    "mine": "search.commands",
+    "mine": "retrieval.commands",
     "push": "publishing.hub",
+    "quantize": "encoding.quantization",
+    "sample_files": "data.sample",
+    "search": "retrieval.commands",
     "train": "training.recipe",
 }
-_SUBPACKAGES = (
-    "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
-)
+_SUBPACKAGES = "apps cli data encoding evaluation kernels models objectives postprocessing publishing retrieval runtime training".split()
 __all__ = [*_MODULE_OF, "__version__"]
 
 

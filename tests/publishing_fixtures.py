@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers.utils.hub
 from conftest import tiny_config
+from encoding_helpers import perturb, random_texts
 from hub_server import HubServer
 from huggingface_hub import constants
-from inference_helpers import perturb, random_texts
 
 from simcse_hf import AutoModelForCL, SimCSE
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from datasets import Dataset
 
+from simcse_hf.apps.adapt.adapt import adapt
+from simcse_hf.apps.adapt.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, train_stage
 from simcse_hf.data.table import open_table
+from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
-from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.ops.files import write_atomically
-from simcse_hf.training.adaptation.adaptation import adapt
-from simcse_hf.training.adaptation.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, train_stage
+from simcse_hf.runtime.files import write_atomically
 
 from ..harness import Report, machine, markdown
 from .training import run_missing

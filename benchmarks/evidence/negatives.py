@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simcse_hf import SimCSE
-from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
+from simcse_hf.retrieval.mining import MiningOptions, mine_hard_negatives
 
 from ..harness import Report
 from .training import Spec, run_missing, sts_table, train_and_test

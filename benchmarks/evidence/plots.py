@@ -17,7 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, new_figure, series_style
+from simcse_hf.apps.plots import COLOURS, MARKERS, STYLE, new_figure, series_style
 
 from .domains import CONTROL, FEWER, FEWER_STEPS, PRETRAINED
 

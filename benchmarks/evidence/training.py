@@ -8,10 +8,10 @@ from typing import Any
 from transformers import AutoConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.apps.pretraining import pretrain
 from simcse_hf.evaluation.report import spread
 from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.training.parser import DEFAULTS
-from simcse_hf.training.pretraining import pretrain
 from simcse_hf.training.script_arguments import dropout_settings
 
 from ..harness import STS_TASKS, Report, markdown
@@ -117,7 +117,7 @@ def continue_masked_lm(
         arguments (`Any`): Arguments of the run, such as `max_steps`.
 
     Returns:
-        `dict[str, Any]`: What `simcse_hf.training.pretraining.pretrain` writes to `results.json`.
+        `dict[str, Any]`: What `simcse_hf.apps.pretraining.pretrain` writes to `results.json`.
     """
     folder, path = bench.work_dir / name, bench.work_dir / f"{name}.txt"
     settings = {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments

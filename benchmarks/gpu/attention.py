@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from simcse_hf.ops import unpadded
-from simcse_hf.ops.kernels import CHOICES, attend_packed, choose_kernel
-from simcse_hf.ops.packing import Packing
+from simcse_hf.kernels import unpadded
+from simcse_hf.kernels.attention import CHOICES, attend_packed, choose_kernel
+from simcse_hf.kernels.packing import Packing
 
 from ..synthetic import LENGTHS
 

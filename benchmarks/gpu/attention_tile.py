@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from simcse_hf.ops.packing import Packing
+from simcse_hf.kernels.packing import Packing
 
 BLOCK = 64
 
@@ -103,7 +103,7 @@ def _launch(
 def tile_attention(
     packing: Packing, query: Tensor, key: Tensor, value: Tensor, scaling: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Attend as `simcse_hf.ops.kernels.attend_packed` does, with all tokens as queries and no window.
+    """Attend as `simcse_hf.kernels.attention.attend_packed` does, with all tokens as queries and no window.
 
     Args:
         packing (`Packing`): Where the sentences lie; none may have more than 64 tokens.

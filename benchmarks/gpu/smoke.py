@@ -12,8 +12,8 @@ from torch import Tensor
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.packed_batch import PackingCollator
-from simcse_hf.ops.packing import Packing
-from simcse_hf.ops.unpadded import attend
+from simcse_hf.kernels.packing import Packing
+from simcse_hf.kernels.unpadded import attend
 
 from ..synthetic import encoder_config
 

@@ -34,7 +34,7 @@ OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 #: The function of each command. `train` has a parser of its own, with the options of its method.
 COMMANDS: dict[str, Command | str] = {
     "train": "train a model: unsup, sup, or mlm (masked-LM pretraining)",
-    "adapt": Command("training.adaptation.adaptation:adapt", positional=("corpus",), says_steps=True),
+    "adapt": Command("apps.adapt.adapt:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",
@@ -42,22 +42,22 @@ COMMANDS: dict[str, Command | str] = {
         then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
-    "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
-    "encode": Command("inference.encode:encode", together=True),
-    "index": Command("search.commands:index"),
+    "analyze": Command("apps.analysis:analyze", positional=("sources",)),
+    "encode": Command("encoding.encode:encode", together=True),
+    "index": Command("retrieval.commands:index"),
     "search": Command(
-        "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
+        "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
-    "duplicates": Command("search.commands:duplicates", positional=("input",)),
-    "demo": Command("search.demo:demo"),
+    "duplicates": Command("retrieval.commands:duplicates", positional=("input",)),
+    "demo": Command("apps.demo:demo"),
     "postprocess": Command(
-        "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
+        "encoding.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
     ),
-    "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
-    "build-nli": Command("data.nli_pairs:build_nli"),
+    "mine": Command("retrieval.commands:mine", flags={"columns": ("--column", "--columns")}),
+    "build-nli": Command("apps.build_nli:build_nli"),
     "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
-    "check-server": Command("inference.serving:check_server", positional=("url",)),
+    "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
 }
 

@@ -31,9 +31,8 @@ from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
-from ..ops.checks import did_you_mean
-from ..ops.launch import check_together
-from ..ops.messages import show_messages
+from ..runtime.errors import did_you_mean
+from ..runtime.messages import check_together, show_messages
 from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.

@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 
-from ..ops.messages import show_messages
+from ..runtime.messages import show_messages
 from .options import CommandParser, listing, paragraph
 
 _METHODS = {
@@ -50,7 +50,7 @@ def train_main(argv: list[str]) -> int:
 
         print_help(method, _METHODS[method], argv[1:])
         return 0
-    from ..training.pretraining import pretrain
+    from ..apps.pretraining import pretrain
     from ..training.progress import RunLog
     from ..training.recipe import Recipe
     from ..training.run_results import Results

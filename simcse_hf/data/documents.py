@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .table import open_table
 from .templates import special_tokens
 from .view_dataset import SeededDataset

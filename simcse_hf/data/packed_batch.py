@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.packing import Packing
+from ..kernels.packing import Packing
 
 #: Tensors by name, and what stays on the host.
 Batch = dict[str, Any]

@@ -30,8 +30,8 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
-from ..ops.checks import check_values
-from ..ops.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
+from ..runtime.errors import check_values
+from ..runtime.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
 from .columns import (
     ADVICE,
     JUDGEMENT,

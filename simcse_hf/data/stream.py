@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 from datasets import IterableDataset
 
-from ..ops.files import read_json_object, write_json
+from ..runtime.files import read_json_object, write_json
 from .columns import SAMPLE_ROWS, plain
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers.utils import logging
 
-from ..ops.files import StrPath
+from ..runtime.files import StrPath
 from .columns import (
     LONGEST_TEXT,
     SAMPLE_ROWS,

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.identity import digest_rows
+from ..runtime.identity import digest_rows
 from .templates import special_tokens
 from .token_ids import to_token_ids
 from .views import TextView, TokenView

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy import ndarray
 
-from ..indexes.description import Role
 from ..names import KEYWORDS
-from ..ops.errors import require_extra
-from ..ops.identity import Identity
+from ..retrieval.indexes.description import Role
+from ..runtime.errors import require_extra
+from ..runtime.identity import Identity
 from .embeddings import SentenceEmbeddings
 
 SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}

@@ -12,11 +12,10 @@ from numpy import ndarray
 
 from ..data.scored_pairs import read_scored_pairs
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
-from ..ops.distributed import world
-from ..ops.files import StrPath, read_json_object
-from ..ops.identity import Identity, mark
-from ..ops.outputs import check_output_file
-from ..ops.results import Result
+from ..runtime.distributed import world
+from ..runtime.files import StrPath, read_json_object
+from ..runtime.identity import Identity, mark
+from ..runtime.outputs import Result, check_output_file
 from .bootstrap import Parts, independent_draws, interval, resampled_scores
 from .embeddings import Encoder
 from .protocol import PAPER_PROTOCOL, Protocol

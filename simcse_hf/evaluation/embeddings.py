@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ..indexes.description import Role, role_encoder
-from ..indexes.exact import ExactIndex, comparable
-from ..ops.errors import check_finite
-from ..ops.similarity import similarity_of
+from ..retrieval.indexes.description import Role, role_encoder
+from ..retrieval.indexes.exact import ExactIndex, comparable
+from ..runtime.errors import check_finite
+from ..runtime.similarity import similarity_of
 from .metrics import cosine_similarity_pairs
 
 

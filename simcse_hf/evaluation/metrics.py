@@ -9,8 +9,8 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..ops.errors import check_finite
-from ..ops.similarity import similarity_pairs
+from ..runtime.errors import check_finite
+from ..runtime.similarity import similarity_pairs
 
 #: Embeddings of shape `(n, dim)`.
 Vectors = ndarray | Tensor

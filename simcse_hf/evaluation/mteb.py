@@ -7,10 +7,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..inference.simcse import SimCSE, model_meta
-from ..ops.distributed import world
-from ..ops.errors import require_extra
-from ..ops.identity import Identity
+from ..encoding.simcse import SimCSE, model_meta
+from ..runtime.distributed import world
+from ..runtime.errors import require_extra
+from ..runtime.identity import Identity
 from .embeddings import Encoder, SentenceEmbeddings
 
 #: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from ..names import AGGREGATIONS, MODES, Aggregation, Metric, Mode
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .classifier import SEED
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import StrPath, read_arrays, read_json_object, read_template, write_arrays, write_json
-from ..ops.identity import Identity
-from ..ops.results import Result
+from ..runtime.files import StrPath, read_arrays, read_json_object, read_template, write_arrays, write_json
+from ..runtime.identity import Identity
+from ..runtime.outputs import Result
 from .bootstrap import Scores
 from .classifier import L2_GRID
 from .metrics import METRICS

@@ -15,15 +15,15 @@ from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..indexes.description import Role
-from ..inference.load import load_model
-from ..inference.simcse import SimCSE
+from ..encoding.load import load_model
+from ..encoding.simcse import SimCSE
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
-from ..ops.distributed import wait_for_all, world
-from ..ops.files import StrPath
-from ..ops.identity import Identity, digest_value
-from ..ops.launch import join_processes
-from ..ops.outputs import check_output_file
+from ..retrieval.indexes.description import Role
+from ..runtime.distributed import wait_for_all, world
+from ..runtime.files import StrPath
+from ..runtime.identity import Identity, digest_value
+from ..runtime.messages import join_processes
+from ..runtime.outputs import check_output_file
 from .bm25 import BM25
 from .bm25 import KINDS as KEYWORD_KINDS
 from .bootstrap import Scores

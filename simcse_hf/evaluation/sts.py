@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
 from ..data.table import read_lines
-from ..ops.files import StrPath
+from ..runtime.files import StrPath
 from .bootstrap import Arrays, Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .metrics import METRICS, cosine_similarity_pairs

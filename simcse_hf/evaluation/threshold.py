@@ -9,9 +9,9 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from ..inference.simcse import SimCSE
+from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
-from ..ops.files import StrPath, read_json_object, write_json
+from ..runtime.files import StrPath, read_json_object, write_json
 from .bootstrap import (
     ROUNDING,
     Arrays,

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
-from ..ops.files import StrPath
+from ..runtime.files import StrPath
 from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings

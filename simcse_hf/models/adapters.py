@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..ops.errors import require_extra
-from ..ops.files import HubArguments, StrPath, digest, find_file, full_name, read_json_object, write_json
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
+from ..runtime.errors import require_extra
+from ..runtime.files import HubArguments, StrPath, digest, find_file, full_name, read_json_object, write_json
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .parts import ContrastiveBase
 from .pooling import StateDict
 from .settings import SECTION, Values

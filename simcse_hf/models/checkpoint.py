@@ -21,7 +21,9 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
-from ..ops.files import (
+from ..postprocessing.transform import DESCRIPTION
+from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..runtime.files import (
     HubArguments,
     StrPath,
     find_file,
@@ -30,9 +32,14 @@ from ..ops.files import (
     select_hub_arguments,
     write_json,
 )
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_base, load_pretrained
-from ..postprocessing.transform import DESCRIPTION
-from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..runtime.loading import (
+    ADAPTER_CONFIG,
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    adapter_base,
+    load_base,
+    load_pretrained,
+)
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings

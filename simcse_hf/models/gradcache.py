@@ -11,11 +11,11 @@ from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
 from ..data.packed_batch import Batch
+from ..kernels.packing import Packing
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, add_up
 from ..objectives.masked_lm import IGNORED
-from ..ops.distributed import gather_rows, sum_over_processes, world
-from ..ops.packing import Packing
+from ..runtime.distributed import gather_rows, sum_over_processes, world
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")

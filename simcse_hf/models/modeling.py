@@ -29,18 +29,18 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
+from ..kernels.packing import Packing
+from ..kernels.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective, described_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
-from ..ops.checks import check_values
-from ..ops.distributed import mean_over_processes
-from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
-from ..ops.identity import digest_weights
-from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
-from ..ops.packing import Packing
-from ..ops.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
-from ..ops.upload import commit_folder
+from ..runtime.distributed import mean_over_processes
+from ..runtime.errors import check_values
+from ..runtime.files import StrPath, explain_damage, find_file, select_hub_arguments
+from ..runtime.identity import digest_weights
+from ..runtime.loading import check_finite_weights, load_base, load_weights, without_bar
+from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
 from .parts import AUXILIARY_MODULES, ContrastiveBase

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..kernels.cpu import use_fast_dropout
+from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
-from ..ops.cpu import use_fast_dropout
-from ..ops.identity import digest_weights
-from ..ops.unpadded import install_unpadded_attention, reads_left_to_right
+from ..runtime.identity import digest_weights
 from . import pooling
 from .resolve import chosen, decide_settings
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates, read_section

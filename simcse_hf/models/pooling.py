@@ -12,10 +12,10 @@ from transformers import PreTrainedConfig
 from transformers.modeling_utils import load_state_dict
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
+from ..kernels.unpadded import first_tokens
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..ops.files import HubArguments, StrPath, find_file, write_json
-from ..ops.unpadded import first_tokens
+from ..runtime.files import HubArguments, StrPath, find_file, write_json
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]

@@ -24,7 +24,7 @@ from ..objectives import (
     split_options,
 )
 from ..objectives.info_nce import DEFAULT_TEMPERATURES
-from ..ops.checks import did_you_mean
+from ..runtime.errors import did_you_mean
 from .pooling import TEMPLATE_POOLER
 from .settings import (
     LOSS_OPTIONS,

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives.promptbert import DENOISINGS
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .pooling import POOLERS, TEMPLATE_POOLER
 
 #: Settings, options or arguments by their names, and objects of JSON files.

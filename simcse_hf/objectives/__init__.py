@@ -9,13 +9,14 @@ from . import (  # noqa: F401
     esimcse,
     info_nce,
     is_bert,
+    labelled_contrastive,
     promptbert,
+    scored_pairs,
     tsdae,
 )
 from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, register
 from .combined import ByDataset
 from .info_nce import InfoNCE
-from .labelled import contrastive, graded_pairs  # noqa: F401
 from .registry import (
     build_objective,
     describe_options,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from ..ops.packing import Packing
+from ..kernels.packing import Packing
 
 logger = logging.get_logger(__name__)
 
@@ -394,7 +394,7 @@ class Objective(nn.Module):
 
         In training mode this is the loss of one process. It is scaled so that its mean over the processes, and so the
         gradient that DistributedDataParallel averages, is that of the whole batch. Rows of other processes come from
-        the functions of `simcse_hf.ops.distributed`. In evaluation mode each process uses its own rows only.
+        the functions of `simcse_hf.runtime.distributed`. In evaluation mode each process uses its own rows only.
 
         Args:
             batch (`EncodedBatch`): The encoded batch.

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from ..ops.checks import check_values
-from ..ops.distributed import gather_rows, own_rows
+from ..runtime.distributed import gather_rows, own_rows
+from ..runtime.errors import check_values
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .base import EncodedBatch, Encoder, Loss, TrainingRows, as_full_precision
 from .info_nce import Prepared, SimCSEObjective
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from ..ops.checks import check_values
-from ..ops.distributed import mean_over_processes
-from ..ops.loading import load_pretrained
+from ..runtime.distributed import mean_over_processes
+from ..runtime.errors import check_values
+from ..runtime.loading import load_pretrained
 from .base import EncodedBatch, Encoder, as_full_precision
 from .dimension_contrastive import GlobalBatchNorm
 from .info_nce import Prepared, SimCSEObjective

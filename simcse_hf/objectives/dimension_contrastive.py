@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.checks import check_values
-from ..ops.distributed import differentiable_sum, gather_rows, sum_over_processes
+from ..runtime.distributed import differentiable_sum, gather_rows, sum_over_processes
+from ..runtime.errors import check_values
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN

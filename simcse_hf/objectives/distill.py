@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.checks import check_values
-from ..ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
+from ..runtime.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
+from ..runtime.errors import check_values
 from .base import ABSENT, EncodedBatch, Encoder, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .info_nce import check_similarity
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops.checks import check_values
-from ..ops.distributed import gather_rows
+from ..runtime.distributed import gather_rows
+from ..runtime.errors import check_values
 from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .info_nce import Prepared, SimCSEObjective
 

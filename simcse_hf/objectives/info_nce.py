@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.checks import check_values
-from ..ops.distributed import gather_rows, missing_columns, own_rows
+from ..runtime.distributed import gather_rows, missing_columns, own_rows
+from ..runtime.errors import check_values
 from .base import ABSENT, EncodedBatch, Loss, Objective, Options, TrainingRows, as_full_precision, no_autocast
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.distributed import gather_rows, mean_over_processes, own_rows
-from ..ops.packing import token_index
+from ..kernels.packing import token_index
+from ..runtime.distributed import gather_rows, mean_over_processes, own_rows
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 
 WINDOWS = (1, 3, 5)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .info_nce import Prepared, SimCSEObjective
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..ops.checks import did_you_mean
+from ..runtime.errors import did_you_mean
 from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.utils import logging
 
-from ..ops.distributed import mean_over_processes
-from ..ops.packing import token_index
+from ..kernels.packing import token_index
+from ..runtime.distributed import mean_over_processes
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 

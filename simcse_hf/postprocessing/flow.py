@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32

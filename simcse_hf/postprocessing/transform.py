@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..ops.errors import check_finite
-from ..ops.files import HubArguments, find_file, read_json, read_json_object, write_atomically, write_json
+from ..runtime.errors import check_finite
+from ..runtime.files import HubArguments, find_file, read_json, read_json_object, write_atomically, write_json
 
 #: The classes of transforms by their names.
 METHODS: dict[str, type["VectorTransform"]] = {}

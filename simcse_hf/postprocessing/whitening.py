@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..ops.checks import check_values
+from ..runtime.errors import check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 

@@ -11,17 +11,17 @@ from safetensors import safe_open
 from transformers import AutoConfig
 from transformers.utils import logging
 
+from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
-from ..inference.simcse import SimCSE
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD
 from ..objectives import part_weights
-from ..ops.files import StrPath, digest, explain_damage, read_json, read_template, write_text
-from ..ops.identity import digest_value
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
-from ..ops.results import Result
-from ..ops.upload import PublicNames, hub_id
 from ..postprocessing.transform import FOLDER, find_transform
+from ..runtime.files import StrPath, digest, explain_damage, read_json, read_template, write_text
+from ..runtime.identity import digest_value
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
+from ..runtime.outputs import Result
+from ..runtime.upload import PublicNames, hub_id
 from . import card_text
 from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
 from .card_results import Table, dev_metric_ids, hub_scores, tables

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
+from ..encoding.simcse import SimCSE
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
-from ..inference.simcse import SimCSE
 from ..models.modeling import AutoModelForCL
-from ..ops.files import StrPath, read_json_object
-from ..ops.identity import Identity
-from ..ops.upload import PublicNames
+from ..runtime.files import StrPath, read_json_object
+from ..runtime.identity import Identity
+from ..runtime.upload import PublicNames
 from .card_results import Measured, protocol_of
 from .card_subject import Subject
 

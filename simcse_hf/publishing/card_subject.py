@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig
 
 from ..models.settings import ContrastiveSettings, max_positions
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
-from ..ops.files import read_json_object
 from ..postprocessing.transform import Fit, VectorTransform
+from ..runtime.files import read_json_object
 
 
 @dataclass(frozen=True)

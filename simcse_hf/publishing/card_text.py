@@ -11,7 +11,7 @@ from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
 from ..models.resolve import resolve_options
 from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
-from ..ops.upload import PublicNames
+from ..runtime.upload import PublicNames
 from .card_subject import Subject, last_part
 from .papers import PAPERS, Paper, find_paper
 

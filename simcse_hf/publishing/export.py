@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import EMBEDDING, GRAPHS, INPUTS, ExportedModel, openvino_core
-from ..inference.simcse import SimCSE
+from ..encoding.exported import EMBEDDING, GRAPHS, INPUTS, ExportedModel, openvino_core
+from ..encoding.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
 from ..models.pooling import POOLERS
-from ..ops.errors import require_extra
+from ..runtime.errors import require_extra
 
 logger = logging.get_logger(__name__)
 

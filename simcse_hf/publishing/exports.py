@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..inference.load import load_model
-from ..inference.simcse import SimCSE
+from ..apps.int8 import INT8_EXPORTS, Checks, Form, describe_form, export_int8
+from ..encoding.load import load_model
+from ..encoding.simcse import SimCSE
 from ..names import Export, Instructions, ModelOptions, WeightOptions
-from ..ops.files import StrPath
-from ..ops.outputs import output_folder
-from ..ops.results import Result
+from ..runtime.files import StrPath
+from ..runtime.outputs import Result, output_folder
 from .export import EXPORTS
-from .export_int8 import INT8_EXPORTS, Checks, Form, describe_form, export_int8
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from huggingface_hub import HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from ..inference.exported import ForeignGraph
-from ..inference.simcse import SimCSE
-from ..ops.files import StrPath
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from ..ops.results import Result
-from ..ops.upload import commit_folder, public_files
+from ..encoding.exported import ForeignGraph
+from ..encoding.simcse import SimCSE
+from ..runtime.files import StrPath
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ..runtime.outputs import Result
+from ..runtime.upload import commit_folder, public_files
 from .card import CARD, EVAL_RESULTS, name_repository
 from .secrets import holds_secret
 

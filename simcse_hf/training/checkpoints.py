@@ -30,8 +30,8 @@ from transformers.utils import logging
 
 from ..data.samplers import RepeatableSampler
 from ..models.modeling import preserve_random_state
-from ..ops.distributed import on_first_process, same_noise, wait_for_all
-from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
+from ..runtime.distributed import on_first_process, same_noise, wait_for_all
+from ..runtime.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 from .progress import RunBar, RunLog
 from .pushes import PushingTrainer
 

@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..evaluation.metrics import higher_is_better
+from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import (
@@ -38,7 +39,6 @@ from ..models.settings import (
     read_section,
 )
 from ..objectives import Objective, described_objective, objective_class, part_weights
-from ..ops.cpu import has_only_cpu
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)

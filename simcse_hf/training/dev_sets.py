@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
+from ..encoding.encoder import Encoder
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
@@ -30,11 +31,10 @@ from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.scoring import TaskData
 from ..evaluation.sts import check_scores_differ, correlations, predict_pairs
 from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
-from ..indexes.description import Role
-from ..inference.encoder import Encoder
-from ..ops.distributed import on_first_process
-from ..ops.files import digest, read_arrays, write_arrays
-from ..ops.unpadded import reads_left_to_right
+from ..kernels.unpadded import reads_left_to_right
+from ..retrieval.indexes.description import Role
+from ..runtime.distributed import on_first_process
+from ..runtime.files import digest, read_arrays, write_arrays
 from .run_results import Change, Results
 
 logger = logging.get_logger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from ..ops.files import STAGING
+from ..runtime.files import STAGING
 from .checkpoints import checkpoints
 from .dev_sets import DEV_SCORES
 from .run_results import RESULTS

@@ -17,7 +17,7 @@ from transformers.hf_argparser import string_to_bool
 from ..data.table import SUFFIX
 from ..models.settings import Values
 from ..objectives import OBJECTIVES, describe_options, import_objective, objective_class, part_weights
-from ..ops.checks import did_you_mean
+from ..runtime.errors import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))

@@ -10,8 +10,8 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from ..models.checkpoint import replace_model
-from ..ops.files import MANIFEST
-from ..ops.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
+from ..runtime.files import MANIFEST
+from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 
 #: What belongs to a checkpoint, and not to the model in it.
 _OF_A_RUN = ("trainer_state.json", "run_settings.json", MANIFEST)

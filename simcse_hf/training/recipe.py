@@ -14,22 +14,21 @@ from typing import Any
 from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
+from ..apps.pretraining import MLM_ARGUMENTS, MaskedLMResults, pretrain
 from ..data.kinds import Source
 from ..data.read import is_labelled
 from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
-from ..ops.checks import did_you_mean
-from ..ops.distributed import hold_together, on_first_process
-from ..ops.errors import no_model
-from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import hold_together, on_first_process
+from ..runtime.errors import did_you_mean, no_model
+from ..runtime.loading import load_pretrained
 from .decide import Start, decide_command, decide_run, with_values
 from .dev_sets import make_dev_sets
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, TEXTS, argument_names, check_files, convert_values, fill, over, read_recipe, read_words
-from .pretraining import MLM_ARGUMENTS, MaskedLMResults, pretrain
 from .run_results import Results
 from .script_arguments import DataArguments, ModelArguments, dropout_settings
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list

@@ -19,10 +19,10 @@ from .._version import __version__
 from ..evaluation.metrics import higher_is_better
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
-from ..ops.errors import changes, refuse_changes
-from ..ops.files import read_json_object, write_atomically, write_json
-from ..ops.identity import digest_weights
 from ..publishing.secrets import hide_secrets
+from ..runtime.errors import changes, refuse_changes
+from ..runtime.files import read_json_object, write_atomically, write_json
+from ..runtime.identity import digest_weights
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, general_changes, start_metric
 from .rows import Rows
 from .run_results import RESULTS, Changed, DevHistory, Results, RunDescription, Scored, Start, is_better

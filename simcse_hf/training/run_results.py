@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better, with_scale
 from ..models.settings import Values
-from ..ops.files import read_json_object
+from ..runtime.files import read_json_object
 
 RESULTS = "results.json"
 

@@ -2,9 +2,9 @@
 
 from ..data.sample import sample_files
 from ..data.scored_pairs import read_scored_pairs
-from ..indexes.sentences import SentenceIndex
-from ..inference.simcse import SimCSE
+from ..encoding.simcse import SimCSE
 from ..names import POOLER_TYPES
+from ..retrieval.indexes.sentences import SentenceIndex
 
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."

@@ -13,13 +13,13 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
+from ..encoding.vectors import split_weight
 from ..evaluation.metrics import higher_is_better
-from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
-from ..ops.errors import refuse_changes
-from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
+from ..runtime.errors import refuse_changes
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change, general_changes
 from .output_folder import SEEDS, check_output_dir, clear_output_dir

@@ -33,10 +33,14 @@ from ..data.collator import CheckedCollator
 from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
+from ..encoding.encoder import Encoder
+from ..encoding.probes import probe_embedding
+from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
-from ..inference.encoder import Encoder
-from ..inference.probes import probe_embedding
-from ..inference.vectors import RowVectors
+from ..kernels.attention import CHOICES
+from ..kernels.cpu import keep_freed_memory
+from ..kernels.memory import FullMemoryError, explain_full_memory
+from ..kernels.unpadded import avoid_cudnn_attention
 from ..models.adapters import (
     TRAINED_WEIGHTS,
     add_lora,
@@ -57,14 +61,10 @@ from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import hold_together, on_first_process, same_noise
-from ..ops.files import STAGING, folder_problem, full_name, read_json_object, write_json
-from ..ops.kernels import CHOICES
-from ..ops.loading import load_pretrained
-from ..ops.memory import FullMemoryError, explain_full_memory
-from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import hold_together, on_first_process, same_noise
+from ..runtime.files import STAGING, folder_problem, full_name, read_json_object, write_json
+from ..runtime.loading import load_pretrained
 from .checkpoints import (
     OPTIMIZER_SETTINGS,
     CheckpointName,

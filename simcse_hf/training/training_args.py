@@ -10,10 +10,10 @@ from transformers.utils import logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEW_CLASSES
+from ..kernels.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..models.settings import Values
-from ..ops.checks import check_values
-from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
-from ..ops.launch import LAUNCHED, check_together
+from ..runtime.errors import check_values
+from ..runtime.messages import LAUNCHED, check_together
 from .parser import option
 
 logger = logging.get_logger(__name__)

@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from ..evaluation.metrics import collapse, uniformity
 from ..models.modeling import ContrastiveOutput
-from ..ops.distributed import sum_over_processes, world
+from ..runtime.distributed import sum_over_processes, world
 
 logger = logging.get_logger(__name__)
 

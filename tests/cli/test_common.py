@@ -7,13 +7,13 @@ import pytest
 from cli_helpers import status
 
 from simcse_hf import names
+from simcse_hf.apps.int8 import INT8_EXPORTS
 from simcse_hf.cli.main import COMMANDS
+from simcse_hf.encoding.exported import GRAPHS
 from simcse_hf.evaluation import compare, evaluate, scoring
 from simcse_hf.evaluation.metrics import METRICS
-from simcse_hf.inference.exported import GRAPHS
 from simcse_hf.postprocessing.transform import METHODS
 from simcse_hf.publishing.export import EXPORTS
-from simcse_hf.publishing.export_int8 import INT8_EXPORTS
 
 
 def test_tables_of_the_package_have_the_names_of_names_py():

@@ -16,7 +16,7 @@ from simcse_hf.cli import signature
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.cli.options import Command, make_parser, run_command
 from simcse_hf.cli.signature import REQUIRED, read_function
-from simcse_hf.ops.results import Result
+from simcse_hf.runtime.outputs import Result
 
 FUNCTIONS = {
     name: command for name, command in COMMANDS.items() if isinstance(command, Command)
@@ -32,11 +32,7 @@ def test_every_command_but_train_is_a_public_function():
     assert set(COMMANDS) - set(FUNCTIONS) == {"train"} and callable(simcse_hf.train)
     for command in FUNCTIONS.values():
         function = function_of(command)
-        name = function.__name__  # simcse_hf.search is a subpackage
-        assert (
-            getattr(simcse_hf.search if name == "search" else simcse_hf, name)
-            is function
-        )
+        assert getattr(simcse_hf, function.__name__) is function
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

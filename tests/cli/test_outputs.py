@@ -10,7 +10,7 @@ from evaluation_helpers import write
 from trainer_helpers import files_of
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.shards import read_shards
+from simcse_hf.encoding.shards import read_shards
 
 SENTENCES = [
     "a cat sat on a mat",

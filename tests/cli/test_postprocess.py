@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from cli_helpers import encode_main, postprocess_main
 from conftest import WORDS, tiny_config
+from encoding_helpers import perturb
 from evaluation_helpers import random_pairs, write
-from inference_helpers import perturb
 from transformers import BertForMaskedLM
 
 import simcse_hf
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.cli.main import main
+from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.evaluation import evaluate
-from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
 DIM = 32

@@ -7,7 +7,7 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 
-from simcse_hf.inference.load import load_model
+from simcse_hf.encoding.load import load_model
 
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, tiny_config
-from search_helpers import make_sentences
+from retrieval_helpers import make_sentences
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.publishing.export import export_onnx
-from simcse_hf.search import SentenceIndex
 
 TEXTS = [
     "the cat sat on the mat .",

@@ -17,7 +17,7 @@ from simcse_hf import (
     SimCSETrainingArguments,
 )
 from simcse_hf.data.packed_batch import PackedBatch, PackingCollator
-from simcse_hf.ops.packing import Packing
+from simcse_hf.kernels.packing import Packing
 
 
 def sentence(words, word=7):

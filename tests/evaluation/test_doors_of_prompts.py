@@ -9,15 +9,23 @@ from conftest import tiny_config
 from datasets import Dataset, config
 from evaluation_helpers import write, write_beir, write_rows
 
-from simcse_hf import AutoModelForCL, SimCSE, encode, evaluate, index, mine
+from simcse_hf import (
+    AutoModelForCL,
+    SentenceIndex,
+    SimCSE,
+    encode,
+    evaluate,
+    index,
+    mine,
+    search,
+)
+from simcse_hf.apps.adapt.adapt import evaluate as evaluate_in_adapt
 from simcse_hf.data.scored_pairs import ScoredPairs
+from simcse_hf.encoding.encoder import Encoder
+from simcse_hf.encoding.shards import read_shards
+from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.user_tasks import read_task
-from simcse_hf.indexes.description import PROBE
-from simcse_hf.inference.encoder import Encoder
-from simcse_hf.inference.shards import read_shards
-from simcse_hf.inference.vectors import RowVectors
-from simcse_hf.search import SentenceIndex, search
-from simcse_hf.training.adaptation.adaptation import evaluate as evaluate_in_adapt
+from simcse_hf.retrieval.indexes.description import PROBE
 from simcse_hf.training.dev_sets import SimilarityEvalCallback, TasksEvalCallback
 
 PROMPTS = {"query": "the old ", "document": "a red ", "other": "man : "}

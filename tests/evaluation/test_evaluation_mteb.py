@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
+from encoding_helpers import as_sentence_transformer
 from evaluation_helpers import BagOfWords, random_columns
-from inference_helpers import as_sentence_transformer
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE, evaluate

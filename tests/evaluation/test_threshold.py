@@ -17,12 +17,12 @@ from simcse_hf import (
     SimCSETrainer,
     SimCSETrainingArguments,
     index,
+    search,
 )
 from simcse_hf.cli.main import main
+from simcse_hf.encoding import simcse as simcse_module
 from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
-from simcse_hf.inference import simcse as simcse_module
-from simcse_hf.search import search
 
 
 def labelled(n, seed=0, groups=None):

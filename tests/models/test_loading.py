@@ -21,8 +21,8 @@ from transformers import (
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
-from simcse_hf.ops.errors import no_model
-from simcse_hf.ops.files import explain_damage
+from simcse_hf.runtime.errors import no_model
+from simcse_hf.runtime.files import explain_damage
 
 
 def edit_config(directory, **changes):

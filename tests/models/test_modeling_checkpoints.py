@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import FAMILIES, flat, random_batch, tiny_config, with_masked_inputs
-from inference_helpers import perturb
+from encoding_helpers import perturb
 from model_helpers import dense, unused
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.kernels.packing import Packing
 from simcse_hf.models.checkpoint import reload_model
-from simcse_hf.ops.packing import Packing
 
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 

@@ -19,10 +19,10 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.kernels.packing import Packing
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
 from simcse_hf.objectives.masked_lm import StockMaskedLMHead
-from simcse_hf.ops.packing import Packing
 
 
 class NoConfig(type(tiny_config())):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
-from inference_helpers import perturb
+from encoding_helpers import perturb
 from model_helpers import unused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL
+from simcse_hf.apps.vocabulary import extend_vocabulary, measure_words
 from simcse_hf.models.checkpoint import save_tokenizer
-from simcse_hf.models.vocabulary import extend_vocabulary, measure_words
 
 LONG = "the cat sat on the mat . " * 9
 

@@ -8,7 +8,7 @@ from objective_helpers import assert_same, cosine
 from relation_helpers import ABSENT, CONTRADICTION, ENTAILMENT, ROWS, embedded
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.contrastive import Softmax, SupCon
+from simcse_hf.objectives.labelled_contrastive import Softmax, SupCon
 
 
 def encoded(embeddings, relations, premise_ids):

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from conftest import random_batch, tiny_config
-from inference_helpers import perturb
+from encoding_helpers import perturb
 from objective_helpers import assert_opens_in_transformers
 from safetensors.torch import load_file
 from torch import nn

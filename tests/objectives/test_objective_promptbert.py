@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import CLS, MASK, SEP, fast_first, tiny_config
 from datasets import Dataset
-from inference_helpers import perturb
+from encoding_helpers import perturb
 from objective_helpers import (
     TEMPLATES,
     TEXTS,
@@ -28,7 +28,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.templates import read_template
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.inference.encoding import tokenize_texts
+from simcse_hf.encoding.encoding import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows
 from simcse_hf.publishing import write_card
 

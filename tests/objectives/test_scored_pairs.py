@@ -5,7 +5,7 @@ import torch
 from objective_helpers import assert_same, cosine, slow_info_nce
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.graded_pairs import AnglE, CoSENT
+from simcse_hf.objectives.scored_pairs import AnglE, CoSENT
 
 #: Texts 0 and 8 occur twice, and texts 2 and 3 stand in two pairs.
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [2, 7], [8, 8], [10, 3]])

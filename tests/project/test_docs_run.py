@@ -43,11 +43,11 @@ NOT_RUN = {
     "accelerate launch --config_file": "starts several processes; tests/training/test_accelerate_configs.py",
     "python examples/finetune_classifier.py": "tests/project/test_examples.py",
     "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
-    "simcse-hf demo": "serves until it is interrupted; tests/search/test_demo.py",
+    "simcse-hf demo": "serves until it is interrupted; tests/apps/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/training/test_pretraining.py",
     "infinity_emb": "serves until it is interrupted",
-    "simcse-hf check-server": "asks a server; tests/inference/test_serving.py",
+    "simcse-hf check-server": "asks a server; tests/apps/test_check_server.py",
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }

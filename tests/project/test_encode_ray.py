@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from conftest import tiny_config
-from inference_helpers import random_texts
+from encoding_helpers import random_texts
 
 from simcse_hf import AutoModelForCL, SimCSE
 

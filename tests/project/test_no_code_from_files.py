@@ -15,14 +15,13 @@ from cli_helpers import encode_main
 from conftest import tiny_config
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.data.read import load_text_dataset
+from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.load import load_model
+from simcse_hf.encoding.shards import read_shards
 from simcse_hf.evaluation.report import read_results
-from simcse_hf.inference.encode import encode
-from simcse_hf.inference.load import load_model
-from simcse_hf.inference.shards import read_shards
 from simcse_hf.publishing.card_subject import read_run
-from simcse_hf.search import SentenceIndex
 from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import ModelArguments
 

@@ -9,7 +9,7 @@ import torch
 from card_helpers import card_and_log, evaluation, written
 from conftest import NEEDS_PEFT, tiny_config
 from datasets import Dataset
-from inference_helpers import random_texts
+from encoding_helpers import random_texts
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.threshold import save_threshold

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cli_helpers import export_main
 from conftest import FAMILIES, fast_first, tiny_config
-from inference_helpers import perturb
+from encoding_helpers import perturb
 from publishing_fixtures import save_random
 from transformers import BertModel
 

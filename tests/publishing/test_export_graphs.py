@@ -19,9 +19,10 @@ from evaluation_helpers import binary_pairs, write_rows, write_stsb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
+from simcse_hf.apps import int8 as export_int8
 from simcse_hf.cli.main import main
-from simcse_hf.inference.exported import GRAPHS, INT8_GRAPHS
-from simcse_hf.publishing import export, export_int8
+from simcse_hf.encoding.exported import GRAPHS, INT8_GRAPHS
+from simcse_hf.publishing import export
 
 TEXTS = [
     "a cat sat on the mat .",

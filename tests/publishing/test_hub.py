@@ -30,12 +30,12 @@ from simcse_hf import (
     SimCSETrainer,
     SimCSETrainingArguments,
     index,
+    search,
 )
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
-from simcse_hf.search import search
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 #: With the head in the main weights, and in a file of its own.

@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import NEEDS_PEFT, tiny_config
 from datasets import Dataset
+from encoding_helpers import perturb, random_texts
 from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
-from inference_helpers import perturb, random_texts
 from publishing_fixtures import save_random, save_transformed
 from yaml import safe_dump
 
@@ -24,11 +24,11 @@ from simcse_hf import (
     push,
     train,
 )
-from simcse_hf.ops.files import folder_problem
-from simcse_hf.ops.upload import PublicNames
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.publishing.hub import push_model
+from simcse_hf.runtime.files import folder_problem
+from simcse_hf.runtime.upload import PublicNames
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 #: Files of an earlier model that would be loaded in place of the weights.

@@ -11,8 +11,8 @@ from transformers import TrainerState, TrainingArguments
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.models import checkpoint as checkpoint_module
-from simcse_hf.ops import files as files_module
-from simcse_hf.ops.files import MANIFEST, folder_problem
+from simcse_hf.runtime import files as files_module
+from simcse_hf.runtime.files import MANIFEST, folder_problem
 from simcse_hf.training.checkpoints import checkpoints, newest_whole_checkpoint, staged
 from simcse_hf.training.output_folder import clear_output_dir
 

@@ -15,7 +15,7 @@ from transformers import BertTokenizer
 
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.search.mining import mine_hard_negatives
+from simcse_hf.retrieval.mining import mine_hard_negatives
 
 MISSING = object()
 FIRST, SECOND, THIRD = (sentences(8, seed, words=3) for seed in (1, 2, 3))

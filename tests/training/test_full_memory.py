@@ -8,9 +8,9 @@ from conftest import save_encoder
 from trainer_helpers import make, model_of, sentences, texts
 
 from simcse_hf import SimCSE, SimCSETrainer
+from simcse_hf.apps.pretraining import MaskedLMTrainer
 from simcse_hf.cli.main import main
 from simcse_hf.models.modeling import ContrastiveModel
-from simcse_hf.training.pretraining import MaskedLMTrainer
 
 #: What torch raises on a GPU and on a CPU, and what Python raises.
 ERRORS = [

@@ -9,7 +9,7 @@ from process_helpers import launch
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.cli.main import main
-from simcse_hf.ops.launch import check_together, join_processes
+from simcse_hf.runtime.messages import check_together, join_processes
 from simcse_hf.training import training_args
 
 #: What `accelerate launch --cpu --num_processes 2` leaves in the one process that it starts.

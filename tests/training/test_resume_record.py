@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.ops.kernels import CHOICES
+from simcse_hf.kernels.attention import CHOICES
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 

@@ -8,9 +8,14 @@ import torch
 from conftest import tiny_config
 from trainer_helpers import model_of, sentences, texts, vectors_of
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.search import search
-from simcse_hf.search.commands import index
+from simcse_hf import (
+    AutoModelForCL,
+    SimCSE,
+    SimCSETrainer,
+    SimCSETrainingArguments,
+    search,
+)
+from simcse_hf.retrieval.commands import index
 
 ROWS = texts(24)
 VECTORS = {"loss": "vectors"}

@@ -14,8 +14,8 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.ops import files
-from simcse_hf.ops.files import STAGING, hold
+from simcse_hf.runtime import files
+from simcse_hf.runtime.files import STAGING, hold
 
 NAME = "dropout as the view"
 

@@ -1,6 +1,6 @@
 """Views: a text or its token ids, changed at random so that it should mean the same; their names and rates."""
 
-from ...ops.checks import check_values
+from ...runtime.errors import check_values
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA as EDA
 from .words import VIEW_CLASSES as VIEW_CLASSES

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from ...ops.checks import check_values
+from ...runtime.errors import check_values
 from .words import Crop, TextView, draw_count
 
 _ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ...ops.errors import require_extra
+from ...runtime.errors import require_extra
 from .words import TextView, is_unspaced
 
 logger = logging.get_logger(__name__)

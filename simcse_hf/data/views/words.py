@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from ...ops.checks import check_values
+from ...runtime.errors import check_values
 
 # Scripts that put no white space between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _LETTER = (

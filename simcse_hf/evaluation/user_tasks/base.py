@@ -14,8 +14,8 @@ from numpy import ndarray
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
-from ...indexes.description import Role
-from ...ops.identity import mark
+from ...retrieval.indexes.description import Role
+from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
     divide_groups,

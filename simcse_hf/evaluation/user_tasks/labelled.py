@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ...data.columns import find_parts, is_list
 from ...data.read import names_of_classes
 from ...data.table import open_table
-from ...indexes.exact import unit_length
+from ...retrieval.indexes.exact import unit_length
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
 from .base import TaskResult, UserTask, checked_text, file_of, short_name

@@ -1,0 +1,463 @@
+"""The whole adaptation: from the text of a domain and a present model to a verdict, a model and a picture."""
+
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from huggingface_hub import snapshot_download
+from transformers.utils import logging
+
+from ...data.sample import sample_files
+from ...encoding.simcse import SimCSE
+from ...evaluation.user_tasks import KINDS, TaskResult, UserTask, name_general_tasks
+from ...evaluation.user_tasks.base import short_name
+from ...models.modeling import AutoModelForCL
+from ...names import PoolerType
+from ...publishing.card import write_card
+from ...publishing.card_measured import ADAPTATION
+from ...runtime.errors import no_model, refuse_changes
+from ...runtime.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ...runtime.messages import check_together
+from ...training.parser import check_files
+from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
+from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, read_tasks, write_rows
+from .verdict import Adaptation, choose, compare, describe, draw
+
+logger = logging.get_logger(__name__)
+
+#: The record of an adaptation, beside the files that it works with.
+RECORD = "search/record.json"
+_ADVICE = "Continue it as it began, start again with --overwrite, or name another --output."
+Value = TypeVar("Value")
+
+#: The longest texts that are trained on; longer ones cost more time than the budgets of this command allow.
+MAX_LENGTH = 128
+#: Seed of the runs by which an arm is chosen. Those of the verdict follow it.
+FIRST_SEED = 42
+_PROBE_STEPS = 8  # the first one takes longer
+_TOKENIZED_TEXTS = 2_000
+#: Texts that a whitening is fitted on, for each dimension of the embeddings.
+_TEXTS_PER_DIMENSION = 5
+#: What the training of one arm may raise without ending the adaptation.
+_FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMemoryError)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asked [`adapt`] for; it has to be the same when an adaptation continues. See there."""
+
+    corpus: str
+    model: str
+    task: list[str]
+    labels: list[str]
+    pretrained: str | None
+    arms: list[str]
+    steps: int
+    batch_size: int
+    seeds: int
+    budget: float
+    column: str | None
+    pooler_type: str | None
+    bf16: bool
+    extend_tokenizer: int | None
+    general: list[str]
+    label_separator: str | None = None
+
+
+def adapt(
+    corpus: str,
+    *,
+    model: str,
+    task: Sequence[str],
+    output: str,
+    labels: Sequence[str] = (),
+    label_separator: str | None = None,
+    pretrained: str | None = None,
+    arms: Sequence[str] = (),
+    steps: int = 400,
+    batch_size: int = 16,
+    seeds: int = 3,
+    budget: float = 40.0,
+    column: str | None = None,
+    pooler_type: PoolerType | None = None,
+    bf16: bool = False,
+    extend_tokenizer: int | None = None,
+    general: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Adaptation:
+    """Adapt a model to a domain, and keep it only if it helps.
+
+    A fixed list of ways to train it, called arms, is tried with the same number of steps each. One is chosen on a
+    third of the task, and judged on the rest by new runs. The same call continues an interrupted adaptation; finished
+    runs are not repeated, and a finished adaptation returns its result.
+
+    The output folder gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
+    scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
+    there is no gain.
+
+    Args:
+        corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
+        model (`str`): The present model: its folder, or its name on the Hugging Face hub.
+        task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
+            classification, nearest, clustering, pairs, reranking, retrieval.
+        output (`str`): Folder for the verdict, a picture of the arms, and the model.
+        labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
+            pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
+        pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
+            the labels.
+        arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, for documents
+            spans, and with `pretrained` also pretrained-labels, mlm-labels, tsdae-labels, simcse-labels, spans-labels.
+            The default is all.
+        steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
+        batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
+        seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
+        budget (`float`, *optional*, defaults to `40.0`): Minutes that everything may take; arms that would not fit are
+            left out before training.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
+        bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
+        extend_tokenizer (`int`, *optional*): Before mlm-labels, add this many words to the tokenizer: the most
+            frequent ones that it splits.
+        general (`Sequence[str]`, *optional*, defaults to `()`): General tasks, on which the verdict says what the
+            chosen arm forgets: files of scored pairs, or KIND=FILE. The default is the dev set of the sample.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+
+    Returns:
+        [`Adaptation`]: The verdict.
+
+    Raises:
+        ValueError: If an input is invalid, or the output directory holds something else.
+
+    Examples:
+        >>> from simcse_hf import adapt
+        >>> adaptation = adapt("sentences.txt", model="outputs/my-model", task=["classification=tickets.csv"],
+        ...                    output="outputs/adapted", arms=["simcse"], steps=2, seeds=1)
+        >>> adaptation.helped  # if not, outputs/adapted/model is the present model
+        False
+    """
+    # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
+    check_together(1, alone="adapt")
+    unknown = sorted(set(arms) - set(ARM_NAMES))
+    if unknown:
+        raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
+    if pretrained is not None and not labels:
+        raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
+    inputs = [("CORPUS", corpus)]
+    inputs += [("--labels", file) for file in labels]
+    for word in task:
+        kind, _, file = word.partition("=")
+        if kind not in KINDS or not file:
+            raise ValueError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
+        inputs.append((f"--task {kind}", file))
+    inputs += [("--general", word.rpartition("=")[2]) for word in general]
+    check_files(inputs)
+
+    asked = Asked(
+        corpus=corpus,
+        model=model,
+        task=list(task),
+        labels=list(labels),
+        pretrained=pretrained,
+        arms=list(arms),
+        steps=steps,
+        batch_size=batch_size,
+        seeds=seeds,
+        budget=budget,
+        column=column,
+        pooler_type=pooler_type,
+        bf16=bf16,
+        extend_tokenizer=extend_tokenizer,
+        general=list(general),
+        label_separator=label_separator,
+    )
+    directory = Path(output).expanduser()
+    with hold(directory):
+        # 2. The output directory is empty, or holds an adaptation to continue or to delete.
+        if entries(directory) and not (directory / RECORD).is_file():
+            raise ValueError(f"{output} holds something else (there is no {RECORD} in it): name another --output.")
+        if overwrite:
+            for path in entries(directory):
+                remove(path)
+        digests = {}
+        for _, source in inputs:
+            for each in [Path(source), *Path(source).rglob("*")]:
+                # The output may lie within the folder of a task.
+                if each.is_file() and directory.resolve() not in each.resolve().parents:
+                    digests[f"digest of {each}"] = digest(each)
+        steps_done = StepsDone(directory, asdict(asked) | digests)
+        if (directory / ADAPTATION).is_file():
+            logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
+            return Adaptation.read(directory)
+
+        # 3. Adapt.
+        result = _Adaptation(asked, steps_done).run()
+        write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
+        logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
+        for path in steps_done.path.parent.iterdir():
+            if path.is_dir():
+                remove(path)
+        return result
+
+
+class StepsDone:
+    """The finished measurements of an adaptation by name, in a file by which it continues after an interruption.
+
+    Args:
+        directory (`Path`): The output directory of the adaptation.
+        arguments (`Mapping[str, Any]`): What was asked for and digests of the files, in types that JSON can hold.
+
+    Raises:
+        ValueError: If the directory holds an adaptation with other arguments.
+    """
+
+    def __init__(self, directory: Path, arguments: Mapping[str, Any]):
+        self.path = directory / RECORD
+        self._arguments = arguments
+        self._done: dict[str, Any] = {}
+        if self.path.exists():
+            record = read_json_object(self.path, "arguments", "done", advice=_ADVICE)
+            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+            self._done = record["done"]
+
+    def once(self, name: str, compute: Callable[[], Value]) -> Value:
+        """Return what is recorded under a name; compute and record it if there is nothing yet.
+
+        Args:
+            name (`str`): The name.
+            compute (`Callable`): Returns a value that JSON can hold.
+
+        Returns:
+            `Value`: The value.
+        """
+        if name not in self._done:
+            self._done[name] = compute()
+            self.save()
+        return self._done[name]
+
+    def save(self) -> None:
+        """Write the record."""
+        self.path.parent.mkdir(exist_ok=True)
+        write_json(self.path, {"arguments": self._arguments, "done": self._done})
+
+
+class _Adaptation:
+    """The inputs, the arms and the record of an adaptation."""
+
+    def __init__(self, asked: Asked, steps_done: StepsDone):
+        began = time.monotonic()
+        self.asked = asked
+        self.steps_done = steps_done
+        self.work = steps_done.path.parent
+
+        # 1. The present model, and the pooler to train it with if that is not its own.
+        name = asked.model
+        pooler = asked.pooler_type
+        try:
+            model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
+        except OSError as error:
+            raise ValueError(f"--model {no_model(name, error)}") from error
+        own = model.settings.inference_pooler
+        if pooler is None and (model.settings.templates or own == "ngrams"):
+            raise ValueError(
+                f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
+                "--pooler_type."
+            )
+        if pooler is None and own == "cls" and model.head_source != "kept":
+            pooler = "avg"
+            logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
+        self.present = SimCSE(name, pooler_type=pooler)
+
+        # 2. Tasks, texts and labels.
+        separator = asked.label_separator
+        general = name_general_tasks(asked.general or [str(sample_files()[0].dev)], separator)
+        dev, self.held_out, scored = read_tasks(asked.task, general, separator)
+        self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
+        texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
+        steps_done.save()  # before other files, because it marks their folder as that of an adaptation
+        labels = {}
+        for number, source in enumerate(asked.labels, start=1):
+            file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
+            labels[file] = prepare_labels(source, scored, file, separator)
+
+        # 3. The arms, and how they are trained.
+        self.rows = [{"text": text} for text in texts]
+        text = self.work / "text.jsonl"
+        write_rows(self.rows, text)
+        spans = None
+        if not {SPANS, f"{SPANS}-labels"}.isdisjoint(asked.arms or ARM_NAMES):
+            pairs = neighbouring_spans(asked.corpus, scored, asked.column)
+            if len(pairs) >= MIN_TEXTS:
+                spans = self.work / "spans.jsonl"
+                write_rows(pairs, spans)
+        own = self.present.pooler_type
+        arms = make_arms(name, own, pooler, asked.pretrained, text, spans, labels, asked.steps)
+        self.arms = {arm.name: arm for arm in arms}
+        lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
+        longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
+        length = int(np.quantile(lengths, 0.95, method="lower"))
+        self.options = {
+            "per_device_train_batch_size": asked.batch_size,
+            "max_seq_length": min(longest, max(32, length)),
+            "bf16": asked.bf16,
+            "extend_tokenizer": asked.extend_tokenizer,
+        }
+        self.present_dev = evaluate(self.present, self.dev)
+        self.scoring_seconds = time.monotonic() - began
+
+    def run(self) -> Adaptation:
+        """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
+        # 1. Measure the arms that fit into the budget on dev, and choose one.
+        plan = self.steps_done.once("plan", self._plan)
+        for name, reason in plan["left_out"].items():
+            logger.warning(f"The arm {name} is left out: {reason}")
+        measured = {}
+        scores = {}
+        for name in plan["arms"]:
+            measured[name] = self.steps_done.once(f"dev {name}", partial(self._measure, name))
+            if measured[name]["dev"] is not None:
+                scores[name] = measured[name]["dev"]
+        chosen = self.arms[choose(scores)]
+        logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
+
+        # 2. Compare new runs of it with the present model, and with new runs of its control, on every task.
+        against = [START]
+        if chosen.control not in ("", START):
+            against.append(chosen.control)
+        results = defaultdict(list)
+        for name in {*against, chosen.name}:
+            for seed in self._seeds(self.arms[name]):
+                model = self._open(self.arms[name], seed)
+                for task, held_out in self.held_out.items():
+                    results[name, task].append(evaluate(model, held_out))
+        judged = []
+        for name in against:
+            for task, held_out in self.held_out.items():
+                judged.append(compare(held_out, task, name, results[name, task], results[chosen.name, task]))
+
+        # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
+        seeds = self._seeds(chosen)
+        result = replace(
+            describe(self.arms, measured, chosen, seeds, judged),
+            left_out=plan["left_out"],
+            corpus=self.corpus,
+            arguments=asdict(self.asked),
+            output=str(self.work.parent),
+        )
+        output = self.work.parent
+        start = self.asked.model
+        with write_atomically(output / "model") as folder:
+            if result.helped:
+                model = self._open(chosen, seeds[0])
+                model.save_pretrained(folder)
+                result = replace(result, identity=replace(model.identity(), name_or_path=None).to_dict())
+                content = result.to_dict()
+                del content["arguments"]
+                write_json(folder / ADAPTATION, content)
+                write_card(folder, repo_id=f"your-name/{output.resolve().name}")
+            else:
+                source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
+                shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+        draw(result, output)
+        return result
+
+    def _plan(self) -> dict:
+        """Return the names of the arms that fit into the budget, and why the others are left out."""
+        wanted = self.asked.arms or ARM_NAMES
+        possible = [name for name in ARM_NAMES if name in wanted and name in self.arms]
+        if not possible and UNTRAINED not in wanted:
+            raise ValueError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
+        left_out = {}
+        for name in self.asked.arms:
+            if name not in (UNTRAINED, *possible):
+                left_out[name] = "it needs --labels, --labels and --pretrained, or documents of several sentences"
+        kept = [START]
+        if UNTRAINED in wanted:
+            kept = [arm.name for arm in self.arms.values() if not arm.stages]
+        left = self.asked.budget - self.scoring_seconds * (1 + 2 * len(kept)) / 60
+        costs = dict.fromkeys(["", *kept], 0.0)
+        for name in possible:
+            try:
+                for each in (self.arms[name].control, name):
+                    if each not in costs:
+                        costs[each] = self.scoring_seconds + self._training_seconds(self.arms[each])
+            except _FAILURES as error:
+                left_out[name] = f"it cannot be trained: {error}"
+                continue
+            tried = [*kept, name]
+            verdict = max(costs[each] + costs[self.arms[each].control] for each in tried)
+            minutes = (sum(costs[each] for each in tried) + self.asked.seeds * verdict) / 60
+            if minutes <= left:
+                kept = tried
+            else:
+                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left:.0f}"
+        return {"arms": [name for name in self.arms if name in kept], "left_out": left_out}
+
+    def _training_seconds(self, arm: Arm) -> float:
+        """Time a few steps of each stage of an arm, and return what the whole arm will take."""
+        total = 0.0
+        for stage in arm.stages:
+            began = time.monotonic()
+            few = replace(stage, steps=_PROBE_STEPS)
+            with tempfile.TemporaryDirectory(dir=self.work) as folder:
+                output = Path(folder)
+                results = train_stage(few, arm.model, FIRST_SEED, output, options=self.options, pooler=arm.pooler)
+            seconds = results.train_seconds or 0.0
+            total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
+        return total
+
+    def _measure(self, name: str) -> dict:
+        """Train an arm, if it trains, and compare it with the present model on dev."""
+        began = time.monotonic()
+        found: dict = {"dev": None, "failure": ""}
+        try:
+            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev)
+        except _FAILURES as error:
+            found["failure"] = f"{type(error).__name__}: {error}"
+            logger.warning(f"{name}: {found['failure']}")
+        else:
+            before = [self.present_dev]
+            change = compare(self.dev, self.first, START, before, before if name == START else [result])
+            found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
+            over = "" if name == START else f", {change} over the present model"
+            logger.info(f"{name}: dev {self.first} {change.after:.2f}{over}")
+        remove(self.work / f"{name}-{FIRST_SEED}")
+        found["seconds"] = round(time.monotonic() - began, 1)
+        return found
+
+    def _seeds(self, arm: Arm) -> range:
+        """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
+        first = FIRST_SEED + 1
+        number = self.asked.seeds if arm.stages else 1
+        return range(first, first + number)
+
+    def _open(self, arm: Arm, seed: int) -> SimCSE:
+        """Load the model of an arm; train it first, unless that run is finished."""
+        if arm.name == START:
+            return self.present
+        if arm.stages:
+            folder = self.work / f"{arm.name}-{seed}"
+            if not folder.is_dir():
+                logger.info(f"Training the arm {arm.name} with seed {seed}.")
+                train_arm(arm, seed, folder, self.options)
+            return SimCSE(folder)
+        model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
+        if arm.whitening:
+            file = self.work / "whitening.jsonl"
+            write_rows(self.rows[: _TEXTS_PER_DIMENSION * model.dim], file)
+            # Some models' embeddings vary in fewer directions than they have dimensions.
+            model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
+        return model
+
+
+def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
+    """Score a model on a task."""
+    return task.evaluate(model)

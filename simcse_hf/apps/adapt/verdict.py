@@ -1,0 +1,273 @@
+"""Choose an arm on one part of a task, judge it on the other, and say and draw what came out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import transformers
+
+from ..._version import __version__
+from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
+from ...publishing.card_measured import ADAPTATION
+from ...runtime.files import read_json_object, write_atomically
+from ...runtime.outputs import Result
+from ...runtime.upload import hub_id, public_name
+from ..plots import COLOURS, MARKERS, STYLE, new_figure
+from .arms import START, Arm
+
+GAIN = "gain"
+NO_GAIN = "no gain"
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+#: Points on dev that do not outweigh a simpler arm. Dev parts of at most 2,000 rows cannot tell smaller differences
+#: apart, and without the rule a whitening's gain would be put down to a training run that adds 0.1 by chance.
+TIE_MARGIN = 0.25
+
+
+def choose(scores: Mapping[str, float]) -> str:
+    """Return the first arm whose score is within `TIE_MARGIN` of the best one.
+
+    With 80.0 for a whitening, 80.2 for labels and 81.0 for masked-LM and then labels, the last one is chosen; with
+    80.1 in its place, the whitening.
+
+    Args:
+        scores (`Mapping[str, float]`): The dev score of each arm, the simplest arm first.
+
+    Returns:
+        `str`: The name of an arm.
+    """
+    best = max(scores.values())
+    return next(name for name, score in scores.items() if score >= best - TIE_MARGIN)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms on the held-out part of a task, x 100.
+
+    Args:
+        verdict (`str`): `"gain"` if the interval lies above 0, else `"no gain"`.
+        task (`str`): Name of the task.
+        metric (`str`): Its headline metric.
+        units (`int`): Scored rows or queries.
+        against (`str`): Name of the arm to compare with.
+        before (`float`): Its headline metric, averaged over its seeds.
+        after (`float`): Headline metric of the chosen arm, averaged over its seeds.
+        difference (`float`): `after - before`.
+        interval (`list[float]`): The two ends of the confidence interval of the difference; none of an arm and itself.
+    """
+
+    verdict: str
+    task: str
+    metric: str
+    units: int
+    against: str
+    before: float
+    after: float
+    difference: float
+    interval: list[float]
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{end:+.2f}" for end in self.interval)
+        return f"{self.difference:+.2f} [{ends}]" if ends else f"{self.difference:+.2f}"
+
+
+def compare(
+    task: UserTask,
+    name: str,
+    against: str,
+    before: list[TaskResult],
+    after: list[TaskResult],
+) -> Comparison:
+    """Compare two arms on a part of a task.
+
+    The interval comes from a paired bootstrap over the rows or queries, and says what other seeds of the training
+    could have shown as well. So the seeds must not be those by which an arm was chosen.
+
+    Args:
+        task (`UserTask`): The part of the task.
+        name (`str`): Its name.
+        against (`str`): Name of the first arm.
+        before (`list[TaskResult]`): Results of the first arm, one for each seed.
+        after (`list[TaskResult]`): Results of the second arm, one for each seed; `before` itself for the same arm.
+
+    Returns:
+        `Comparison`: The scores and their difference.
+    """
+    difference, ends = 0.0, []
+    if after is not before:
+        found = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
+        difference, *ends = [round(float(value), 4) for value in found]
+    old = round(fmean(result.metrics[task.metric] for result in before), 4)
+    new = round(fmean(result.metrics[task.metric] for result in after), 4)
+    verdict = GAIN if ends and ends[0] > 0 else NO_GAIN
+    return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, ends)
+
+
+@dataclass(frozen=True)
+class Adaptation(Result):
+    """The verdict of an adaptation: the content of `adaptation.json`.
+
+    Args:
+        summary (`str`): The verdict in a sentence.
+        comparisons (`list[Comparison]`): The verdicts. The first one, against the present model, decides.
+        chosen (`dict[str, Any]`): The chosen arm, with its `model`, `stages` and the `seed` of the model that is kept.
+        seeds (`list[int]`): The seeds of its runs in the verdict, if it trains.
+        arms (`list[dict]`): `name` and `stages` of each arm that was tried, and its score on `dev`.
+        model (`str`): The present model.
+        versions (`dict[str, str]`): Versions of the packages.
+        left_out (`dict[str, str]`): The arms that were not tried, and why.
+        corpus (`dict[str, Any]`): The text of the domain.
+        arguments (`dict[str, Any]`): What was asked for.
+        identity (`dict[str, Any]`, *optional*): The identity of the model that is kept after a gain.
+        output (`str`): The output directory, which is not written into the file.
+    """
+
+    summary: str
+    comparisons: list[Comparison]
+    chosen: dict[str, Any]
+    seeds: list[int]
+    arms: list[dict[str, Any]]
+    model: str | None
+    versions: dict[str, str]
+    left_out: dict[str, str] = field(default_factory=dict)
+    corpus: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any] | None = None
+    output: str = ""
+
+    @property
+    def verdict(self) -> Comparison:
+        """The comparison that decides."""
+        return self.comparisons[0]
+
+    @property
+    def helped(self) -> bool:
+        """Whether the chosen model is better, and was kept."""
+        return self.verdict.verdict == GAIN
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of adaptation.json, which begins with the verdict."""
+        content = asdict(self)
+        del content["output"]
+        return {"summary": self.summary, **asdict(self.verdict), "confidence": CONFIDENCE, **content}
+
+    @classmethod
+    def read(cls, folder: Path) -> "Adaptation":
+        """Read the verdict of a finished adaptation.
+
+        Args:
+            folder (`Path`): Its output directory.
+
+        Returns:
+            [`Adaptation`]: The verdict.
+
+        Raises:
+            ValueError: If adaptation.json is damaged.
+        """
+        content = read_json_object(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        known["comparisons"] = [Comparison(**each) for each in content["comparisons"]]
+        return cls(**known, output=str(folder))
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        for each in self.comparisons:
+            if each.task != self.verdict.task:
+                lines.append(f"  also {each.task} ({each.metric}): {each} over {each.against}")
+        kept = "the adapted model" if self.helped else "the present model, unchanged"
+        lines.append(f"{self.output}/model holds {kept}; {self.output}/arms.png shows the arms.")
+        return "\n".join(lines)
+
+
+def describe(
+    arms: Mapping[str, Arm],
+    measured: Mapping[str, dict[str, Any]],
+    chosen: Arm,
+    seeds: Sequence[int],
+    judged: Sequence[Comparison],
+) -> Adaptation:
+    """Say what came out of an adaptation.
+
+    Args:
+        arms (`Mapping[str, Arm]`): All arms by name.
+        measured (`Mapping[str, Any]`): The dev scores of those that were tried.
+        chosen (`Arm`): The arm that was chosen.
+        seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
+        judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
+
+    Returns:
+        [`Adaptation`]: The verdict.
+    """
+    # 1. In a sentence: the chosen arm against the present model, and the text of the domain against its control.
+    first = judged[0]
+    summary = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
+    if chosen.name == START:
+        summary = f"{first.verdict}: no arm was better than the present model on dev"
+    for each in judged:
+        if each.against == chosen.control != START and each.task == first.task:
+            helped = "helped" if each.verdict == GAIN else "did not help"
+            summary += f"; the text of the domain {helped}: {each} over {each.against}"
+    if not chosen.control and any(arms[name].control for name in measured):
+        summary += "; the text of the domain did not help: no arm with it was better on dev"
+    intervals = [first.interval, *(found["interval"] for found in measured.values() if found["dev"] is not None)]
+    low, high = next(filter(None, intervals), (0.0, 0.0))
+    if first.verdict == NO_GAIN and high > low:
+        summary += f"; as many rows can show a gain of {(high - low) / 2:.1f} or more"
+
+    # 2. In numbers.
+    stages = {}
+    for arm in arms.values():
+        stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
+    seeds = list(seeds) if chosen.stages else []
+    trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0] if seeds else None}
+    return Adaptation(
+        summary=summary,
+        comparisons=list(judged),
+        chosen=asdict(chosen) | trained,
+        seeds=seeds,
+        arms=[{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
+        model=public_name(arms[START].model),
+        versions={
+            "simcse_hf": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    )
+
+
+def draw(result: Adaptation, output: Path) -> None:
+    """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
+
+    Args:
+        result (`Adaptation`): The verdict.
+        output (`Path`): The output directory.
+    """
+    # The label of a bar, its difference and interval, and the kind of its mark.
+    bars = []
+    for arm in result.arms:
+        if arm["dev"] is not None and arm["interval"]:
+            bars.append((arm["name"], arm["difference"], arm["interval"], 0))
+    decides = result.verdict
+    for each in result.comparisons:
+        if each.task == decides.task and each.interval:
+            label = f"held out: {result.chosen['name']} over {each.against}"
+            bars.append((label, each.difference, each.interval, 1))
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    with matplotlib.rc_context(STYLE), write_atomically(output / "arms.png") as temporary:
+        figure = new_figure(8, 1.0 + 0.28 * len(bars))
+        axes = figure.subplots()
+        for row, (_, difference, interval, kind) in enumerate(bars):
+            axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
+            axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+        axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+        axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
+        axes.invert_yaxis()
+        key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
+        figure.supxlabel(f"change of {decides.task} ({decides.metric} × 100)\n{key}")
+        figure.savefig(temporary, dpi=120, format="png")

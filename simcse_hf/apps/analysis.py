@@ -1,0 +1,246 @@
+"""Read training runs and evaluated models, and write the numbers and the pictures of `simcse-hf analyze`."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..evaluation.bootstrap import join_parts
+from ..evaluation.report import read_results
+from ..runtime.errors import require_extra
+from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.outputs import Result, output_folder
+from . import plots
+
+STSB = "STSBenchmark"
+_STATE = "trainer_state.json"
+#: Endings of dev metrics that describe the geometry of the embeddings or the evaluation itself.
+_NOT_QUALITY = ("_alignment", "_uniformity", "_mean_cosine", "_effective_rank", "_loss", "_runtime", "_per_second")
+BANDS = 5
+DENSITY_POINTS = 201
+#: Fewer distinct cosines than this have no density estimate.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Analysis(Result):
+    """The pictures that `analyze` drew.
+
+    Args:
+        output (`str`): The folder.
+        numbers (`dict`): The numbers of each picture by its name.
+        omitted (`dict[str, str]`): Why a picture is missing, by its name.
+    """
+
+    output: str
+    numbers: dict[str, dict]
+    omitted: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `analysis.json`: the numbers by picture, and `omitted`."""
+        return self.numbers | {"omitted": self.omitted}
+
+    def __str__(self) -> str:
+        lines = [f"{self.output}/{name}.png" for name in self.numbers]
+        lines += [f"{name} is not drawn: {reason}" for name, reason in self.omitted.items()]
+        return "\n".join(lines)
+
+
+def analyze(
+    sources: Sequence[StrPath], output: StrPath, *, names: Sequence[str] | None = None, overwrite: bool = False
+) -> Analysis:
+    """Draw pictures of training runs and evaluated models.
+
+    The pictures are PNG files, and analysis.json holds their numbers. Needs the extra `plot`.
+
+    Args:
+        sources (`Sequence[str | os.PathLike]`): Output folder of a training run, or result file (.json) of
+            `simcse-hf evaluate --geometry`.
+        output (`str` or `os.PathLike`): Folder for analysis.json and the pictures.
+        names (`Sequence[str]`, *optional*): Names of the sources. The default is from their paths.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+
+    Returns:
+        `Analysis`: The numbers of the pictures.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If a source is neither a run nor a result file, or the sources do not have different names.
+
+    Examples:
+        >>> from simcse_hf import analyze
+        >>> analysis = analyze(["outputs/my-model"], "outputs/pictures")
+        >>> print(analysis)
+        outputs/pictures/alignment_uniformity.png
+        outputs/pictures/training_curves.png
+        cosine_densities is not drawn: no result file has the cosines of scored pairs beside it (.scores.npz)
+        singular_values is not drawn: no model was evaluated with --geometry
+    """
+    paths = [Path(source) for source in sources]
+    if names is None:
+        names = [path.parent.name if path.stem in ("", "results") else path.stem for path in paths]
+    if len(set(names)) != len(paths):
+        raise ValueError(f"names must give {len(paths)} different names, one for each source")
+    matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
+    with output_folder(output, overwrite, "analysis.json", sources) as folder:
+        pictures = _read_numbers(dict(zip(names, paths, strict=True)))
+        numbers = {}
+        omitted = {}
+        folder.mkdir()
+        with matplotlib.rc_context(plots.STYLE):
+            for name, (found, draw, reason) in pictures.items():
+                if not found:
+                    omitted[name] = reason
+                    continue
+                numbers[name] = found
+                draw(found).savefig(folder / f"{name}.png", dpi=120, format="png")
+        analysis = Analysis(str(output), numbers, omitted)
+        write_json(folder / "analysis.json", analysis.to_dict())
+    return analysis
+
+
+def _read_numbers(sources: Mapping[str, Path]) -> dict[str, tuple[dict, Callable[[Any], Any], str]]:
+    """Return the numbers of each picture, the function that draws them, and why there may be none."""
+    scores: dict = {}
+    paths: dict = {}
+    spectra: dict = {}
+    curves: dict = {}
+    for name, source in sources.items():
+        if source.is_dir():
+            log = read_log(source)
+            for key, values in log.items():
+                curves.setdefault(key, {})[name] = values
+            uniformity = log.get("uniformity", {})
+            if uniformity:
+                paths[name] = [(step, log["alignment"][step], value) for step, value in uniformity.items()]
+            continue
+        results, scores[name] = read_results(source)
+        geometry = results["results"].get("geometry")
+        if geometry:
+            paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
+            if "singular_spectrum" in geometry:
+                spectra[name] = geometry["singular_spectrum"]
+    return {
+        "alignment_uniformity": (
+            paths,
+            plots.draw_alignment_uniformity,
+            "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and no model was "
+            "evaluated with --geometry",
+        ),
+        "cosine_densities": (
+            cosine_densities(scores),
+            plots.draw_cosine_densities,
+            "no result file has the cosines of scored pairs beside it (.scores.npz)",
+        ),
+        "singular_values": (spectra, plots.draw_singular_values, "no model was evaluated with --geometry"),
+        "training_curves": (curves, plots.draw_training_curves, "no run logged a loss or dev scores"),
+    }
+
+
+def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
+    """Read the log of a training run, or of the last checkpoint if the run was interrupted.
+
+    Args:
+        folder (`str` or `Path`): The output directory of the run.
+
+    Returns:
+        `dict[str, dict[int, float]]`: The finite values by step of each of these metrics that was logged: `loss`,
+        `eval_loss`, the dev metric under its name in the log, such as `eval_stsb_spearman`, and `alignment` and
+        `uniformity` on the first dev set that has both.
+
+    Raises:
+        ValueError: If the folder holds no log, or a file is damaged.
+    """
+    # 1. The log, of the run or of its last checkpoint.
+    folder = Path(folder)
+    path = folder / _STATE
+    if not path.is_file():
+        path = Path(get_last_checkpoint(str(folder)) or folder, _STATE)
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
+            "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
+        )
+    history = read_json_object(path).get("log_history")
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")
+
+    # 2. Its metrics by step.
+    series: dict[str, dict[int, float]] = {}
+    for entry in history:
+        for name, value in entry.items():
+            if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
+                series.setdefault(name, {})[entry["step"]] = float(value)
+
+    # 3. The metric of the dev set, and its geometry.
+    results = folder / "results.json"
+    metric = read_json_object(results).get("dev_metric") if results.is_file() else None
+    scores = [name for name in series if name.startswith("eval_") and not name.endswith(_NOT_QUALITY)]
+    dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
+    log = {name: series[name] for name in ("loss", "eval_loss", dev_metric) if name in series}
+    for name in sorted(series):
+        uniformity = series.get(name.replace("_alignment", "_uniformity"), {})
+        if name.startswith("eval_") and name.endswith("_alignment") and uniformity:
+            log["alignment"] = series[name]
+            log["uniformity"] = {step: value for step, value in uniformity.items() if step in series[name]}
+            break
+    return log
+
+
+def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
+    """Estimate the densities of cosine similarities in five bands of the gold score (SimCSE, Fig. G.1).
+
+    Args:
+        scores (`Mapping`): For each model, the arrays `predicted` and `gold` of each part of each task.
+
+    Returns:
+        `dict[str, list[dict]]`: For each model its bands: `gold`, `pairs`, `mean`, and `cosine` and `density`, which
+        are kernel estimates with Scott's bandwidth. The set is STS-B if a model has it, and otherwise the set that
+        most models have.
+    """
+    sets: dict[str, dict] = {}
+    for name, tasks in scores.items():
+        for task, parts in tasks.items():
+            if parts and all("predicted" in arrays for arrays in parts.values()):
+                sets.setdefault(task, {})[name] = join_parts(parts.values())
+    if not sets:
+        return {}
+    chosen = sets.get(STSB) or max(sets.values(), key=len)
+    every = np.concatenate([whole["gold"] for whole in chosen.values()])
+    edges = np.linspace(math.floor(every.min()), math.ceil(every.max()), BANDS + 1)
+    densities = {}
+    for name, whole in chosen.items():
+        # A score on an edge belongs to the band above it, and the highest score to the last band.
+        band_of = np.digitize(whole["gold"], edges[1:-1])
+        bands = []
+        for number in range(BANDS):
+            cosines = whole["predicted"][band_of == number]
+            cosines = cosines[np.isfinite(cosines)]
+            band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
+            bands.append(band | _density(cosines))
+        densities[name] = bands
+    return densities
+
+
+def _density(cosines: np.ndarray) -> dict:
+    """Return the mean of some cosines, and if they are enough their density at points around them."""
+    from scipy.stats import gaussian_kde
+
+    if not len(cosines):
+        return {}
+    mean = float(cosines.mean())
+    if len(np.unique(cosines.round(6))) < _FEWEST:
+        return {"mean": mean}
+    density = gaussian_kde(cosines)
+    margin = 3 * math.sqrt(density.covariance.item())
+    lowest, highest = np.clip([cosines.min() - margin, cosines.max() + margin], -1, 1)
+    points = np.linspace(lowest, highest, DENSITY_POINTS)
+    return {
+        "mean": mean,
+        "cosine": points.tolist(),
+        "density": density(points).tolist(),
+    }

@@ -1,0 +1,397 @@
+"""Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizer,
+    DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+    set_seed,
+)
+
+from ..data.read import load_text_dataset
+from ..data.token_ids import check_known, to_token_ids
+from ..kernels.cpu import has_only_cpu
+from ..models.checkpoint import replace_model, save_tokenizer
+from ..models.settings import SECTION, check_max_length
+from ..objectives.masked_lm import IGNORED, mask_tokens
+from ..runtime.distributed import hold_together
+from ..runtime.files import STAGING, write_json
+from ..runtime.loading import load_pretrained, load_weights
+from ..runtime.messages import check_together
+from ..training.checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
+from ..training.dev_sets import check_dev_sets
+from ..training.output_folder import check_output_dir, clear_output_dir
+from ..training.parser import DEFAULTS, check_files, fill, option
+from ..training.run_results import RESULTS
+from ..training.watch import FiniteWeights
+from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
+
+
+@dataclass
+class PretrainingArguments:
+    """The encoder, its tokenizer and the sentences."""
+
+    _argument_group_name = "encoder and sentences"
+
+    train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
+    columns: list[str] | None = option(None, "Column of the sentences, if the file has several.")
+    max_train_samples: int | None = option(None, "Train on the first rows only.")
+    held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
+    model_name_or_path: str | None = option(
+        None, "Encoder to continue training; also --model; default: a new BERT.", aliases=["--model"]
+    )
+    train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences, for a new encoder.")
+    vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
+    extend_tokenizer: int | None = option(
+        None,
+        "Add this many words to the tokenizer of --model: the most frequent ones that it splits.",
+    )
+    cased: bool = option(False, "Train a tokenizer that keeps capitals and accents.")
+    hidden_size: int = option(256, "Width of a new encoder.")
+    num_hidden_layers: int = option(4, "Number of layers of a new encoder.")
+    num_attention_heads: int = option(4, "Number of attention heads of a new encoder.")
+    max_position_embeddings: int = option(512, "Number of positions of a new encoder.")
+    max_seq_length: int = option(128, "Number of tokens to which longer sentences are cut.")
+    mlm_probability: float = option(0.15, "Share of the tokens to predict.")
+    overwrite_output_dir: bool = option(
+        False, "Delete the earlier run in --output_dir and start again; also --overwrite.", aliases=["--overwrite"]
+    )
+
+
+MLM_ARGUMENTS = (PretrainingArguments, TrainingArguments)
+
+
+class MaskedLMTrainer(WholeCheckpointTrainer):
+    """Train a stock masked-LM model on rows of `input_ids`.
+
+    The masks of a step are drawn by the seed, the step and the process. So a resumed run draws those of an
+    uninterrupted one, which masks drawn by the collator ahead of the step would not guarantee.
+
+    Args:
+        model (`PreTrainedModel`): A model of `AutoModelForMaskedLM`.
+        args (`TrainingArguments`): The training arguments.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        probability (`float`): Share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay.
+        kwargs (`Any`): Further arguments of transformers' Trainer.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        tokenizer: PreTrainedTokenizerBase,
+        probability: float,
+        **kwargs: Any,
+    ):
+        self.stop_on_signal = StopOnSignal()
+        # Checkpoints have the names of the model: those of an old one (LayerNorm.gamma) could not be resumed.
+        vars(model).pop("_weight_conversions", None)
+        super().__init__(
+            model,
+            args,
+            DataCollatorForTokenClassification(tokenizer),
+            processing_class=tokenizer,
+            callbacks=[self.stop_on_signal, FiniteWeights()],
+            **kwargs,
+        )
+        self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
+        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        #: The first module that reads the states of the encoder.
+        self.head = next(child for child in model.children() if child is not model.base_model)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
+        # transformers 5.2 draws the batches of each evaluation anew, so that equal weights had different losses.
+        return SequentialSampler(eval_dataset)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""
+        with self.stop_on_signal.caught(self.args):
+            return super().train(*args, **kwargs)
+
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict | None = None,
+    ) -> None:
+        super()._save(output_dir, state_dict)
+        save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple:
+        """Take the batches of a step, mask those without labels, and count the tokens to predict."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
+        place = [self.args.seed, self.state.global_step, self.args.process_index]
+        (seed,) = np.random.SeedSequence(place).generate_state(1)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(seed))
+            for batch in batches:
+                if "labels" not in batch:
+                    batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
+        return batches, self._get_num_items_in_batch(batches, self.args.device)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Compute the mean loss of the tokens of a batch; in a step its part of the mean over all tokens."""
+        # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
+        labels = inputs["labels"]
+        predicted = labels != IGNORED
+        number = predicted.sum()
+        if not number:  # in a batch of few tokens: the mean over none would not be a number
+            predicted[0, 0] = True
+            labels[0, 0] = inputs["input_ids"][0, 0]
+        inputs = inputs | {"labels": labels[predicted]}
+
+        def keep_predicted(head: torch.nn.Module, given: tuple) -> tuple:
+            return (given[0][predicted], *given[1:])
+
+        with self.head.register_forward_pre_hook(keep_predicted):
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        if model.training and num_items_in_batch is not None:
+            # Processes average their gradients.
+            processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+            loss = loss * (number * processes / torch.as_tensor(num_items_in_batch).clamp(min=1))
+        return (loss, outputs) if return_outputs else loss
+
+    def mask_once(self, rows: Dataset) -> Dataset:
+        """Add `labels` to rows, with masks that are the same in every evaluation."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.args.seed)
+            masked = []
+            for row in rows["input_ids"]:
+                ids, labels = mask_tokens(torch.tensor(row), self.masker)
+                masked.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
+        return Dataset.from_list(masked)
+
+
+def make_encoder(
+    options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the encoder to continue with its masked-LM head and its tokenizer, or make a new BERT and its tokenizer.
+
+    Training a WordPiece tokenizer twice on the same sentences gives two vocabularies, because ties are broken at
+    random. So the first process trains and saves it, the others load it, and a resumed run loads that of its
+    checkpoint.
+
+    Args:
+        options (`PretrainingArguments`): Names the encoder, or asks for a new tokenizer and gives the shape of a new
+            encoder.
+        args (`TrainingArguments`): A trained tokenizer is saved in a folder of their `output_dir`.
+        texts (`list[str]`): Sentences to train a tokenizer on.
+        checkpoint (`str`, *optional*): The checkpoint to resume from.
+
+    Returns:
+        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model, without settings of this package, so that
+        contrastive training from it draws a fresh head; and the tokenizer.
+
+    Raises:
+        ValueError: If not exactly one of the two was requested.
+    """
+    name = options.model_name_or_path
+    if bool(name) == options.train_tokenizer:
+        raise ValueError(
+            "name an encoder to continue with --model, which keeps its tokenizer, or make a new one with "
+            "--train_tokenizer: one of the two"
+        )
+    if options.extend_tokenizer and not name:
+        raise ValueError(
+            "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
+            "--model, or raise --vocab_size of a tokenizer that is trained"
+        )
+
+    # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
+    source = name if options.extend_tokenizer else checkpoint or name
+    if source is None:
+        source = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
+        with args.main_process_first(local=False, desc="training the tokenizer"):
+            if args.process_index == 0:
+                blank = BertTokenizer(do_lower_case=not options.cased)
+                trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
+                trained.model_max_length = options.max_position_embeddings
+                trained.save_pretrained(source)
+    tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
+
+    # 2. The model.
+    if name:
+        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name, dtype=torch.float32)
+        if hasattr(model.config, SECTION):
+            delattr(model.config, SECTION)
+        return model, tokenizer
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=options.hidden_size,
+        num_hidden_layers=options.num_hidden_layers,
+        num_attention_heads=options.num_attention_heads,
+        intermediate_size=4 * options.hidden_size,
+        max_position_embeddings=options.max_position_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
+        initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
+    )
+    return BertForMaskedLM(config), tokenizer
+
+
+@dataclass(frozen=True)
+class MaskedLMResults:
+    """What masked-LM pretraining returns, and writes into results.json beside the model.
+
+    Args:
+        model (`str`): The folder of the model.
+        held_out_sentences (`int`): The number of held-out sentences.
+        masked_lm_loss (`dict[str, float]`): Their loss `before` and `after` training, in nats per masked token,
+            averaged over batches.
+        steps (`int`): Optimizer steps.
+        train_seconds (`float`): How long training took.
+        vocabulary (`int`): Tokens of the vocabulary.
+        parameters (`int`): Numbers of the model.
+        added_words (`int`, *optional*): Words that were made whole tokens.
+        words_before (`dict[str, float]`, *optional*): `pieces_per_word` and `unknown_share` of the held-out sentences.
+        words_after (`dict[str, float]`, *optional*): The same with the added words.
+    """
+
+    model: str
+    held_out_sentences: int
+    masked_lm_loss: dict[str, float]
+    steps: int
+    train_seconds: float
+    vocabulary: int
+    parameters: int
+    added_words: int | None = None
+    words_before: dict[str, float] | None = None
+    words_after: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of results.json, with the perplexity, which is the exponential of the loss."""
+        content = {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+        content["perplexity"] = {when: math.exp(loss) for when, loss in self.masked_lm_loss.items()}
+        return content
+
+    def __str__(self) -> str:
+        lines = []
+        before = self.words_before
+        after = self.words_after
+        if before is not None and after is not None:
+            lines += [
+                f"\nAdded {self.added_words} words, the split words that occur {LEAST_COUNT} times or more.",
+                "The words of the held-out sentences, before and after:",
+                f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}",
+                f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}",
+            ]
+        number = self.held_out_sentences
+        lines.append(f"\nMasked-LM loss of {number} held-out sentences (perplexity of masked tokens)")
+        for when, loss in self.masked_lm_loss.items():
+            lines.append(f"  {when:<9}{loss:6.3f}   ({math.exp(loss):.1f})")
+        lines.append(f"The encoder is saved in {self.model}; its metrics are in {Path(self.model, RESULTS)}.")
+        return "\n".join(lines)
+
+
+def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
+    """Train, save the stock masked-LM model into `output_dir`, and write `results.json` beside it.
+
+    Args:
+        given (`Mapping[str, Any]`): Fields of [`PretrainingArguments`] and of transformers' `TrainingArguments`, over
+            the defaults of `simcse-hf train mlm`.
+
+    Returns:
+        [`MaskedLMResults`]: The results.
+
+    Raises:
+        ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
+    """
+    options, args = pretraining_arguments(given)
+    check_together(args.world_size)
+    with hold_together(str(args.output_dir)):
+        return _pretrain(options, args)
+
+
+def pretraining_arguments(given: Mapping[str, Any]) -> tuple[PretrainingArguments, TrainingArguments]:
+    """Return what was given, over the defaults of `simcse-hf train mlm`."""
+    values = DEFAULTS["mlm"] | dict(given)
+    if has_only_cpu():
+        values.setdefault("use_cpu", True)  # transformers refuses bf16 on a CPU without it
+    return fill(MLM_ARGUMENTS, values)
+
+
+def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedLMResults:
+    # 1. Read the sentences, and hold out the last ones for evaluation.
+    path = str(options.train_file)
+    directory = Path(str(args.output_dir))
+    inputs = [("--train_file", options.train_file), ("--model_name_or_path", options.model_name_or_path)]
+    check_files(inputs)
+    check_output_dir(args, options.overwrite_output_dir, inputs)
+    set_seed(args.seed)
+    dataset = load_text_dataset(path, columns=options.columns, expected_columns=1, max_rows=options.max_train_samples)
+    texts = list(dataset["sent0"])
+    number = min(options.held_out, len(texts) // 10)
+    if number < 1:
+        raise ValueError(
+            f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
+            "least 10 sentences and --held_out of at least 1"
+        )
+    held_out = texts[-number:]
+    texts = texts[:-number]
+
+    # 2. Make the encoder, and tokenize.
+    checkpoint = None
+    if args.resume_from_checkpoint:
+        checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
+    model, tokenizer = make_encoder(options, args, texts, checkpoint)
+    words: dict = {}
+    if options.extend_tokenizer:
+        words["words_before"] = measure_words(tokenizer, held_out)
+        words["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
+        words["words_after"] = measure_words(tokenizer, held_out)
+    check_max_length(options.max_seq_length, model.config)
+
+    def tokenize(sentences: list[str]) -> Dataset:
+        ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=options.max_seq_length)
+        return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
+
+    rows = tokenize(texts)
+    check_known(rows["input_ids"], tokenizer, path)
+
+    # 3. Train.
+    check_dev_sets([], args, losses=["loss"])
+    trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
+    trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
+    clear_output_dir(args)  # now that nothing is wrong with the new run
+    loss = {"before": trainer.evaluate()["eval_loss"]}
+    outcome = trainer.train(resume_from_checkpoint=checkpoint)
+    loss["after"] = trainer.evaluate()["eval_loss"]
+    results = MaskedLMResults(
+        model=str(directory),
+        held_out_sentences=len(held_out),
+        masked_lm_loss=loss,
+        steps=trainer.state.global_step,
+        train_seconds=outcome.metrics["train_runtime"],
+        vocabulary=len(tokenizer),
+        parameters=model.num_parameters(),
+        **words,
+    )
+
+    # 4. Save the model.
+    if trainer.is_world_process_zero():
+        with replace_model(directory) as folder:
+            model.save_pretrained(folder)
+            save_tokenizer(tokenizer, folder, model)
+        write_json(directory / RESULTS, results.to_dict())
+    return results

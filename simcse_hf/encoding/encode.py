@@ -1,0 +1,498 @@
+"""Encode a file of texts into shards of embeddings, each of which is whole or absent, or into one array of them."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from ..data.read import load_text_dataset
+from ..data.table import stream_texts, text_column
+from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
+from ..runtime.distributed import hold_together, on_first_process, wait_for_all, world
+from ..runtime.errors import check_finite, check_values, refuse_changes
+from ..runtime.files import ARRAY_DAMAGE, StrPath, digest, entries, read_npy, write_json, write_npy
+from ..runtime.identity import Identity, digest_texts
+from ..runtime.outputs import Result
+from ..runtime.upload import public_name
+from .load import load_model
+from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, quantize
+from .shards import (
+    ARRAY,
+    MANIFEST,
+    MAX_SHARDS,
+    RANGES,
+    Manifest,
+    Row,
+    Shard,
+    files_of,
+    join_shards,
+    read_manifest,
+    remove_leftovers,
+    remove_run,
+    shards_of,
+    texts_of_rows,
+)
+from .simcse import SimCSE
+
+#: Texts that are tokenized and sorted by length together, while those before them are computed. Fewer texts fill their
+#: batches less: of Wikipedia sentences and 65,536 tokens, 8,192 make 44% more batches than a shard, and 16,384 16%.
+_WINDOW = 16_384
+_RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
+#: size of a batch, and what other entries say, too (the texts, the prompt, and whether vectors have unit length).
+_MAY_CHANGE = (
+    *("input file", "input rows", "input texts", "settings token_budget", "model name_or_path", "model revision"),
+    *("model prompts", "model default_prompt_name", "model similarity"),
+)
+
+
+@dataclass(frozen=True)
+class EncodedFile(Result):
+    """The folder of vectors that `encode` wrote.
+
+    Args:
+        output (`str`): The folder.
+        texts (`int`): Number of texts.
+        shards (`list[str]`): The files of the vectors.
+    """
+
+    output: StrPath
+    texts: int
+    shards: list[str]
+
+    def __str__(self) -> str:
+        files = "1 file" if len(self.shards) == 1 else f"{len(self.shards)} files"
+        return f"{self.texts} texts in {files} under {self.output}"
+
+
+def encode(
+    model: StrPath | SimCSE,
+    input: StrPath | Dataset,
+    output: StrPath,
+    *,
+    column: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    columns: Sequence[str] | None = None,
+    normalize: bool = True,
+    truncate_dim: int | None = None,
+    precision: Precision = "float32",
+    ranges: StrPath | np.ndarray | None = None,
+    shard_size: int = 50_000,
+    format: ShardFormat = "npy",
+    token_budget: int | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> EncodedFile:
+    """Encode a file of texts into embeddings; an interrupted run can be resumed.
+
+    Under `accelerate launch` each process writes every n-th shard.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
+        input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
+            gzipped.
+        output (`str` or `os.PathLike`): Folder for the vectors and their manifest.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        columns (`Sequence[str]`, *optional*): Encode the texts of these columns row by row, for use as teacher or
+            guide in training: the first as queries and the others as documents, if the model has prompts for them.
+        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
+        truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
+        precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
+        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of lowest and highest values, of shape (2,
+            dim), for int8 and uint8. The default is those of the first 10,000 embeddings.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. The embeddings and texts of two
+            shards are in memory together.
+        format (`str`, *optional*, defaults to `"npy"`): npy makes one array of all shards; parquet keeps the shards,
+            with the columns row, text and vector.
+        token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run: write the shards that are
+            missing. A run with another input, model or setting is refused.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar on the first process, over its
+            own rows.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `EncodedFile`: What was written.
+
+    Raises:
+        ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> from simcse_hf import encode
+        >>> print(encode("outputs/my-model", "sentences.txt", "vectors"))
+        200 texts in 1 file under vectors
+        >>> np.load("vectors/vectors.npy").shape
+        (200, 64)
+    """
+    # 1. Refuse what cannot be, before a model is loaded.
+    check_values(PRECISIONS, precision=precision)
+    check_values(FORMATS, format=format)
+    check_values("an integer above 0", shard_size=shard_size)
+    pairs = {
+        "column and columns": column and columns,
+        "prompt and prompt_name": prompt and prompt_name,
+        "resume and overwrite": resume and overwrite,
+    }
+    for names, both in pairs.items():
+        if both:
+            raise ValueError(f"{names} are both given: give one of the two")
+    codes = None if ranges is None else _read_ranges(ranges, precision)
+
+    # 2. Encode what is missing.
+    encoder = load_model(model, **loading)
+    check_values(range(1, encoder.dim + 1), truncate_dim=truncate_dim)
+    if codes is not None:
+        check_ranges(codes, truncate_dim or encoder.dim)
+    if isinstance(ranges, (str, os.PathLike)):
+        _check_model_of(ranges, encoder)
+    texts = TextSource(input, column, columns)
+    prompts = [encoder.resolve_prompt(prompt, prompt_name)]
+    if texts.width and prompt is None and prompt_name is None:
+        prompts = encoder.column_prompts(texts.width)
+    settings: dict[str, Any] = {
+        "column": texts.column,
+        "prompt": prompts if len(set(prompts)) > 1 else prompts[0] or None,
+        "normalize_embeddings": normalize and encoder.similarity_fn_name == "cosine",
+        "truncate_dim": truncate_dim,
+        "token_budget": token_budget,
+        "precision": precision,
+        "shard_size": shard_size,
+        "format": format,
+        "ranges": None if codes is None else blake2b(codes.tobytes()).hexdigest(),
+    }
+    if columns is not None:
+        settings["columns"] = list(columns)
+    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings)
+    return EncodedFile(output, *job.run(codes, resume, overwrite, show_progress_bar))
+
+
+def _read_ranges(ranges: StrPath | np.ndarray, precision: str) -> np.ndarray:
+    """Return the ranges of 8-bit codes that the caller gives, as an array or in a file."""
+    if precision not in SCALAR_PRECISIONS:
+        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+    if not isinstance(ranges, np.ndarray):
+        try:
+            ranges = read_npy(ranges)
+        except ARRAY_DAMAGE as error:
+            raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
+    return ranges.astype(np.float32)
+
+
+def _check_model_of(ranges: StrPath, model: SimCSE) -> None:
+    """Refuse ranges in the folder of a run of another model."""
+    folder = Path(ranges).parent
+    if not (folder / MANIFEST).is_file():
+        return
+    before = Identity.from_dict(read_manifest(folder)["model"])
+    changes = before.changes(model.identity(), ("dtype", "backend", "max_length", "long_texts"))
+    if changes:
+        raise ValueError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
+
+
+class TextSource:
+    """The texts of a file or of training rows, which are read more than once.
+
+    Args:
+        source (`str`, `os.PathLike` or `Dataset`): The file; or training rows, with columns of texts only.
+        column (`str`, *optional*): The column of texts, if the file has several.
+        columns (`Sequence[str]`, *optional*): The columns of texts, of which a row has one after the other.
+
+    Attributes:
+        read (`Callable`): Yields the rows.
+        width (`int`): The number of columns of training rows, 0 for a file of texts.
+
+    Raises:
+        ValueError: If the file is missing, or has no such column.
+    """
+
+    def __init__(
+        self, source: StrPath | Dataset, column: str | None = None, columns: Sequence[str] | None = None
+    ) -> None:
+        self.column = column
+        self.path = None if isinstance(source, Dataset) else Path(source).expanduser()
+        self.name = str(self.path or "the training rows")
+        self.width = 0
+        self.read: Callable[[], Iterator[Row]]
+        if isinstance(source, Dataset) or columns is not None:
+            rows = source if isinstance(source, Dataset) else load_text_dataset(source, columns=columns)
+            self.width = len(rows.column_names)
+            self.read = partial(texts_of_rows, rows)
+        else:
+            self.column = text_column(source, column)[1]
+            self.read = partial(stream_texts, source, self.column)
+        self._before = self._version()
+
+    def _version(self) -> tuple[int, int] | None:
+        if self.path is None:
+            return None
+        state = self.path.stat()
+        return state.st_size, state.st_mtime_ns
+
+    def check(self) -> None:
+        """Refuse a file that was written to. Rows that were read before this check are those of the first pass."""
+        if self._version() != self._before:
+            raise ValueError(
+                f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
+            )
+
+    @cached_property
+    def content(self) -> tuple[int, str]:
+        """The number of texts and their digest.
+
+        This pass comes before all encoding: the names of the shards need the number, and a bad row is found before
+        hours of work.
+        """
+        return digest_texts(text for _, text in self.read())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and the digest of the file, or of the texts of training rows."""
+        if self.path is None:
+            return {"file": self.name, "blake2b": self.content[1]}
+        return {"file": self.path.name, "blake2b": digest(self.path)}
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """Texts, a model, and the folder for its vectors.
+
+    Args:
+        folder (`Path`): The folder, which this run holds.
+        model (`SimCSE`): The model.
+        texts (`TextSource`): The texts.
+        settings (`dict`): What decides the vectors beside the texts and the model, for the manifest.
+    """
+
+    folder: Path
+    model: SimCSE
+    texts: TextSource
+    settings: dict[str, Any]
+
+    def run(
+        self, codes: np.ndarray | None, resume: bool, overwrite: bool, show_progress_bar: bool
+    ) -> tuple[int, list[str]]:
+        """Write what is missing, with the other processes of the run.
+
+        Args:
+            codes (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
+            resume (`bool`): See [`open`].
+            overwrite (`bool`): See [`open`].
+            show_progress_bar (`bool`): Whether the first process shows a bar over its own rows.
+
+        Returns:
+            `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
+        """
+        rank, processes = world()
+        precision = self.settings["precision"]
+        with hold_together(self.folder):
+            manifest = on_first_process(lambda: self.open(resume, overwrite))
+            missing = self.missing(manifest, rank, processes)
+            if precision in SCALAR_PRECISIONS:
+                codes = on_first_process(lambda: self.common_ranges(codes))
+            with (
+                closing(join_shards(self.folder, manifest)) as join,
+                ThreadPoolExecutor(1) as thread,
+                tqdm(
+                    total=sum(shard.rows for shard in missing),
+                    desc="Encoding",
+                    unit="text",
+                    disable=not show_progress_bar or rank != 0,
+                ) as bar,
+            ):
+
+                def write(shard: Shard, rows: list[Row], parts: list[torch.Tensor]) -> None:
+                    shard.write(rows, self.finish(rows, parts, precision, codes), self.settings["format"] == "npy")
+                    bar.update(len(rows))
+                    if rank == 0:
+                        next(join, None)
+
+                writing = thread.submit(bar.refresh)  # nothing is written yet
+                for encoded in self.encode(missing):
+                    writing.result()
+                    writing = thread.submit(write, *encoded)
+                writing.result()
+                wait_for_all()
+                on_first_process(lambda: list(map(Shard.read, join)))  # raises if it waits for a shard
+            return manifest["input"]["rows"], [file.path.name for file in files_of(self.folder, manifest)]
+
+    def open(self, resume: bool, overwrite: bool) -> Manifest:
+        """Write the manifest of a new run, or compare with that of the run to resume.
+
+        Args:
+            resume (`bool`): Whether a run in the folder is continued.
+            overwrite (`bool`): Whether it is removed.
+
+        Returns:
+            `Manifest`: The manifest.
+
+        Raises:
+            ValueError: If there is no text, or the folder holds anything else than the run to continue.
+        """
+        folder = self.folder
+        if overwrite:
+            self._count()
+            remove_run(folder)
+        identity = self.model.identity()
+        model = replace(identity, name_or_path=public_name(identity.name_or_path)).to_dict()
+        now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
+        if (folder / MANIFEST).exists():
+            if not resume:
+                raise ValueError(
+                    f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
+                    "overwrite, or name another folder."
+                )
+            earlier = read_manifest(folder)
+            advice = "Repeat these settings, start again with overwrite, or name another folder."
+            refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run there", advice)
+            now = earlier
+        elif entries(folder):
+            raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+        else:
+            now["input"] |= self._count()
+            write_json(folder / MANIFEST, now)
+        remove_leftovers(folder)
+        return now
+
+    def _count(self) -> dict[str, object]:
+        """Return the number of texts and their digest, if they can be encoded in shards of this size."""
+        rows, texts = self.texts.content
+        size = self.settings["shard_size"]
+        if not 1 <= rows <= size * MAX_SHARDS:
+            raise ValueError(
+                f"{self.texts.name}: {rows} texts cannot be divided into 1 to {MAX_SHARDS} shards of {size}: raise "
+                "shard_size."
+            )
+        return {"rows": rows, "texts": texts}
+
+    def missing(self, manifest: Manifest, rank: int, processes: int) -> list[Shard]:
+        """Return the shards that this process has to write.
+
+        Args:
+            manifest (`Manifest`): The manifest.
+            rank (`int`): The number of this process.
+            processes (`int`): How many there are.
+
+        Returns:
+            `list[Shard]`: Every n-th shard, without those that are whole.
+
+        Raises:
+            ValueError: If a missing shard is a link, through which nothing is written, or version 0.4.0 has begun it.
+        """
+        files = files_of(self.folder, manifest)
+        if all(file.is_whole() for file in files):
+            return []
+        if self.settings["format"] == "npy" and files[0].path.name != ARRAY:
+            raise ValueError(f"{self.folder} holds a part of the npy shards of version 0.4.0: encode with overwrite.")
+        missing = [shard for shard in shards_of(self.folder, manifest)[rank::processes] if not shard.is_whole()]
+        for shard in missing:
+            if shard.path.is_symlink():
+                raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
+        return missing
+
+    def encode(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[Row], list[torch.Tensor]]]:
+        """Encode the texts of some shards, while a background thread reads and tokenizes those that follow.
+
+        Args:
+            shards (`Sequence[Shard]`): The shards, in order.
+
+        Yields:
+            `tuple[Shard, list[Row], list[torch.Tensor]]`: A shard, its rows, and their embeddings in windows, which an
+            accelerator has not computed yet.
+
+        Raises:
+            ValueError: If the file has changed.
+        """
+
+        def windows() -> Iterator[tuple[tuple[Shard, list[Row]], list[Any]]]:
+            stream = self.texts.read()
+            following = 0
+            for shard in shards:
+                first = shard.number * self.settings["shard_size"]
+                skipped = first - following
+                rows = list(islice(stream, skipped, skipped + shard.rows))
+                following = first + shard.rows
+                self.texts.check()
+                for start in range(0, len(rows), _WINDOW):
+                    texts = [text for _, text in rows[start : start + _WINDOW]]
+                    yield (shard, rows), self._tokenize(texts, first + start)
+
+        options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
+        parts = []
+        for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **options):
+            parts.append(vectors if vectors.is_cuda else vectors.cpu())
+            if len(parts) * _WINDOW >= len(rows):
+                yield shard, rows, parts
+                parts = []
+
+    def finish(self, rows: list[Row], parts: list[torch.Tensor], *codes: Any) -> np.ndarray:
+        """Check and quantize embeddings where they are, and copy the result to the host. This waits for a GPU.
+
+        Args:
+            rows (`list[Row]`): The rows.
+            parts (`list[torch.Tensor]`): What [`encode`] yielded for them.
+            *codes (`Any`): The other arguments of [`quantize`].
+
+        Returns:
+            `np.ndarray`: The embeddings or codes.
+
+        Raises:
+            NotFiniteError: If an embedding is not finite.
+        """
+        if parts[0].is_cuda:  # they may be computed in another stream than that of this thread
+            torch.cuda.synchronize(parts[0].device)
+        vectors = torch.cat(parts)
+        check_finite(vectors, lambda number: f"{self.texts.name}: the text of line or row {rows[number][0]}")
+        return quantize(vectors, *codes)
+
+    def _tokenize(self, texts: list[str], before: int) -> list[Any]:
+        """Tokenize texts that follow a number of others, each with the prompt of its column."""
+        prompts = self.settings["prompt"] or ""
+        by_column = [prompts] if isinstance(prompts, str) else prompts
+        width = len(by_column)
+        tokens: list[Any] = [None] * len(texts)
+        for column, prompt in enumerate(by_column):
+            first = (column - before) % width  # the texts may begin in the middle of a row
+            tokens[first::width] = self.model.tokenize(texts[first::width], prompt)
+        return tokens
+
+    def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
+        """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""
+        path = self.folder / RANGES
+        if ranges is None and path.exists():
+            try:
+                ranges = read_npy(path)
+                check_ranges(ranges, ranges.shape[-1])
+            except ARRAY_DAMAGE as error:
+                raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+        if ranges is None:
+            sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
+            _, rows, parts = next(self.encode([sample]))
+            ranges = calibrate_ranges(self.finish(rows, parts, "float32"))
+        write_npy(path, ranges)
+        return ranges
+
+
+def _compared(manifest: Manifest) -> dict[str, object]:
+    """Return the entries of a manifest that a resumed run must not change, by names such as `settings shard_size`."""
+    compared: dict[str, object] = {}
+    for section in ("input", "model", "settings"):
+        compared |= {f"{section} {name}": value for name, value in manifest[section].items()}
+    return {name: value for name, value in compared.items() if name not in _MAY_CHANGE}

@@ -1,0 +1,148 @@
+"""The command `simcse-hf postprocess fit`: a whitening or flow of a model, saved beside it."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from ..names import Transform, WeightOptions
+from ..postprocessing.transform import DESCRIPTION, FOLDER, MODULES, save_transform
+from ..runtime.files import StrPath
+from ..runtime.outputs import Result, output_folder
+from .load import load_model
+from .simcse import SimCSE
+
+
+@dataclass(frozen=True)
+class FittedTransform(Result):
+    """The whitening or flow that `fit_postprocessing` wrote.
+
+    Args:
+        output (`str`): The folder of the model with its transform.
+        method (`str`): `"whitening"` or `"flow"`.
+        pooler_type (`str`): The pooler whose embeddings it takes.
+        input_dim (`int`): Their size.
+        output_dim (`int`): The size of the transformed embeddings.
+        sentences (`int`): Number of sentences that it was fitted on.
+        log_likelihood (`list[float]`, *optional*): For a flow, see [`Fit`].
+    """
+
+    output: StrPath
+    method: str
+    pooler_type: str
+    input_dim: int
+    output_dim: int
+    sentences: int
+    log_likelihood: list[float] | None
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.output}: {self.method} of pooler {self.pooler_type!r}, {self.input_dim} to {self.output_dim} "
+            f"dimensions, fitted on {self.sentences} sentences"
+        )
+        if self.log_likelihood is not None:
+            values = " ".join(f"{value:.3f}" for value in self.log_likelihood)
+            text += f"\nlog-likelihood per dimension after each epoch, in nats: {values}"
+        return text
+
+
+def fit_postprocessing(
+    model: StrPath | SimCSE,
+    input: StrPath,
+    output: StrPath,
+    method: Transform,
+    *,
+    columns: Sequence[str] | None = None,
+    dim: int | None = None,
+    blocks: int | None = None,
+    width: int | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+    token_budget: int | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[WeightOptions],
+) -> FittedTransform:
+    """Fit a whitening or a flow to a model's embeddings of unlabelled texts.
+
+    It is saved beside the model. A transform that the model already has is not applied while fitting.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): Folder for the model with its transform; name the folder of `model` to add the
+            transform there.
+        method (`str`): Kind of transform.
+        columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
+        dim (`int`, *optional*): Of a whitening: number of leading directions to keep. The default is all.
+        blocks (`int`, *optional*): Of a flow: number of blocks. The default is 3.
+        width (`int`, *optional*): Of a flow: hidden units of a coupling network. The default is 256.
+        epochs (`int`, *optional*): Of a flow: passes over the embeddings. The default is 5.
+        batch_size (`int`, *optional*): Of a flow: embeddings per step. The default is 256.
+        learning_rate (`float`, *optional*): Of a flow: learning rate at the first step. The default is 1e-3.
+        seed (`int`, *optional*): Of a flow: seed of the initial weights and the order. The default is 42.
+        token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
+        **loading (`WeightOptions`): How the model is loaded.
+
+    Returns:
+        `FittedTransform`: What was fitted.
+
+    Raises:
+        ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
+            beside files that name another pooler, or as [`SimCSE.fit_postprocessing`].
+
+    Examples:
+        >>> from simcse_hf import SimCSE, fit_postprocessing
+        >>> print(fit_postprocessing("outputs/my-model", "sentences.txt", "outputs/whitened", "whitening", dim=16))
+        outputs/whitened: whitening of pooler 'avg', 64 to 16 dimensions, fitted on 200 sentences
+        >>> SimCSE("outputs/whitened", device="cpu").encode("The chef cooked the soup.").shape
+        torch.Size([16])
+    """
+    given: dict[str, float | None] = {
+        **{"dim": dim, "blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size},
+        **{"learning_rate": learning_rate, "seed": seed},
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name in settings:
+        if (name == "dim") != (method == "whitening"):
+            raise ValueError(f"method {method} has no option {name}: leave it out")
+
+    folder = Path(output).expanduser()
+    in_place = not isinstance(model, SimCSE) and folder.exists() and Path(model).exists() and folder.samefile(model)
+    marker = f"{FOLDER}/{DESCRIPTION}"
+    if in_place and (folder / marker).exists() and not overwrite:
+        raise ValueError(f"output {folder} has a transform already: replace it with overwrite, or name another folder")
+    target: AbstractContextManager[Path] = nullcontext(folder)
+    if not in_place:
+        target = output_folder(folder, overwrite, marker, [] if isinstance(model, SimCSE) else [model])
+    with target as written:
+        encoder = model if isinstance(model, SimCSE) else load_model(model, postprocess=False, **loading)
+        if in_place and (folder / MODULES).exists():
+            # sentence-transformers' files there describe the checkpoint's own pooler: they would be wrong for another.
+            saved = SimCSE(folder, device="cpu", postprocess=False).pooler_type
+            if saved != encoder.pooler_type:
+                raise ValueError(
+                    f"output {folder} is a model with pooler {saved!r}, and the transform is for pooler "
+                    f"{encoder.pooler_type!r}: name another folder."
+                )
+        fit = encoder.fit_postprocessing(
+            method,
+            input,
+            columns=columns,
+            token_budget=token_budget,
+            show_progress_bar=show_progress_bar,
+            **settings,
+        )
+        transform = encoder.postprocessing
+        assert transform is not None
+        if in_place:
+            save_transform(written, transform, fit)
+        else:
+            encoder.save_pretrained(written)
+    sizes = transform.input_dim, transform.output_dim
+    return FittedTransform(output, transform.method, fit.pooler, *sizes, fit.sentences, fit.log_likelihood)

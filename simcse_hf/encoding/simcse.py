@@ -1,0 +1,736 @@
+"""The class `SimCSE`: a trained model for encoding, comparing and searching texts."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from huggingface_hub import HfApi
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from ..data.columns import holds_texts, list_texts
+from ..data.table import stream_texts, text_column
+from ..data.token_ids import check_known
+from ..models.checkpoint import replace_model, save_tokenizer
+from ..models.settings import SPACE, THRESHOLD
+from ..names import PRECISIONS
+from ..postprocessing.flow import fit_flow
+from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
+from ..postprocessing.whitening import fit_whitening
+from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
+from ..retrieval.indexes.sentences import Results, SentenceIndex
+from ..runtime.errors import check_finite, check_values
+from ..runtime.files import HubArguments, hub_commit
+from ..runtime.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
+from ..runtime.similarity import similarity_matrix, similarity_pairs
+from ..runtime.upload import commit_folder
+from .encoder import Encoder
+from .encoding import Batching, one_ahead
+from .exported import refuse_settings
+from .loaded import load_encoder
+from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
+from .quantization import quantize
+
+logger = logging.get_logger(__name__)
+
+#: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
+_FILE_WINDOW = 10_000
+_WINDOW = 65_536
+_CHOOSE_THRESHOLD = (
+    "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
+    "--save_threshold"
+)
+T = TypeVar("T")
+Texts = str | Iterable[str]
+Embeddings = torch.Tensor | np.ndarray
+
+
+class SimCSE(Encoder):
+    """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
+
+    The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
+    name. A model whose head was not trained is refused rather than used with a random head. A whitening or flow that
+    was fitted for the model (`simcse-hf postprocess fit`) and is saved beside it is applied to its embeddings.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): Directory or hub name of one of our checkpoints, a published SimCSE
+            model, a sentence-transformers model, or any encoder together with `pooler_type`.
+        pooler_type (`str`, *optional*): One of `POOLER_TYPES`, in place of the checkpoint's own.
+        device (`str` or `torch.device`, *optional*): The default is a GPU if there is one.
+        dtype (`torch.dtype`, *optional*): Data type of the weights. The default is float32.
+        max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the limit that the
+            checkpoint names, at most the number of the encoder's positions.
+        head (`str`, *optional*): `"pooler"` or `"dense"`, for a checkpoint that holds its head twice, and the two
+            differ: use the encoder's own pooler, or the folder `2_Dense`.
+        postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
+        long_texts (`str`, *optional*, defaults to `"cut"`): What happens to a text of more than `max_length` tokens:
+            `"cut"` drops its end; `"mean"` splits it into windows, at ends of sentences where there are any, and
+            averages their embeddings, weighted by their tokens.
+        backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
+            load a folder that `simcse-hf export` wrote for them, and run on the CPU; OpenVINO also with the `dtype`
+            `torch.bfloat16`.
+        **hub_arguments (`HubArguments`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`,
+            `subfolder`.
+
+    Raises:
+        TypeError: If there is an unknown argument.
+        ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, its tokenizer does
+            not fit, or the transform beside it is damaged or was fitted on the embeddings of another pooler.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> model.build_index(["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> best = model.search("The elderly sailor discovered the horse.", top_k=1)
+        >>> best[0].sentence
+        'The old mariner found the horse.'
+    """
+
+    index: SentenceIndex | None = None
+    postprocessing: VectorTransform | None = None
+    postprocessing_fit: Fit | None = None
+    _fitted_state: list[object] | None = None
+    _threshold_of: tuple[SavedThreshold, Identity] | None = None
+    _warned_of_length: int | None = None
+    _warned_of_unknown = False
+
+    def __init__(
+        self,
+        name_or_path: str | os.PathLike,
+        *,
+        pooler_type: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        max_length: int | None = None,
+        head: str | None = None,
+        postprocess: bool = True,
+        long_texts: str = "cut",
+        backend: str = "torch",
+        **hub_arguments: Unpack[HubArguments],
+    ) -> None:
+        unknown = sorted(hub_arguments.keys() - HubArguments.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
+        refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
+        self.revision = hub_commit(name_or_path, **hub_arguments)
+        if self.revision is not None:  # all files are of this commit, even if the branch moves meanwhile
+            hub_arguments["revision"] = self.revision
+        loaded = load_encoder(
+            name_or_path,
+            pooler_type=pooler_type,
+            dtype=dtype,
+            head=head,
+            postprocess=postprocess,
+            backend=backend,
+            **hub_arguments,
+        )
+        super().__init__(
+            loaded.model, loaded.tokenizer, loaded.max_length if max_length is None else max_length, long_texts
+        )
+        self.name_or_path = str(name_or_path)
+        self.backend = backend
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
+        self.to(device)
+        if backend != "torch" and any(Path(name_or_path).glob("model*.safetensors")):
+            least = least_cosine(backend) if self.model.rounds else SAME_GRAPH
+            weights = SimCSE(name_or_path, device="cpu", postprocess=False)
+            check_graph(self.model.files[0], self, weights, least)
+        if loaded.fit and postprocess:
+            self.postprocessing = loaded.transform
+            self.postprocessing_fit = loaded.fit
+            self._check_fit()
+
+    def __repr__(self) -> str:
+        return (
+            f"SimCSE({self.name_or_path!r}, pooler_type={self.pooler_type!r}, dim={self.dim}, "
+            f"max_length={self.max_length}, dtype={self.model.dtype}, device={str(self.device)!r})"
+        )
+
+    @property
+    def dim(self) -> int:
+        """Return the embedding size, after the whitening or flow if the model has one."""
+        return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+
+    @property
+    def pooler_type(self) -> str:
+        """Return how token states become one embedding."""
+        return self.settings.inference_pooler
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Return `max_length`, which sentence-transformers calls so."""
+        return self.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int | None) -> None:
+        self.max_length = length
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """Return how the model compares embeddings: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`."""
+        return self.settings.similarity_fn_name
+
+    def identity(self) -> Identity:
+        """Return what decides the embeddings, as it is in memory now.
+
+        The digest of the weights is computed again when a weight or the transform has changed.
+
+        Returns:
+            `Identity`: With the name of the model and its commit. A model that [`save_pretrained`] saved is the same
+            one when it is loaded again.
+        """
+        return Identity(
+            name_or_path=self.name_or_path,
+            revision=self.revision,
+            pooler=self.pooler_type,
+            max_length=self.max_length,
+            long_texts=self.long_texts,
+            backend=self.backend,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            tokenizer=digest_tokenizer(self.tokenizer),
+            templates=list(self.settings.templates),
+            weights=self._digest_of_weights(),
+            postprocessing=self.postprocessing.method if self.postprocessing else None,
+            prompts={"query": "", "document": ""} | self.prompts,
+            default_prompt_name=self.default_prompt_name,
+            similarity=self.similarity_fn_name,
+        )
+
+    def taught_by(self) -> Identity | None:
+        """Return the teacher whose vectors the model has learned, if it still gives the vectors that it gave then."""
+        saved = getattr(self.model.config, SPACE, None)
+        if saved is None or self.postprocessing is not None:
+            return None
+        probe = probe_embedding(self, None).numpy()
+        if not agreement(probe, np.array(saved["probe"], dtype=np.float32)) >= least_cosine(self.backend):
+            return None
+        return Identity.from_dict(saved["teacher"])
+
+    def _digest_of_weights(self) -> str:
+        """Return the digest of the weights that an embedding goes through."""
+        transform = self.postprocessing.state_dict() if self.postprocessing else {}
+        if self.backend != "torch":
+            return digest_value([digest_model(self.model, beside=transform), *self.model.digests])
+        # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+        unused = self.model.contrastive_head.parameters() if self.pooler_type != "cls" else ()
+        return digest_model(self.model, [*unused], transform)
+
+    def _check_fit(self) -> None:
+        """Refuse to go on with a whitening or flow after the weights that it was fitted for have changed."""
+        state = weights_state(self.model.parameters())
+        if self.postprocessing_fit is not None and state != self._fitted_state:
+            check_fit(self, self.postprocessing_fit, least_cosine(self.backend))
+            self._fitted_state = state
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """Return what `mteb` asks of a model that it evaluates."""
+        return model_meta(self.identity())
+
+    def encode(
+        self,
+        sentences: Texts,
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        max_length: int | None = None,
+        long_texts: str | None = None,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool | str | None = "auto",
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = False,
+        device: str | torch.device | None = None,
+        split_over_processes: bool = True,
+        task_metadata: object = None,
+        prompt_type: object = None,
+        hf_split: str = "",
+        hf_subset: str = "",
+    ) -> Any:
+        """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
+
+        Threads may call this at the same time.
+
+        Args:
+            sentences (`str` or `Sequence[str]`): One text or several.
+            prompt (`str`, *optional*): Put this before each text.
+            prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
+                prompt named by the model's `default_prompt_name`, if it names one.
+            batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default depends on the device.
+            max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length, so that a dot product is a
+                cosine. By default (`"auto"`) this is done if the model compares by the cosine. With `False`, a
+                sentence-transformers model that ends in `Normalize` gives unit vectors all the same; with `None`, none
+                does.
+            truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
+                whitening or flow and before the scaling to unit length.
+            precision (`str`, *optional*, defaults to `"float32"`): `"float32"`, `"binary"` or `"ubinary"`. The codes
+                of int8 need ranges that all texts share: `quantization.quantize` makes them.
+            convert_to_tensor (`bool`, *optional*, defaults to `False`): Return a tensor on the model's device. By
+                default the tensor is on the CPU.
+            convert_to_numpy (`bool`, *optional*, defaults to `False`): Return an array.
+            device (`str` or `torch.device`, *optional*): Move the model there first.
+            split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
+                the texts in each. Set to `False` if each process has texts of its own.
+            task_metadata (`mteb.TaskMetadata`, *optional*): Given by `mteb`, which takes a model as it is:
+                `mteb.evaluate(model, tasks)`. `sentences` are then its batches, and the prompt is that of the task.
+            prompt_type (`mteb.types.PromptType`, *optional*): Given by `mteb`: whether the texts are queries.
+            hf_split (`str`, *optional*): Given by `mteb`, and not used.
+            hf_subset (`str`, *optional*): Given by `mteb`, and not used.
+
+        Returns:
+            `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
+            `(texts, dim)` for a sequence.
+
+        Raises:
+            ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
+                `precision`, `truncate_dim` or `batch_size` is invalid.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.encode(texts).shape
+            torch.Size([2, 64])
+            >>> model.encode(texts[0], truncate_dim=16).shape
+            torch.Size([16])
+            >>> model.encode(texts, precision="ubinary").shape  # 64 signs in 8 bytes
+            torch.Size([2, 8])
+        """
+        if task_metadata is not None:
+            from mteb.models.abs_encoder import get_prompt_name
+
+            # As in sentence-transformers, the first of these that is a prompt counts: task and role, task, kind of
+            # task and role, kind of task, role. Without one, it is the model's default prompt.
+            sentences = [text for batch in sentences for text in batch["text"]]  # type: ignore[index]
+            prompt_name = get_prompt_name(dict(self.prompts), task_metadata, prompt_type)
+            normalize_embeddings = False
+            convert_to_numpy = True
+        texts = list_texts(sentences)
+        if device is not None:
+            self.to(device)
+        check_values(PRECISIONS, precision=precision)
+        prefix = self.resolve_prompt(prompt, prompt_name)
+        windows = (
+            (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
+            for start in range(0, len(texts), _WINDOW)
+        )
+        stream = self.encode_stream(
+            windows,
+            long_texts=long_texts,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            batch_size=batch_size,
+            token_budget=token_budget,
+            show_progress_bar=show_progress_bar,
+            split_over_processes=split_over_processes,
+        )
+        empty = torch.zeros(0, truncate_dim or self.dim)
+        embeddings = torch.cat([empty, *(vectors.cpu() for _, vectors in stream)])
+        check_finite(embeddings, lambda number: f"text {number} ({texts[number][:80]!r})")
+        if precision != "float32":
+            embeddings = torch.from_numpy(quantize(embeddings, precision))
+        if isinstance(sentences, str):
+            embeddings = embeddings[0]
+        if convert_to_tensor:
+            return embeddings.to(self.device)
+        if convert_to_numpy:
+            return embeddings.numpy()
+        return embeddings
+
+    def encode_stream(
+        self,
+        windows: Iterable[tuple[T, list[Any]]],
+        *,
+        long_texts: str | None = None,
+        normalize_embeddings: bool | str | None = "auto",
+        truncate_dim: int | None = None,
+        **batching: Unpack[Batching],
+    ) -> Iterator[tuple[T, torch.Tensor]]:
+        """Compute the embeddings of windows of tokenized texts, of which a background thread makes the next one.
+
+        Args:
+            windows (`Iterable[tuple[T, list]]`): What the caller calls a window, and what [`SimCSE.tokenize`] returned
+                for its texts.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
+            normalize_embeddings (`bool`, *optional*): As in [`SimCSE.encode`].
+            truncate_dim (`int`, *optional*): Keep only the leading dimensions.
+            **batching (`Batching`): See [`encode_token_ids`].
+
+        Yields:
+            `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
+            the model's device. They may hold NaN or infinity.
+
+        Raises:
+            ValueError: As [`SimCSE.encode`].
+        """
+        check_values(range(1, self.dim + 1), truncate_dim=truncate_dim)
+        if self.postprocessing is not None:
+            self._check_fit()
+        if normalize_embeddings == "auto":
+            normalize_embeddings = self.similarity_fn_name == "cosine"
+        for key, token_ids in one_ahead(windows):
+            embeddings = self.embed(token_ids, long_texts, **batching)
+            if self.postprocessing is not None:
+                embeddings = self.postprocessing.transform(embeddings)
+            if normalize_embeddings is False and self.settings.normalize:
+                embeddings = F.normalize(embeddings, dim=-1)
+            embeddings = embeddings[:, :truncate_dim]
+            if normalize_embeddings:
+                embeddings = F.normalize(embeddings, dim=-1)
+            yield key, embeddings
+
+    def _inspect(self, texts: Sequence[str], rows: Iterable[list[int]], full: int | None = None) -> None:
+        """Warn once of words that the tokenizer does not know, and once for each length of texts that are cut."""
+        if all(text in (PROBE, *PROBES, *SERVED) for text in texts):
+            return  # the package's own sentences say nothing about those of the user
+        rows = list(rows)
+        if not self._warned_of_unknown:
+            self._warned_of_unknown = check_known(rows, self.tokenizer, "the texts to encode", refuses=False)
+        if full in (None, self._warned_of_length):
+            return
+        cut = sum(len(row) >= full for row in rows)
+        if cut:
+            self._warned_of_length = full
+            logger.warning(
+                f"{cut} of {len(rows)} texts ({cut / len(rows):.1%}) fill the maximum length of {full} tokens, so "
+                "their ends may be cut. Raise max_length if the model can read more."
+            )
+
+    def encode_query(self, sentences: Texts, **options: Any) -> Any:
+        """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
+        return self._encode_as("query", sentences, options)
+
+    def encode_document(self, sentences: Texts, **options: Any) -> Any:
+        """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
+        return self._encode_as("document", sentences, options)
+
+    def _encode_as(self, role: Role, sentences: Texts, options: dict) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt"] = self.role_prompt(role)
+        return self.encode(sentences, **options)
+
+    def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
+        """Compare each item of `a` with each item of `b`, by the cosine or the model's own `similarity_fn_name`.
+
+        Args:
+            a (`str`, `Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
+            b (`str`, `Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
+
+        Returns:
+            `float` or `torch.Tensor`: A number for two single items, a vector of shape `(m,)` for one against `m`
+            items, else a matrix of shape `(n, m)`.
+
+        Raises:
+            ValueError: If an item is not a text, or embeddings are codes or not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The elderly sailor discovered the horse."]
+            >>> cosines = model.similarity("The old mariner found the horse.", texts)
+            >>> cosines.shape, texts[cosines.argmax()]
+            (torch.Size([2]), 'The elderly sailor discovered the horse.')
+            >>> model.similarity(texts, texts).shape
+            torch.Size([2, 2])
+        """
+        x = self._embeddings(a)
+        y = self._embeddings(b)
+        scores = similarity_matrix(torch.atleast_2d(x), torch.atleast_2d(y), self.similarity_fn_name)
+        if x.dim() == 2:
+            return scores
+        if y.dim() == 1:
+            return scores.item()
+        return scores[0]
+
+    def similarity_pairwise(self, a: Sequence[str] | Embeddings, b: Sequence[str] | Embeddings) -> torch.Tensor:
+        """Compare each item of `a` with the item of `b` at the same position; see [`similarity`].
+
+        Args:
+            a (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
+            b (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): As many texts or embeddings.
+
+        Returns:
+            `torch.Tensor`: Of shape `(n,)`.
+
+        Raises:
+            ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.similarity_pairwise(texts, texts).round(decimals=4)  # each text with its partner
+            tensor([1., 1.])
+        """
+        x = torch.atleast_2d(self._embeddings(a))
+        y = torch.atleast_2d(self._embeddings(b))
+        if x.shape != y.shape:
+            raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
+        return similarity_pairs(x, y, self.similarity_fn_name)
+
+    def is_similar(self, a: Texts | Embeddings, b: Texts | Embeddings) -> bool | torch.Tensor:
+        """Return whether cosines reach the saved threshold; arguments and shapes are those of [`similarity`].
+
+        Raises:
+            ValueError: As [`threshold`].
+        """
+        return self.similarity(a, b) >= self.threshold
+
+    @property
+    def threshold(self) -> float:
+        """The lowest cosine of two texts that count as similar, which `evaluate --save_threshold` saved.
+
+        Raises:
+            ValueError: If none is saved, or it was chosen for other embeddings.
+        """
+        saved = SavedThreshold.read(self.model.config)
+        if saved is None:
+            raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
+        now = (saved, self.identity())
+        if now != self._threshold_of:
+            reason = saved.problem(self.probe_cosines(), self.pair_identity())
+            if reason:
+                raise ValueError(
+                    f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
+                )
+            self._threshold_of = now
+        return saved.cosine
+
+    def probe_cosines(self) -> list[float]:
+        """Return the cosines of a few fixed sentences, which are saved with a threshold."""
+        embeddings = self.encode(PROBES, split_over_processes=False)
+        return (embeddings[1:] @ embeddings[0]).tolist()
+
+    def pair_identity(self) -> Identity:
+        """Return what decides the cosine of two texts: no names, and no other prompt than that before both."""
+        prompts = {"": self.resolve_prompt()}
+        return replace(self.identity(), name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
+
+    # --- an index of sentences ---------------------------------------------------------------------------------------
+
+    def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+        """Index sentences, or those of a file, as `self.index`; arguments as in `SentenceIndex.build`."""
+        self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
+
+    def add_to_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+        """Add sentences to the index; arguments as in `SentenceIndex.add`."""
+        self._existing_index().add(sentences_or_file_path, **options)
+
+    def save_index(self, folder: str | os.PathLike) -> None:
+        """Save the index in a folder, as `SentenceIndex.save` does."""
+        self._existing_index().save(folder)
+
+    def load_index(self, folder: str | os.PathLike, **options: Any) -> None:
+        """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
+        self.index = SentenceIndex.load(folder, self, **options)
+
+    def search(self, queries: str | Sequence[str], **options: Any) -> Results | list[Results]:
+        """Find the sentences of the index that are most similar to each query; arguments as `SentenceIndex.search`."""
+        return self._existing_index().search(queries, **options)
+
+    def _existing_index(self) -> SentenceIndex:
+        if self.index is None:
+            raise ValueError("the model has no index yet: call build_index or load_index first")
+        return self.index
+
+    # --- post-processing, saving -------------------------------------------------------------------------------------
+
+    def fit_postprocessing(
+        self,
+        method: str,
+        sentences: str | os.PathLike,
+        *,
+        columns: Sequence[str] | None = None,
+        token_budget: int | None = None,
+        show_progress_bar: bool = False,
+        **settings: Any,
+    ) -> Fit:
+        """Fit a whitening or a flow on the embeddings of a file's texts, and apply it from now on.
+
+        `save_pretrained` saves it with the model.
+
+        Args:
+            method (`str`): `"whitening"` or `"flow"`.
+            sentences (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+            columns (`Sequence[str]`, *optional*): The columns of sentences, if the file has several columns.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
+            **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
+
+        Returns:
+            `Fit`: The record of what it was fitted on.
+
+        Raises:
+            ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
+        """
+        check_values(METHODS, method=method)
+        if self.postprocessing is not None:
+            raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
+        named: Sequence[str | None] = columns or [None]
+        columns = [text_column(sentences, column)[1] for column in named]
+        texts = [text for column in columns for _, text in stream_texts(sentences, column)]
+        starts = tqdm(range(0, len(texts), _FILE_WINDOW), "Encoding", unit="window", disable=not show_progress_bar)
+        embedded = (
+            self.encode(texts[start : start + _FILE_WINDOW], normalize_embeddings=None, token_budget=token_budget)
+            for start in starts
+        )
+        probe = probe_embedding(self, self.max_length).tolist()
+        history = None
+        try:
+            if method == "whitening":
+                self.postprocessing = fit_whitening(embedded, **settings)
+            else:
+                vectors = torch.cat([torch.zeros(0, self.dim), *embedded]).to(self.device)
+                self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
+        except ValueError as error:
+            raise ValueError(f"{sentences}: {error}") from error
+        name = Path(sentences).name
+        fit = Fit(self.pooler_type, self.max_length, name, columns, len(texts), settings, history, probe)
+        self.postprocessing_fit = fit
+        return fit
+
+    def to(self, device: str | torch.device) -> "SimCSE":
+        """Move the model to a device, and return it; an exported graph stays on the CPU."""
+        refuse_settings(device=self.backend != "torch" and torch.device(device).type != "cpu")
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    def save_pretrained(self, save_directory: str | os.PathLike) -> None:
+        """Save everything that makes these embeddings but `long_texts`: `SimCSE(save_directory)` gives the same ones.
+
+        The directory gets the weights, the tokenizer with the maximum length, a whitening or flow, and the files by
+        which `SentenceTransformer` gives the same embeddings where its modules can.
+
+        Args:
+            save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
+        """
+        if self.long_texts != "cut":
+            logger.warning(
+                f"long_texts={self.long_texts!r} is not saved: give it again to SimCSE({str(save_directory)!r})."
+            )
+        with replace_model(save_directory) as folder:
+            self.save_settings(folder)
+            self.model.save_pretrained(folder)
+            if self.postprocessing and self.postprocessing_fit:
+                self._check_fit()
+                save_transform(folder, self.postprocessing, self.postprocessing_fit)
+
+    def save_settings(self, save_directory: str | os.PathLike) -> None:
+        """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
+        saved = SavedThreshold.read(self.model.config)
+        if saved and saved.problem(self.probe_cosines(), self.pair_identity()):
+            vars(self.model.config).pop(THRESHOLD)
+            logger.warning(
+                f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"
+            )
+        self.model.update_settings(
+            prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
+        )
+        self.model.config.save_pretrained(save_directory)
+        limit = self.tokenizer.model_max_length
+        try:
+            self.tokenizer.model_max_length = self.max_length or limit
+            save_tokenizer(self.tokenizer, save_directory, self.model)
+        finally:
+            self.tokenizer.model_max_length = limit
+
+    def to_sentence_transformer(self) -> Any:
+        """Return the same model as a `SentenceTransformer`, for programs that take such an object.
+
+        Returns:
+            `sentence_transformers.SentenceTransformer`: Its embeddings, prompts, length and similarity are those of
+            this model.
+
+        Raises:
+            ValueError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
+                of a pooler or a transform that sentence-transformers does not have.
+        """
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.models import Normalize
+
+        if self.backend != "torch" or self.long_texts != "cut":
+            how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
+            raise ValueError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            try:
+                model = SentenceTransformer(
+                    folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
+                )
+            except ValueError as error:
+                lacks = "sentence-transformers has no module for its pooler or transform"
+                raise ValueError(f"{self.name_or_path}: {lacks} ({error})") from error
+        if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
+            model.append(Normalize())  # as `encode` does
+        return model
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload model",
+        **options: Any,
+    ) -> str:
+        """Save the model and upload it to the hub in one commit; `simcse-hf push` writes a model card too.
+
+        Args:
+            repo_id (`str`): `organization/name`, or `name` for an account of your own. It is created if needed.
+            private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
+            token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
+            commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
+            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
+
+        Returns:
+            `str`: The URL of the commit or of the pull request.
+        """
+        api = HfApi(token=token, library_name="simcse_hf")
+        with tempfile.TemporaryDirectory() as directory:
+            self.save_pretrained(directory)
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            commit = commit_folder(api, directory, repo_id, commit_message=commit_message, **options)
+        return commit.pr_url or commit.commit_url
+
+    def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
+        if isinstance(items, (torch.Tensor, np.ndarray)) and not holds_texts(items):
+            if "float" not in str(items.dtype):
+                raise ValueError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
+            embeddings = torch.as_tensor(items, dtype=torch.float32)
+            check_finite(embeddings, "item {}".format)
+            if self.similarity_fn_name == "cosine":
+                embeddings = F.normalize(embeddings, dim=-1)
+            return embeddings
+        return self.encode(items)
+
+
+def model_meta(identity: Identity) -> Any:
+    """Describe a model for `mteb`, whose names have one slash.
+
+    Args:
+        identity (`Identity`): The model. Without a commit, the revision is a digest of the identity.
+
+    Returns:
+        `mteb.models.ModelMeta`: The description.
+    """
+    from mteb.models import ModelMeta
+
+    name = str(identity.name_or_path)
+    if identity.revision is None:
+        name = f"local/{name.strip('/').replace('/', '_')}"
+    return ModelMeta.create_empty({"name": name, "revision": identity.revision or digest_value(identity)})

@@ -1,0 +1,206 @@
+"""The vectors that frozen models give the texts of training rows."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset, config
+from huggingface_hub.errors import HFValidationError
+from transformers.utils import logging
+
+from ..retrieval.indexes.description import of_documents
+from ..retrieval.indexes.exact import ExactIndex
+from ..runtime.distributed import on_first_process, wait_for_all, world
+from ..runtime.files import hold, read_npy, write_npy
+from ..runtime.identity import Identity, digest_texts, digest_value
+from .encode import encode
+from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
+from .simcse import SimCSE
+
+logger = logging.get_logger(__name__)
+
+#: Entries of a model's identity that make its vectors, beside the prompt.
+_MAKES_VECTORS = (
+    *("pooler", "max_length", "long_texts", "backend", "dtype", "tokenizer", "templates", "weights"),
+    "postprocessing",
+)
+_SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
+_BLOCK = 2**16  # rows among which neighbours are searched
+
+
+class RowVectors:
+    """Unit vectors of the texts of training rows, by one frozen model or several.
+
+    A model encodes the texts once, with its prompts for queries and documents ([`Encoder.column_prompts`]). Its
+    vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several machines must share) and used again
+    by every run with the same texts and weights. A folder of `simcse-hf encode` or [`write_vectors`] is used as it is,
+    if it holds the vectors of the same texts in the same order. Vectors are mapped from their files.
+
+    The vectors of several models are put one after the other, each times the square root of the model's share of all
+    weights. So the product of two is the weighted mean of the models' cosines.
+
+    Args:
+        sources (`Sequence[str]`): Models or folders of vectors. A source may end in a weight, as in `model:0.33`.
+        rows (`Dataset`): Training rows with columns of texts only.
+        device (`torch.device`): Where models run.
+
+    Raises:
+        ValueError: If a weight is not above 0, or a folder holds the vectors of other texts, or no float32 vectors.
+    """
+
+    def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
+        self.num_rows = len(rows)
+        self.width = len(rows.column_names)
+        count, texts = on_first_process(lambda: digest_texts(text for _, text in texts_of_rows(rows)))
+        weighted = [split_weight(source) for source in sources]
+        total = sum(weight for _, weight in weighted)
+        contents = []
+        #: The size of the vectors of all models together.
+        self.dim = 0
+        #: The model that gives all texts these vectors; `None` for several, or for vectors from elsewhere.
+        self.model: Identity | None = None
+        self._folders: list[tuple[Path, float]] = []
+        for source, weight in weighted:
+            folder = Path(source).expanduser()
+            if not (folder / MANIFEST).is_file():
+                folder = _encode(source, rows, texts, device)
+            manifest = read_manifest(folder)
+            found = manifest["input"]
+            if found.get("texts") != texts:
+                raise ValueError(
+                    f"{folder} holds the vectors of other texts, or in another order, than the training rows "
+                    f"({found['rows']:,} there, {count:,} here): encode the file of exactly these rows, with its "
+                    "--columns, or name the model itself."
+                )
+            settings = manifest["settings"]
+            kind = f"{settings['precision']} in {settings['format']}"
+            if kind != "float32 in npy":
+                raise ValueError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
+            factor = math.sqrt(weight / total)
+            self._folders.append((folder, factor))
+            model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
+            contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
+        #: Stands for the vectors' content, whatever the folders are called.
+        self.digest = digest_value(contents)
+        self.dim = self(np.arange(min(1, self.num_rows))).shape[2]  # a missing shard is found before training
+        if len(sources) == 1 and "pooler" in manifest["model"] and settings.get("truncate_dim") is None:
+            self.model = of_documents(Identity.from_dict(manifest["model"]))
+
+    @cached_property
+    def _arrays(self) -> list[np.ndarray]:
+        """The vectors of each folder, mapped by each process when it first reads them."""
+        arrays = []
+        for folder, _ in self._folders:
+            files = files_of(folder, read_manifest(folder))
+            parts = [file.read() for file in files]
+            arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))  # shards of version 0.4.0
+        return arrays
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the mapped files, which a loader's worker maps itself."""
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of some rows.
+
+        Args:
+            rows (`np.ndarray`): Row numbers from 0, of shape `(n,)`.
+
+        Returns:
+            `np.ndarray`: Of shape `(n, columns, dim)`, in float32.
+
+        Raises:
+            ValueError: If a file is missing or damaged, or a vector is not finite or zero.
+        """
+        places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
+        found = []
+        for (folder, factor), array in zip(self._folders, self._arrays, strict=True):
+            vectors = array[places]
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            has_direction = (norms > 0) & np.isfinite(norms)
+            if not has_direction.all():
+                row = places[has_direction.argmin()] // self.width
+                raise ValueError(
+                    f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again."
+                )
+            found.append(factor * vectors / norms)
+        return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
+
+    def neighbors(self, number: int) -> np.ndarray:
+        """Find the rows whose anchors are the most similar, among blocks of at most 65,536 rows.
+
+        They are searched once and kept in the cache of `datasets`. Each process searches every W-th block.
+
+        Args:
+            number (`int`): How many rows to find for each.
+
+        Returns:
+            `np.ndarray`: Row numbers of shape `(rows, number)`, the most similar first, mapped from their file. The
+            row itself is among them. There are fewer columns if there are fewer rows.
+        """
+        path = _cache() / f"neighbors-{self.digest}-{number}.npy"
+        if not on_first_process(path.exists):
+            logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
+            count = math.ceil(self.num_rows / _BLOCK)
+            blocks = np.array_split(np.arange(self.num_rows), count)
+            parts = [path.with_name(f"{path.stem}-{block}.npy") for block in range(count)]
+            rank, processes = world()
+            for block in range(rank, count, processes):
+                vectors = self(blocks[block])[:, 0]
+                index = ExactIndex(vectors.shape[1])
+                index.add(vectors)
+                _, places = index.search(vectors, min(number, len(blocks[-1])))  # the smallest block
+                write_npy(parts[block], blocks[block][places])
+            wait_for_all()
+            on_first_process(lambda: _join(parts, path))
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _join(parts: Sequence[Path], path: Path) -> None:
+    write_npy(path, np.concatenate([read_npy(part) for part in parts]))
+    for part in parts:
+        part.unlink()
+
+
+def _cache() -> Path:
+    folder = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def split_weight(source: str) -> tuple[str, float]:
+    """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
+    name, colon, tail = source.rpartition(":")
+    try:
+        weight = float(tail)
+    except ValueError:
+        weight = math.nan
+    if not colon or math.isnan(weight) or Path(source).expanduser().exists():
+        return source, 1.0
+    if not 0 < weight < math.inf:
+        raise ValueError(f"{source}: the weight {tail} is not a number above 0")
+    return name, weight
+
+
+def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Path:
+    """Encode the texts of rows with a model, and return the folder of the vectors."""
+    try:
+        model = SimCSE(source, device=device)
+    except (HFValidationError, OSError) as error:
+        neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
+        raise ValueError(f"{source} {neither}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"the teacher or guide {source}: {error}") from error
+    identity = model.identity().to_dict()
+    described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
+    folder = _cache() / digest_value([texts, described, model.column_prompts(len(rows.column_names))])
+    logger.info(f"The vectors of {source} for the training rows are in {folder}.")
+    # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
+    rank, _ = world()
+    with hold(folder, timeout=-1) if rank == 0 else nullcontext():
+        encode(model, rows, folder, shard_size=_SHARD, resume=True)
+    return folder

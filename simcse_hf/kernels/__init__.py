@@ -1,0 +1,1 @@
+"""What makes an encoder fast: padding removal, attention of packed rows, products on a CPU, and memory."""

@@ -1,1 +1,0 @@
-"""Objectives that learn from labels: relations of premises and hypotheses, and scores of pairs."""

@@ -1,1 +1,0 @@
-"""Tensor operations: padding removal, attention, dropout, and sums and gathers across processes."""

@@ -1,0 +1,570 @@
+"""The commands `index`, `search`, `duplicates` and `mine` as functions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast
+
+from numpy import ndarray
+from transformers import AutoConfig
+
+from ..data.read import load_text_dataset
+from ..data.table import stream_texts
+from ..encoding.load import load_model
+from ..encoding.shards import read_manifest, read_shards
+from ..encoding.simcse import SimCSE
+from ..models.settings import SPACE
+from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..runtime.files import StrPath, digest
+from ..runtime.identity import Identity
+from ..runtime.loading import load_pretrained
+from ..runtime.outputs import TABLE_SUFFIXES, Result, check_output_file, write_table
+from ..runtime.similarity import check_scores
+from .indexes.description import Role, describe
+from .indexes.exact import ExactIndex
+from .indexes.sentences import Match, SentenceIndex, check_target
+from .mining import Mined, MiningOptions, mine_hard_negatives
+
+
+@dataclass(frozen=True)
+class Indexed(Result):
+    """The index that `index` wrote.
+
+    Args:
+        output (`str`): Its folder.
+        sentences (`int`): Number of its sentences.
+        backend (`str`): What searches it.
+    """
+
+    output: str
+    sentences: int
+    backend: str
+
+    def __str__(self) -> str:
+        return f"{self.sentences} sentences in the index {self.output}"
+
+
+@dataclass(frozen=True)
+class Found(Result):
+    """What `search` found for a query.
+
+    Args:
+        query (`str`): The query.
+        results (`list[Match]`): The sentences that reach the threshold, the most similar one first.
+        best_score (`float`, *optional*): The score of the most similar sentence; `None` if no sentence passes the
+            filters.
+        threshold (`float`, *optional*): The lowest score to show.
+    """
+
+    query: str
+    results: list[Match]
+    best_score: float | None
+    threshold: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the query, the results with all that is known of a sentence, and the best score."""
+        results = [{**match._asdict(), **vars(match)} for match in self.results]
+        return {"query": self.query, "results": results, "best_score": self.best_score}
+
+    def __str__(self) -> str:
+        lines = [self.query]
+        for match in self.results:
+            lines.append(f"  {match.score:.4f}  {printable(match.sentence)}")
+        if self.best_score is not None and not self.results:
+            lines.append(f"  no sentence reaches {self.threshold:.4g}; the best one has {self.best_score:.4f}")
+        return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True)
+class Duplicate(Result):
+    """Two sentences that are nearly the same.
+
+    Args:
+        score (`float`): Their similarity.
+        row (`int`): The number of the first one, from 0, among the texts of the file.
+        other_row (`int`): The number of the second one.
+        sentence (`str`): The first one.
+        other (`str`): The second one.
+    """
+
+    score: float
+    row: int
+    other_row: int
+    sentence: str
+    other: str
+
+    def __str__(self) -> str:
+        first, second = printable(self.sentence), printable(self.other)
+        return f"{self.score:.4f}\n{self.row:>8}  {first}\n{self.other_row:>8}  {second}"
+
+
+def printable(text: str) -> str:
+    """Return a text without the escape sequences that would reach the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def index(
+    input: StrPath = "",
+    output: StrPath = "",
+    *,
+    model: StrPath | SimCSE | None = None,
+    column: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    vectors: StrPath | None = None,
+    add: bool | StrPath = False,
+    replace: str | None = None,
+    delete: Sequence[int] = (),
+    delete_where: Mapping[str, str] | None = None,
+    backend: str | None = None,
+    parameters: str | None = None,
+    truncate_dim: int | None = None,
+    keep: Sequence[str] | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Indexed:
+    """Build a search index over the texts of a file, or change an index.
+
+    Args:
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped. Only
+            deletion needs none.
+        output (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default with `add` is the model that the index names.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        add (`bool` or `str`, *optional*, defaults to `False`): Add the texts of `input`, or of this file, to the index
+            that is in `output`.
+        replace (`str`, *optional*): Name of a kept column, such as an id: add the texts of `input`, and delete those
+            of the index that have the same value there.
+        delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
+        delete_where (`Mapping[str, str]`, *optional*): Delete the texts of the index whose kept column holds this
+            value; given several times, all must hold.
+        backend (`str`, *optional*): What searches: exact, or one of faiss, which may miss some neighbours: hnsw (a
+            graph), ivf (an inverted file) or a description for its index_factory such as IVF4096,SQ8. The default is
+            exact.
+        parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
+        truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
+        keep (`Sequence[str]`, *optional*): Columns of `input` that a search returns and filters by.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Indexed`: What was written. A prompt that was given is now the model's prompt for documents.
+
+    Raises:
+        ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
+            the vectors are not those of `input` and the model.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> print(index("sentences.txt", "my-index", model="outputs/my-model"))
+        200 sentences in the index my-index
+        >>> print(index(output="my-index", delete=[0, 1]))
+        198 sentences in the index my-index
+    """
+    # 1. Refuse what cannot be written, before hours of encoding.
+    fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
+    if not isinstance(add, bool):
+        if input:
+            raise ValueError("input and add both name a file: name it once")
+        input, add = add, True
+    only_deletes = (delete or delete_where) and not (add or replace or vectors or column)
+    if not output or not (input or only_deletes):
+        raise ValueError("input or output is missing: name a file of texts, and the folder of the index")
+    changes = add or replace or delete or delete_where
+    if changes and any(value is not None for value in fixed):
+        names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
+        raise ValueError(f"add, replace and delete cannot change how an index was built: leave out {names}")
+    if not changes and check_target(output) and not overwrite:
+        raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
+    column, shards = open_vectors(vectors, input, column)
+
+    # 2. Change the index, or build one.
+    if changes:
+        built = open_index(output, model, **loading)
+        built.delete(delete, filters=delete_where)
+        if input:
+            built.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+    elif model is None:
+        raise ValueError("model is missing: name the model that encodes the texts")
+    else:
+        encoder = load_model(model, **loading)
+        encoder.prompts["document"] = prompt_of(encoder, "document", prompt, prompt_name)
+        built = SentenceIndex.build(
+            encoder,
+            input,
+            backend=backend or "exact",
+            parameters=parameters,
+            keep=keep or (),
+            truncate_dim=truncate_dim,
+            column=column,
+            vectors=shards,
+            show_progress_bar=show_progress_bar,
+        )
+    built.save(output)
+    return Indexed(str(output), len(built), built.backend)
+
+
+def open_vectors(
+    folder: StrPath | None, input: StrPath, column: str | None
+) -> tuple[str | None, Iterator[ndarray] | None]:
+    """Open the embeddings that `encode` wrote for a file.
+
+    Args:
+        folder (`str` or `os.PathLike`, *optional*): The folder of the embeddings, if there is one.
+        input (`str` or `os.PathLike`): The file of texts.
+        column (`str`, *optional*): The column of texts, if it is given.
+
+    Returns:
+        `tuple[str | None, Iterator[np.ndarray] | None]`: The column, and embeddings of shape `(n, dim)` by shard.
+
+    Raises:
+        ValueError: If they are no embeddings of these texts.
+    """
+    if folder is None:
+        return column, None
+    manifest = read_manifest(folder)
+    made_with = manifest["settings"]
+    source = manifest["input"]
+    problem = None
+    if "columns" in made_with:
+        problem = f"several columns ({', '.join(made_with['columns'])})"
+    elif digest(Path(input).expanduser()) != source.get("blake2b"):
+        problem = f"another file ({source['file']}) than input {input}"
+    elif column not in (None, made_with["column"]):
+        problem = f"column {made_with['column']!r}, not {column!r}"
+    if problem is not None:
+        raise ValueError(f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder.")
+    return made_with["column"], read_shards(folder)
+
+
+def search(
+    queries: Iterable[str],
+    index: StrPath,
+    *,
+    parameters: str | None = None,
+    top_k: int = 5,
+    threshold: float | Literal["saved"] | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    model: StrPath | SimCSE | None = None,
+    filters: Mapping[str, str] | None = None,
+    neighbors: Sequence[int] = (),
+    **loading: Unpack[ModelOptions],
+) -> Iterator[Found]:
+    """Find the sentences of an index that are most similar to each query.
+
+    Args:
+        queries (`Iterable[str]`): Texts to search for.
+        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
+        top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
+        threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default is the model that the index names.
+        filters (`Mapping[str, str]`, *optional*): Look only among sentences whose kept column holds this value; given
+            several times, all must hold.
+        neighbors (`Sequence[int]`, *optional*): In place of queries, search for what is most similar to the sentences
+            of the index with these numbers.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Iterator[Found]`: What was found for each query, as soon as it is found.
+
+    Raises:
+        ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> from simcse_hf import search
+        >>> written = index("sentences.txt", "my-index", model="outputs/my-model")
+        >>> for found in search(["In fall the old mariner found the steed at the port."], "my-index", top_k=3):
+        ...     print(found.results[0].row, found.results[0].sentence)
+        0 In fall the old mariner found the steed at the port.
+    """
+    if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
+        raise ValueError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
+    opened = open_index(index, model, parameters=parameters, **loading)
+    before = prompt_of(opened.model, "query", prompt, prompt_name)
+    least = threshold_of_search(opened, threshold, before)
+
+    def find(query: str | int) -> Found:
+        if isinstance(query, int):
+            best = opened.neighbors(query, top_k=top_k, filters=filters)
+            query = opened[query]
+        else:
+            embedding = opened.model.encode(query, prompt=before, truncate_dim=opened.truncate_dim)
+            best = opened.search(embedding, top_k=top_k, filters=filters)
+        matches = [match for match in best if least is None or match.score >= least]
+        return Found(query, matches, best[0].score if best else None, least)
+
+    asked: Iterable[str | int] = [queries] if isinstance(queries, str) else queries
+    return map(find, neighbors or asked)
+
+
+def duplicates(
+    input: StrPath,
+    model: StrPath | SimCSE,
+    threshold: float | Literal["saved"],
+    *,
+    column: str | None = None,
+    vectors: StrPath | None = None,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Iterator[Duplicate]:
+    r"""Find the pairs of texts in a file that are nearly the same.
+
+    Args:
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
+        threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Iterator[Duplicate]`: The pairs in the order of the file, as soon as they are found.
+
+    Raises:
+        ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
+            of `input` and the model.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from simcse_hf import duplicates
+        >>> texts = ["The chef sold the soup in winter.", "In spring a sailor found the horse."]
+        >>> texts.append("The chef sold soup in winter!")
+        >>> characters = Path("texts.txt").write_text("\n".join(texts))
+        >>> for pair in duplicates("texts.txt", "outputs/my-model", threshold=0.95):
+        ...     print(pair.row, pair.other_row)
+        0 2
+    """
+    encoder = load_model(model, **loading)
+    least = resolve_threshold(encoder, threshold)
+    column, shards = open_vectors(vectors, input, column)
+    built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+    assert isinstance(built.vectors, ExactIndex) and least is not None
+    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in built.vectors.pairs(least))
+
+
+def mine(
+    model: StrPath | SimCSE,
+    input: StrPath,
+    output: StrPath,
+    *,
+    columns: Sequence[str] | None = None,
+    corpus: StrPath | None = None,
+    corpus_column: str | None = None,
+    backend: str = "exact",
+    num_negatives: int = 1,
+    range_min: int = 0,
+    range_max: int | None = None,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    sampling_strategy: SamplingStrategy = "top",
+    seed: int = 0,
+    output_format: OutputFormat = "n-tuple",
+    audit: StrPath | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Mined:
+    """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
+        columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
+        corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
+        corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
+            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
+            IVF4096,SQ8.
+        num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+        range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
+            range_min + 10 * num_negatives if scores or margins drop candidates.
+        max_score (`float`, *optional*): Drop candidates that are more similar to the anchor.
+        min_score (`float`, *optional*): Drop candidates that are less similar to the anchor.
+        absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
+        relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
+            NV-Retriever recommends 0.05.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left
+            (top), or draw among them (random).
+        seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
+        output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
+            negative, pairs with too few are left out; triplet: a row for each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
+            most suspicious first, with both scores.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Mined`: What was written and what was left out.
+
+    Raises:
+        ValueError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+
+    Examples:
+        >>> from simcse_hf import mine
+        >>> mined = mine("outputs/my-model", "pairs.csv", "mined.csv", num_negatives=2)
+        >>> mined.rows, mined.columns
+        (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
+    """
+    check_output_file(output, overwrite, TABLE_SUFFIXES)
+    check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
+    options = MiningOptions(
+        num_negatives=num_negatives,
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        sampling_strategy=sampling_strategy,
+        seed=seed,
+    )
+    further = [] if corpus is None else [text for _, text in stream_texts(corpus, corpus_column) if text.strip()]
+    rows, mined = mine_hard_negatives(
+        load_text_dataset(input, columns=columns),
+        load_model(model, **loading),
+        corpus=further,
+        options=options,
+        backend=backend,
+        output_format=output_format,
+        audit=audit,
+        show_progress_bar=show_progress_bar,
+    )
+    if not len(rows):
+        dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
+        raise ValueError(
+            f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
+            "margins and scores."
+        )
+    write_table(rows, output)
+    return replace(mined, output=str(output))
+
+
+def open_index(
+    folder: StrPath,
+    model: StrPath | SimCSE | None = None,
+    *,
+    parameters: str | None = None,
+    **loading: Unpack[ModelOptions],
+) -> SentenceIndex:
+    """Open an index with the model that it names, or with another name or object of it.
+
+    Args:
+        folder (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): The model of the index.
+        parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
+        **loading (`ModelOptions`): How the model is loaded. The default is how it was when the index was built.
+
+    Returns:
+        `SentenceIndex`: The index.
+    """
+    made_with = describe(folder).model
+    if isinstance(model, SimCSE):
+        return SentenceIndex.load(folder, load_model(model, **loading), parameters=parameters)
+    settings = {
+        "pooler_type": made_with.pooler,
+        "max_length": made_with.max_length,
+        "long_texts": made_with.long_texts,
+    }
+    revision = None
+    if model is not None:
+        taught = getattr(load_pretrained(AutoConfig.from_pretrained, model), SPACE, None)
+        if taught and not made_with.changes(Identity.from_dict(taught["teacher"])):
+            settings = {}  # a student pools and cuts in a way of its own
+    if model is None:
+        revision = made_with.revision
+        settings["model_backend"] = made_with.backend
+    given = {name: value for name, value in loading.items() if value is not None}
+    options = cast(ModelOptions, settings | given)
+    encoder = load_model(model or str(made_with.name_or_path), revision=revision, **options)
+    encoder.prompts["document"] = made_with.prompts["document"]
+    return SentenceIndex.load(folder, encoder, parameters=parameters)
+
+
+def prompt_of(model: SimCSE, role: Role, prompt: str | None, prompt_name: str | None) -> str:
+    """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
+    if prompt is None and prompt_name is None:
+        return model.role_prompt(role)
+    if None not in (prompt, prompt_name):
+        raise ValueError("prompt and prompt_name are both given: give one of the two")
+    return model.resolve_prompt(prompt, prompt_name)
+
+
+def threshold_of_search(
+    opened: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
+) -> float | None:
+    """Return the lowest score that a search shows.
+
+    Args:
+        opened (`SentenceIndex`): The index.
+        threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
+        query_prompt (`str`): The prompt of the queries.
+
+    Returns:
+        `float`, *optional*: The score; `None` to show all.
+
+    Raises:
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this search.
+    """
+    differences = []
+    if query_prompt:
+        differences.append("the prompt 'query'")
+    if opened.truncate_dim is not None:
+        differences.append(f"{opened.truncate_dim} dimensions only")
+    if opened.description.is_of_teacher(opened.model):
+        differences.append("the vectors of the model's teacher")
+    return resolve_threshold(opened.model, threshold, differences)
+
+
+def resolve_threshold(
+    model: SimCSE, threshold: float | Literal["saved"] | None, differences: Sequence[str] = ()
+) -> float | None:
+    """Return the lowest score to show.
+
+    Args:
+        model (`SimCSE`): The model.
+        threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
+        differences (`Sequence[str]`, *optional*): What makes these scores others than those that the saved threshold
+            was chosen for, beside the prompt of documents.
+
+    Returns:
+        `float`, *optional*: The score; `None` to show all.
+
+    Raises:
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold here.
+    """
+    if threshold != "saved":
+        check_scores(model.similarity_fn_name, threshold=threshold)
+        return threshold
+    why = [*differences]
+    if model.prompts["document"]:
+        why.append("the prompt 'document'")
+    if why:
+        raise ValueError(
+            f"threshold saved was chosen for pairs of texts, but these are compared with {why[0]}, which gives other "
+            "cosines. Give a number."
+        )
+    return model.threshold

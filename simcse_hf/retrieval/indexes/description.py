@@ -1,0 +1,188 @@
+"""The description of an index: the identity of its model and its data."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy import ndarray
+
+from ...runtime.files import StrPath, full_name, read_json
+from ...runtime.identity import Identity
+from ...runtime.similarity import similarity_of
+from .exact import comparable
+
+DESCRIPTION = "index.json"
+#: A save writes a new data folder, so the old one is whole until the description names the new one.
+DATA = re.compile(r"data-[0-9a-f]{16}")
+PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
+#: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
+SAME = 0.999
+#: As `SAME`, for an exported graph: int8 rounds activations by the range of the whole batch.
+_SAME_EXPORTED = 0.98
+REBUILD = "Build the index again."
+#: What a text is to a model; `None` for a text that is neither.
+Role = Literal["query", "document"] | None
+
+
+class SentenceEncoder(Protocol):
+    """What an index asks of a model: `encode`. An `encode_query`, `encode_document` or `identity` is used if there."""
+
+    def encode(
+        self, sentences: Sequence[str], *, truncate_dim: int | None = None, convert_to_numpy: bool = False
+    ) -> Any:
+        """Return embeddings of shape `(sentences, dim)`."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """The identity of the model of an index, and its data.
+
+    Args:
+        model (`Identity`): The model that encoded the sentences, with the prompt of documents only.
+        probe (`list[float]`): Its embedding of `PROBE`, which is compared where the weights cannot be: in another data
+            type, in an exported graph, or in a model of another package.
+        truncate_dim (`int`, *optional*): How many leading dimensions of the embeddings are used.
+        backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
+        count (`int`): Number of sentences.
+        data (`str`): The folder of the data.
+        digests (`dict[str, str]`): The digest of each file of the data.
+    """
+
+    model: Identity
+    probe: list[float]
+    truncate_dim: int | None
+    backend: str
+    count: int = 0
+    data: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def is_of_teacher(self, model: SentenceEncoder) -> bool:
+        """Return whether a model is a student that was trained to give queries the vectors of exactly this model."""
+        teacher = getattr(model, "taught_by", lambda: None)()
+        return teacher is not None and self.model.similarity == "cosine" and not self.model.changes(teacher)
+
+    def check_model(self, model: SentenceEncoder, index: str) -> None:
+        """Raise a `ValueError` if a model gives other embeddings than those of the index, which `index` names."""
+        before = self.model
+        now = identify(model, before)
+        may_change = {"dtype", "backend"}
+        if before.weights is None:  # of an older index, or of a model of another package
+            may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
+            if before.pooler is None:
+                may_change.add("max_length")
+        problems = before.changes(now, may_change)
+        if not problems:
+            probe = encode_texts(model, "document", [PROBE], self.truncate_dim)[0]
+            cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
+            if not cosine >= SAME:  # it may be NaN
+                problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
+        if problems and not self.is_of_teacher(model):
+            raise ValueError(
+                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}; this is another "
+                f"model: {'; '.join(problems)}. Load the model of the index, or build the index again."
+            )
+
+
+def identify(model: SentenceEncoder, default: Identity | None = None) -> Identity:
+    """Return what decides a model's embeddings of documents.
+
+    Args:
+        model (`SentenceEncoder`): The model.
+        default (`Identity`, *optional*): The entries that a model of another package does not have.
+
+    Returns:
+        `Identity`: With an absolute path, and no other prompt than that of documents.
+    """
+    return of_documents(Identity.of(model, default))
+
+
+def of_documents(model: Identity) -> Identity:
+    """Return what decides the embeddings of documents: with an absolute path, and no other prompt than theirs."""
+    prompts = {"document": model.prompts.get("document") or ""}
+    return replace(model, name_or_path=full_name(model.name_or_path), prompts=prompts, default_prompt_name=None)
+
+
+def role_encoder(model: Any, role: Role) -> Callable[..., Any]:
+    """Return how a model encodes queries, documents or other texts. Everything that searches or scores asks here.
+
+    Args:
+        model (`SentenceEncoder`): The model.
+        role (`str`, *optional*): `"query"`, `"document"`, or `None` for other texts.
+
+    Returns:
+        `Callable`: Its method for the role; without one its `encode`, with what its `prompts` have for the role before
+        each text.
+    """
+    prompt = getattr(model, "prompts", {}).get(role) or ""
+
+    def plain(texts: Sequence[str], **options: object) -> Any:
+        return model.encode([prompt + text for text in texts], **options)
+
+    return getattr(model, f"encode_{role}", plain)
+
+
+def encode_texts(model: SentenceEncoder, role: Role, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+    """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
+    embeddings = np.asarray(role_encoder(model, role)(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    return comparable(embeddings, similarity_of(model))
+
+
+def least_cosine(backend: str) -> float:
+    """Return the least cosine of two embeddings of one text by one model, with what computes the second one."""
+    return SAME if backend == "torch" else _SAME_EXPORTED
+
+
+def agreement(x: ndarray, y: ndarray) -> float:
+    """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
+    if x.shape != y.shape:
+        return float("nan")
+    distance = np.square(x - y).sum()
+    size = np.square(y).sum()
+    return float(1 - distance / (2 * size))
+
+
+def describe(folder: StrPath) -> Description:
+    """Read the description of a saved index.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder that it was saved in.
+
+    Returns:
+        `Description`: Its model, backend, number of sentences and more.
+
+    Raises:
+        ValueError: If there is no index, or its description is damaged.
+    """
+    path = Path(folder).expanduser() / DESCRIPTION
+    if not path.is_file():
+        raise ValueError(
+            f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
+        )
+    described = read_json(path, REBUILD)
+    match described:
+        # Until 0.4 the entries of the model stood beside the others.
+        case {"model": str(name), "document_prompt": prompt}:
+            backend = described.get("model_backend", "torch")
+            now = {"name_or_path": name, "prompts": {"document": prompt or ""}, "backend": backend}
+            described["model"] = {**described, **now}
+    match described:
+        case {
+            "model": {
+                "name_or_path": str(),
+                "revision": str() | None,
+                "pooler": str() | None,
+                "max_length": int() | None,
+                "prompts": {"document": str()},
+            } as model,
+            "probe": [*probe],
+            "truncate_dim": int() | None as truncate_dim,
+            "backend": str(backend),
+            "count": int(count),
+            "data": str(data),
+            "digests": dict(digests),
+        } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
+            return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
+    raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")

@@ -1,0 +1,527 @@
+"""An index of sentences: built from a list or a file, searched by text, and saved with the identity of its model."""
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from numpy import ndarray
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from ...data.columns import holds_texts, list_texts, quote
+from ...data.table import stream_texts
+from ...runtime.errors import NotFiniteError, check_finite, check_values
+from ...runtime.files import StrPath, digest, entries, hold, remove, write_atomically, write_json
+from ...runtime.similarity import check_scores, similarity_of
+from .description import (
+    DATA,
+    DESCRIPTION,
+    PROBE,
+    REBUILD,
+    Description,
+    SentenceEncoder,
+    agreement,
+    describe,
+    encode_texts,
+    identify,
+    least_cosine,
+)
+from .exact import ExactIndex, comparable
+from .faiss_index import NOT_FOUND, FaissIndex, new_index
+
+logger = logging.get_logger(__name__)
+
+_WINDOW = 10_000  # sentences that are encoded together
+_SENTENCE = "sentence"
+#: Prefix of the kept columns, so that none can be taken for the sentences.
+_KEPT = "column:"
+_ROWS = "rows.parquet"
+#: What a save removes: earlier data, and files of interrupted saves.
+_OWN = re.compile(rf"{DATA.pattern}|\.({DATA.pattern}|index\.json)\.\d+\.partial")
+
+Texts = StrPath | Iterable[str]
+Queries = str | Iterable[str] | ndarray | torch.Tensor
+
+
+class _Pair(NamedTuple):
+    sentence: str
+    score: float
+
+
+class Match(_Pair):
+    """A sentence that a search found, and its similarity: `sentence, score = match`.
+
+    Attributes:
+        sentence (`str`): The sentence.
+        score (`float`): Its similarity to the query, by the model's own measure; often the cosine.
+        row (`int`): The number of the sentence in the index, from 0: its place in the list, or among the texts of the
+            file, that the index was built from.
+        columns (`dict[str, str]`): The kept columns of its row.
+    """
+
+    row: int
+    columns: dict[str, str]
+
+
+Results = list[Match]
+#: Rows of a sentence and its kept columns, and the embeddings of the sentences.
+_Part = tuple[list[list[str]], ndarray]
+
+
+class SentenceIndex:
+    """Sentences with an index of their embeddings, created by [`SentenceIndex.build`] or [`SentenceIndex.load`].
+
+    Sentences are encoded by the model's `encode_document` and queries by its `encode_query`, with their prompts if
+    the model has any. A model that has changed since the index was built is refused.
+
+    Attributes:
+        model (`SimCSE`): The model; any object with an `encode` like [`SimCSE.encode`] will do.
+        vectors (`ExactIndex` or `FaissIndex`): The embeddings.
+        rows (`pa.Table`): The sentences and the columns kept beside them.
+        description (`Description`): The identity of the model and the other settings of the index.
+        backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
+        similarity (`str`): What ranks the sentences: the model's own similarity.
+        kept (`list[str]`): The names of the kept columns.
+        truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf import SentenceIndex
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> index = SentenceIndex.build(model, ["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> index.add(["The weary drummer lost the lute."])
+        >>> index.search("The tired percussionist lost the lute.", top_k=1)[0].row
+        2
+        >>> index.save("my-index")
+        >>> len(SentenceIndex.load("my-index", model))
+        3
+    """
+
+    def __init__(
+        self,
+        model: SentenceEncoder,
+        vectors: ExactIndex | FaissIndex,
+        rows: pa.Table,
+        description: Description,
+    ) -> None:
+        self.model: Any = model
+        self.vectors = vectors
+        self.rows = rows
+        self.description = description
+        self.backend = vectors.backend
+        self.similarity = description.model.similarity
+        self.kept = [name.removeprefix(_KEPT) for name in rows.column_names[1:]]
+        self.truncate_dim = description.truncate_dim
+        self._checked = identify(model, description.model)
+        self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
+
+    def __len__(self) -> int:
+        return len(self.rows) - self.rows[_SENTENCE].null_count  # a deleted sentence is null
+
+    def __getitem__(self, row: int) -> str:
+        """Return a sentence by its number."""
+        return self._match(row, 0).sentence
+
+    @classmethod
+    def build(
+        cls,
+        model: SentenceEncoder,
+        sentences: Texts,
+        *,
+        backend: str = "exact",
+        parameters: str | None = None,
+        keep: Sequence[str] = (),
+        truncate_dim: int | None = None,
+        column: str | None = None,
+        vectors: Iterable[ndarray] | None = None,
+        show_progress_bar: bool = False,
+    ) -> "SentenceIndex":
+        """Encode sentences and index them.
+
+        Args:
+            model (`SimCSE`): The model.
+            sentences (`str`, `os.PathLike` or `Iterable[str]`): The sentences; or the path of a txt, csv, tsv, json,
+                jsonl or parquet file (or one of these gzipped), which is streamed.
+            backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding. `"hnsw"`, `"ivf"`
+                and descriptions for faiss's `index_factory` such as `"IVF4096,SQ8"` are faiss, see [`FaissIndex`].
+            parameters (`str`, *optional*): Parameters of a faiss index, such as `"efSearch=256"`.
+            keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep. Searches return
+                them, and can be filtered by them.
+            truncate_dim (`int`, *optional*): Use only the leading dimensions.
+            column (`str`, *optional*): The column of sentences, if the file has several columns.
+            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
+                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+        Returns:
+            `SentenceIndex`: The index.
+
+        Raises:
+            ValueError: If there are no sentences, one is not a text, the file is unreadable, the backend or a
+                parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
+            ImportError: If faiss is needed and not installed.
+        """
+        probe = encode_texts(model, "document", [PROBE], truncate_dim)[0]
+        empty = new_index(len(probe), backend, similarity_of(model))
+        if parameters is not None:
+            empty.set_parameters(parameters)
+        description = Description(identify(model), probe.tolist(), truncate_dim, backend)
+        names = [_SENTENCE, *(_KEPT + name for name in keep)]
+        schema = pa.schema([(name, pa.large_string()) for name in names])
+        index = cls(model, empty, schema.empty_table(), description)
+        index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
+        if not len(index):
+            raise ValueError("there are no sentences to index: give at least one")
+        return index
+
+    def add(
+        self,
+        sentences: Texts,
+        *,
+        replace: str | None = None,
+        column: str | None = None,
+        vectors: Iterable[ndarray] | None = None,
+        show_progress_bar: bool = False,
+    ) -> None:
+        """Append sentences, window by window; the other arguments and errors are those of [`SentenceIndex.build`].
+
+        Args:
+            sentences (`str`, `os.PathLike` or `Iterable[str]`): The sentences, or their file.
+            replace (`str`, *optional*): A kept column, such as an id. Sentences that hold the value of a new one there
+                are deleted (an upsert); an empty value replaces none.
+            column (`str`, *optional*): The column of sentences, if the file has several.
+            vectors (`Iterable[np.ndarray]`, *optional*): Their embeddings.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+        Raises:
+            ValueError: If the column was not kept, or sentences come from no file although the index keeps columns.
+        """
+        self._check_model()
+        self._check_documents()
+        before = self._column(replace).to_pylist() if replace else []
+        rows: Iterator[list[str]]
+        total = None
+        if isinstance(sentences, (str, os.PathLike)):
+            rows = (row for _, *row in stream_texts(sentences, column, self.kept))
+        elif self.kept:
+            raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
+        else:
+            texts = list_texts(sentences)
+            rows = ([text] for text in texts)
+            total = len(texts)
+        parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
+        with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
+            for part, embeddings in parts:
+                check_finite(embeddings, lambda number: f"sentence {len(self.rows) + number} of the index")
+                added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
+                self.vectors.add(embeddings)
+                self.rows = pa.concat_tables([self.rows, added])
+                bar.update(len(part))
+        if replace:
+            new = set(self._column(replace).to_pylist()[len(before) :]) - {""}
+            self.delete(row for row, value in enumerate(before) if value in new)
+
+    def delete(self, rows: Iterable[int] = (), *, filters: Mapping[str, str] | None = None) -> None:
+        """Delete sentences. The numbers of all others stay.
+
+        Texts and columns are gone. Embeddings stay until the index is built again, but no search finds them.
+
+        Args:
+            rows (`Iterable[int]`, *optional*): The numbers of the sentences.
+            filters (`Mapping[str, str]`, *optional*): Delete also what a search with these filters would look among.
+
+        Raises:
+            ValueError: If there is no sentence of such a number or with these values, or a column was not kept.
+        """
+        kept = ~self._select(filters) if filters else np.ones(len(self.rows), dtype=bool)
+        if filters and kept.all():
+            raise ValueError(f"there is no sentence with {filters} to delete.")
+        for row in rows:
+            kept[self._match(row, 0).row] = False
+        columns = [pc.if_else(pa.array(kept), column, None) for column in self.rows.columns]
+        self.rows = pa.table(columns, schema=self.rows.schema)
+
+    def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
+        """Yield rows with their embeddings."""
+        while part := list(islice(rows, _WINDOW)):
+            try:
+                yield part, encode_texts(self.model, "document", [row[0] for row in part], self.truncate_dim)
+            except NotFiniteError as error:
+                place = len(self.rows) + error.position
+                raise NotFiniteError(f"sentence {place} of the index", place) from None
+
+    def _compare(self, rows: Iterator[list[str]], vectors: Iterable[ndarray]) -> Iterator[_Part]:
+        """Yield rows with the embeddings that were given for them, one of each part of which is compared."""
+        count = 0
+        draw = np.random.default_rng(0)
+        least = least_cosine(self.description.model.backend)
+        for embeddings in vectors:
+            self._check_given(embeddings, "vectors")
+            part = list(islice(rows, len(embeddings)))
+            if len(part) < len(embeddings):
+                raise ValueError(f"there are more vectors than the {count + len(part)} sentences")
+            if not part:
+                continue
+            embeddings = comparable(embeddings, self.similarity)
+            place = draw.integers(len(part))
+            text = part[place][0]
+            cosine = agreement(encode_texts(self.model, "document", [text], self.truncate_dim)[0], embeddings[place])
+            if not cosine >= least:  # also where it is NaN
+                raise ValueError(
+                    f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
+                    f"{count + place}, {text!r:.80}. Encode them with this model and its prompt for documents."
+                )
+            count += len(part)
+            yield part, embeddings
+        if next(rows, None) is not None:
+            raise ValueError(f"there are more sentences than the {count} vectors")
+
+    def _check_given(self, embeddings: ndarray | torch.Tensor, name: str) -> None:
+        """Refuse given embeddings that are codes or have another shape than `(n, dim)`."""
+        dim = self.vectors.dim
+        if "float" not in str(embeddings.dtype) or embeddings.shape[1:] != (dim,):
+            given = f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
+            raise ValueError(f"{name} are {given}: give embeddings of floats (no codes) with {dim} dimensions")
+
+    def _check_model(self) -> None:
+        """Refuse a model that has changed since the index was built or loaded."""
+        now = identify(self.model, self.description.model)
+        if now != self._checked:
+            self.description.check_model(self.model, "the index")
+            self._checked = now
+
+    def _check_documents(self) -> None:
+        """Refuse to encode documents with a student, which has learned to encode queries."""
+        if self.description.is_of_teacher(self.model):
+            teacher = self.description.model.name_or_path
+            raise ValueError(f"a student only searches the index of its teacher: encode documents with {teacher}")
+
+    def neighbors(
+        self,
+        row: int,
+        *,
+        top_k: int = 5,
+        threshold: float | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> Results:
+        """Find the sentences that are most similar to a sentence of the index, without that one.
+
+        Args:
+            row (`int`): Its number.
+            top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
+            threshold (`float`, *optional*): As in [`SentenceIndex.search`].
+            filters (`Mapping[str, str]`, *optional*): As in [`SentenceIndex.search`].
+
+        Returns:
+            `list[Match]`: The sentences with their similarities, in descending order.
+        """
+        check_values("an integer above 0", top_k=top_k)
+        self._check_documents()
+        embedding = encode_texts(self.model, "document", [self[row]], self.truncate_dim)[0]
+        found = self.search(embedding, top_k=top_k + 1, threshold=threshold, filters=filters)
+        return [match for match in found if match.row != row][:top_k]
+
+    def search(
+        self,
+        queries: Queries,
+        *,
+        top_k: int = 5,
+        threshold: float | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Find the sentences that are most similar to each query.
+
+        Args:
+            queries (`str`, `Sequence[str]`, `np.ndarray` or `torch.Tensor`): One text or several; or embeddings of
+                this model, of shape `(dim,)` or `(queries, dim)` and of any length.
+            top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
+            threshold (`float`, *optional*): Leave out sentences with a smaller score. If no sentence reaches it, a
+                warning names the best score. By default nothing is left out.
+            filters (`Mapping[str, str]`, *optional*): Look only among the sentences whose kept columns hold these
+                values, written as text.
+
+        Returns:
+            `list[Match]` or `list[list[Match]]`: For one query, up to `top_k` sentences with their similarities in
+            descending order; for several, a list of such lists.
+
+        Raises:
+            ValueError: If the model has changed since the index was built, a query is neither a text nor an embedding
+                of the index's dimensions, `top_k` is below 1, `threshold` is no possible cosine, or a column of
+                `filters` was not kept.
+        """
+        # 1. Refuse what cannot be searched.
+        check_values("an integer above 0", top_k=top_k)
+        check_scores(self.similarity, threshold=threshold)
+        self._check_model()
+
+        # 2. Select rows, and find the nearest of them.
+        embeddings, is_single = self._encode_queries(queries)
+        among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
+        top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
+        results: list[Results] = [[] for _ in embeddings]
+        if not top_k:
+            logger.warning(f"no sentence passes the filter {filters or {}}.")
+        else:
+            scores, rows = self.vectors.search(embeddings, top_k, among)
+            least = -np.inf if threshold is None else threshold
+            for result, *found in zip(results, rows.tolist(), scores.tolist(), strict=True):
+                matches = zip(*found, strict=True)
+                result += [self._match(row, score) for row, score in matches if row != NOT_FOUND and score >= least]
+                del result[top_k:]
+
+            # 3. Say which queries found nothing.
+            empty = [number for number, result in enumerate(results) if not result]
+            if threshold is not None and empty:
+                logger.warning(
+                    f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
+                    f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
+                )
+        return results[0] if is_single else results
+
+    def _encode_queries(self, queries: Queries) -> tuple[ndarray, bool]:
+        """Return the embeddings of queries, of shape `(queries, dim)`, and whether a single query was given."""
+        if isinstance(queries, (ndarray, torch.Tensor)) and not holds_texts(queries):
+            is_single = queries.ndim == 1
+            queries = queries[None] if is_single else queries
+            self._check_given(queries, "queries")
+            embeddings = comparable(torch.as_tensor(queries).float().cpu().numpy(), self.similarity)
+        else:
+            is_single = isinstance(queries, str)
+            embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
+        check_finite(embeddings, "query {}".format)
+        return embeddings, is_single
+
+    def _select(self, filters: Mapping[str, str]) -> ndarray:
+        """Return whether each row is there and its kept columns hold these values, of shape `(len(self.rows),)`."""
+        among = self.rows[_SENTENCE].is_valid()
+        for name, value in filters.items():
+            among = pc.and_(among, pc.equal(self._column(name), str(value)).fill_null(False))
+        return among.to_numpy()
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        """Return a kept column."""
+        if name not in self.kept:
+            kept = quote(self.kept) or "none"
+            raise ValueError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
+        return self.rows[_KEPT + name]
+
+    def _match(self, row: int, score: float) -> Match:
+        check_values(range(len(self.rows)), row=row)
+        sentence, *cells = (column[row].as_py() for column in self.rows.columns)
+        if sentence is None:
+            raise ValueError(f"sentence {row} of the index was deleted.")
+        match = Match(sentence, score)
+        match.row = row
+        match.columns = dict(zip(self.kept, cells, strict=True))
+        return match
+
+    def save(self, folder: StrPath) -> None:
+        """Write the index to a folder, completely or not at all; an index in the folder is replaced.
+
+        The new data gets a folder of its own. The index is replaced when the new `index.json` takes its place.
+
+        Args:
+            folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
+
+        Raises:
+            ValueError: If the model has changed since the index was built, the folder holds anything else or cannot be
+                written to, or another process is writing the index or has changed it since this one was loaded.
+        """
+        check_target(folder)
+        self._check_model()
+        target = Path(folder).expanduser().resolve()
+        data = f"data-{secrets.token_hex(8)}"
+        try:
+            with hold(target):
+                found = check_target(target)
+                saved = found.data if found else None
+                if self._saved.get(target, saved) != saved:
+                    raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
+                with write_atomically(target / data) as temporary:
+                    temporary.mkdir()
+                    self.vectors.save(temporary)
+                    pq.write_table(self.rows, temporary / _ROWS)
+                    digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
+                self.description = replace(self.description, count=len(self), data=data, digests=digests)
+                write_json(target / DESCRIPTION, asdict(self.description))
+                for path in target.iterdir():  # earlier data, and files of interrupted saves
+                    if path.name != data and _OWN.fullmatch(path.name):
+                        remove(path)
+        except (OSError, RuntimeError) as error:  # faiss raises the latter
+            raise ValueError(f"cannot write the index; {folder} is unchanged: {error}. Free disk space.") from error
+        self._saved[target] = data
+
+    @classmethod
+    def load(cls, folder: StrPath, model: SentenceEncoder, *, parameters: str | None = None) -> "SentenceIndex":
+        """Open a saved index.
+
+        Args:
+            folder (`str` or `os.PathLike`): The folder that it was saved in.
+            model (`SimCSE`): The model that the index was built with; [`describe`] names it.
+            parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
+
+        Returns:
+            `SentenceIndex`: The index.
+
+        Raises:
+            ValueError: If there is no index, it is damaged, or it was built with another model or other settings.
+        """
+        folder = Path(folder).expanduser().resolve()
+        described = describe(folder)
+        described.check_model(model, str(folder))
+        data = folder / described.data
+        try:
+            for name, saved in described.digests.items():
+                if digest(data / Path(name).name) != saved:
+                    raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
+            rows = pq.ParquetFile(data / _ROWS).read()
+            vectors = new_index(len(described.probe), described.backend, described.model.similarity)
+            vectors.load(data)
+            index = cls(model, vectors, rows, described)
+            if len(vectors) != len(rows) or len(index) != described.count:
+                raise ValueError(f"{data} holds {len(index)} sentences and {len(vectors)} embeddings.")
+        except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+            if describe(folder).data != described.data:  # another process has just replaced it
+                return cls.load(folder, model, parameters=parameters)
+            raise ValueError(f"{folder} cannot be read: {error} {REBUILD}") from error
+        if parameters is not None:
+            vectors.set_parameters(parameters)
+        index._saved[folder] = described.data
+        return index
+
+
+def check_target(folder: StrPath) -> Description | None:
+    """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder.
+
+    Returns:
+        `Description`, *optional*: The index that it holds.
+
+    Raises:
+        ValueError: If the folder holds anything else.
+    """
+    path = Path(folder).expanduser()
+    described = path / DESCRIPTION
+    try:
+        if described.is_symlink():
+            raise ValueError(f"{DESCRIPTION} is a link.")
+        if described.exists():
+            return describe(path)
+        for each in entries(path):
+            if not DATA.fullmatch(each.name):
+                raise ValueError(f"{each.name} is there.")
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+    return None

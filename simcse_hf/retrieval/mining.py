@@ -1,0 +1,408 @@
+"""Mine hard negatives for pairs of texts: the candidates nearest to an anchor that are not its positives."""
+
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy import ndarray
+
+from ..data.columns import list_texts
+from ..data.read import TextSource, load_text_dataset
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from ..runtime.errors import check_values
+from ..runtime.files import StrPath
+from ..runtime.outputs import Result, write_table
+from ..runtime.similarity import check_scores, similarity_matrix, similarity_of
+from .indexes.exact import ExactIndex
+from .indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
+
+#: Anchors that are searched together.
+_BLOCK = 8192
+#: Why a mined negative is probably a positive, the strongest reason first.
+SUSPICIONS = ("equal words", "in a pair with either text", "above the positive", "near the positive")
+#: The share of a positive's similarity in which a negative is near it: what NV-Retriever drops.
+NEAR = 0.05
+#: The number of a candidate, and its similarity to the anchor.
+Candidate = tuple[int, float]
+#: A candidate's text, and its similarity to the anchor.
+Scored = tuple[str, float]
+#: What tells a text from others (see `fold_text`), and its places in a list.
+Group = tuple[str, list[int]]
+
+
+@dataclass(frozen=True)
+class MiningOptions:
+    """Which candidates may become hard negatives, in the words of sentence-transformers' `mine_hard_negatives`.
+
+    Ranks count from 0 over the candidates of an anchor in descending similarity. The anchor's own text and all of its
+    positives are removed first and have no rank. The bounds relative to the positive are those of NV-Retriever
+    (Moreira et al. 2024, arXiv:2407.15831), whose best setting corresponds to `relative_margin=0.05`.
+
+    Args:
+        num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of each pair.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+        range_max (`int`, *optional*): The rank at which the search ends. Defaults to `range_min + num_negatives`, or
+            to `range_min + 10 * num_negatives` if a bound may drop candidates or they are drawn.
+        max_score (`float`, *optional*): Drop candidates with a higher similarity to the anchor (of the model's kind).
+        min_score (`float`, *optional*): Drop candidates with a lower one.
+        absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
+        relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of its
+            size: with 0.05 and a positive at 0.8, those above 0.76.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): `"top"` takes the most similar candidates that are
+            left, `"random"` draws from them.
+        seed (`int`, *optional*, defaults to `0`): Seed of `"random"`.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    num_negatives: int = 1
+    range_min: int = 0
+    range_max: int | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    sampling_strategy: str = "top"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_values("an integer above 0", num_negatives=self.num_negatives)
+        check_values("an integer of 0 or more", range_min=self.range_min)
+        check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
+        check_values("a finite number", **self.bounds)
+        if self.last_rank - self.range_min < self.num_negatives:
+            raise ValueError(
+                f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
+                f"{self.num_negatives} candidates: raise range_max or lower range_min"
+            )
+
+    @property
+    def bounds(self) -> dict[str, float | None]:
+        """The bounds of the scores by their names."""
+        names = ("max_score", "min_score", "absolute_margin", "relative_margin")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def last_rank(self) -> int:
+        """The rank at which the search ends, exclusive."""
+        if self.range_max is not None:
+            return self.range_max
+        if self.sampling_strategy == "top" and set(self.bounds.values()) == {None}:
+            return self.range_min + self.num_negatives
+        return self.range_min + 10 * self.num_negatives
+
+
+@dataclass(frozen=True)
+class Mined(Result):
+    """Which rows were mined, and what became of the pairs and of the candidates.
+
+    Args:
+        output (`str`, *optional*): The file that the rows were written to.
+        columns (`list[str]`): The columns of the rows.
+        pairs (`int`): Pairs that were read.
+        anchors (`int`): Distinct anchors among them.
+        candidates (`int`): Distinct candidates.
+        rows (`int`): Rows that were mined.
+        pairs_without_negatives (`int`): Pairs with fewer negatives than requested. With `"n-tuple"` they give no row.
+        dropped (`dict[str, int]`): Candidates that were left out, by reason.
+        positive_score (`float`): Mean similarity of anchors and positives.
+        negative_score (`float`, *optional*): Mean similarity of anchors and mined negatives.
+        suspicious (`int`): Mined negatives that are probably positives; see [`suspect`].
+        options (`MiningOptions`): Which candidates could become negatives.
+    """
+
+    output: str | None
+    columns: list[str]
+    pairs: int
+    anchors: int
+    candidates: int
+    rows: int
+    pairs_without_negatives: int
+    dropped: dict[str, int]
+    positive_score: float
+    negative_score: float | None
+    suspicious: int
+    options: MiningOptions
+
+    def __str__(self) -> str:
+        similarity = "none" if self.negative_score is None else f"{self.negative_score:.4f}"
+        lines = [
+            f"{self.output}: {self.rows} rows of {', '.join(self.columns)}",
+            f"{self.pairs} pairs, {self.anchors} distinct anchors, {self.candidates} distinct candidates",
+            f"mean similarity of positives {self.positive_score:.4f}, of negatives {similarity}",
+            f"suspicious negatives: {self.suspicious}",
+            "left out:",
+            *(f"  {count:>10}  {reason}" for reason, count in self.dropped.items()),
+            f"  {self.pairs_without_negatives:>10}  pairs with too few negatives",
+        ]
+        return "\n".join(lines)
+
+
+def fold_text(text: str) -> str:
+    """Return a key that is equal for texts that differ in white space or in upper and lower case only."""
+    return " ".join(text.split()).casefold()
+
+
+def mine_hard_negatives(
+    dataset: TextSource,
+    model: Any,
+    *,
+    corpus: Iterable[str] = (),
+    options: MiningOptions = MiningOptions(),
+    backend: str = "exact",
+    output_format: str = "n-tuple",
+    audit: StrPath | None = None,
+    show_progress_bar: bool = False,
+) -> tuple[Dataset, Mined]:
+    """Add hard negatives to pairs of an anchor and a positive, by the model's own similarity.
+
+    Each distinct anchor and candidate is encoded once. Candidates are all positives, hard negatives that the rows
+    already have, and the texts of `corpus`. Texts that differ in white space or case only count as one. An anchor
+    never gets its own text, nor a positive of any pair with the same anchor.
+
+    Args:
+        dataset (`Any`): Anchors and positives, and perhaps hard negatives, as `load_text_dataset` takes them.
+        model (`SimCSE`): The model; any object with `encode_query` and `encode_document` like those of [`SimCSE`].
+        corpus (`Iterable[str]`, *optional*, defaults to `()`): Further candidates.
+        options (`MiningOptions`, *optional*): Which candidates may become negatives.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches the candidates, as in
+            [`SentenceIndex.build`].
+        output_format (`str`, *optional*, defaults to `"n-tuple"`): `"n-tuple"` gives a pair one row with all of its
+            negatives in columns `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on; `"triplet"` gives it a row for
+            each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the suspicious negatives to; see [`suspect`].
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
+
+    Returns:
+        `tuple[datasets.Dataset, Mined]`: Rows of `sent0`, `sent1` and hard negatives, and what was left out.
+
+    Raises:
+        ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
+    """
+    similarity = similarity_of(model)
+    # 1. Refuse what cannot be mined.
+    check_values(OUTPUT_FORMATS, output_format=output_format)
+    check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
+    first, second, *given = read_pairs(dataset)
+
+    # 2. Encode each anchor and each candidate once.
+    texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
+    # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
+    anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
+    anchor_texts = [first[pairs[0]] for _, pairs in anchors]
+    candidates = group_texts(texts)
+    candidate_texts = [texts[places[0]] for places in candidates.values()]
+    queries = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    documents = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    index = new_index(documents.shape[1], backend, similarity)
+    index.add(documents)
+
+    # 3. Choose the negatives of each pair.
+    number_of = {key: number for number, key in enumerate(candidates)}
+    positive_of = [number_of[fold_text(text)] for text in second]
+    repeated = len(texts) - len(candidates)
+    dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
+    ranks = slice(options.range_min, options.last_rank)
+    draw = random.Random(options.seed)
+    positive_scores = [0.0] * len(first)
+    negatives: list[list[Scored]] = [[] for _ in first]
+    searched = search_candidates(index, anchors, queries, options.last_rank)
+    for (key, pairs), query, found in zip(anchors, queries, searched, strict=True):
+        positives = [positive_of[pair] for pair in pairs]
+        # These have no rank.
+        own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
+        dropped.update(own[number] for number, _ in found if number in own)
+        ranked = [(candidate_texts[number], score) for number, score in found if number not in own]
+        scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
+        for pair, score in zip(pairs, scores[0].tolist(), strict=True):
+            positive_scores[pair] = score
+            negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
+
+    # 4. Make the rows and the report.
+    width = 1 if output_format == "triplet" else options.num_negatives
+    rows = make_rows(first, second, [[text for text, _ in chosen] for chosen in negatives], width)
+    negative_scores = [score for chosen in negatives for _, score in chosen]
+    return rows, Mined(
+        output=None,
+        columns=rows.column_names,
+        pairs=len(first),
+        anchors=len(anchors),
+        candidates=len(candidates),
+        rows=len(rows),
+        pairs_without_negatives=sum(len(chosen) < options.num_negatives for chosen in negatives),
+        dropped=dict(dropped),
+        positive_score=float(np.mean(positive_scores)),
+        negative_score=float(np.mean(negative_scores)) if negative_scores else None,
+        suspicious=len(suspect(first, second, positive_scores, negatives, width, audit)),
+        options=options,
+    )
+
+
+def read_pairs(dataset: TextSource) -> list[list]:
+    """Read the columns of pairs and their hard negatives; refuse single texts."""
+    columns = load_text_dataset(dataset).to_dict()
+    if len(columns) < 2:
+        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
+    return list(columns.values())
+
+
+def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
+    """Return the places of each distinct text, by its key (see [`fold_text`])."""
+    groups = defaultdict(list)
+    for place, text in enumerate(texts):
+        groups[fold_text(text)].append(place)
+    return groups
+
+
+def search_candidates(
+    index: ExactIndex | FaissIndex, anchors: Sequence[Group], queries: ndarray, last_rank: int
+) -> Iterator[list[Candidate]]:
+    """Find the candidates that are most similar to each anchor.
+
+    Args:
+        index (`ExactIndex` or `FaissIndex`): Embeddings of the candidates.
+        anchors (`Sequence[Group]`): The anchors with the numbers of their pairs, those with the fewest pairs first.
+        queries (`np.ndarray`): Their embeddings, of shape `(anchors, dim)`.
+        last_rank (`int`): How many candidates to find beside the anchor itself and its positives.
+
+    Yields:
+        `list[Candidate]`: The candidates of an anchor, the most similar one first.
+    """
+    for start in range(0, len(anchors), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _, most_pairs = anchors[block][-1]
+        reach = last_rank + len(most_pairs) + 1
+        scores, numbers = index.search(queries[block], min(reach, len(index)))
+        for row in zip(numbers.tolist(), scores.tolist(), strict=True):
+            yield [(number, score) for number, score in zip(*row, strict=True) if number != NOT_FOUND]
+
+
+def choose_negatives(
+    ranked: Sequence[Scored],
+    positive: float,
+    options: MiningOptions,
+    draw: random.Random,
+    dropped: Counter[str],
+) -> list[Scored]:
+    """Choose the negatives of a pair, and count the other candidates by the first bound that they fail.
+
+    Args:
+        ranked (`Sequence[Scored]`): Candidates, the most similar one first.
+        positive (`float`): The similarity of the anchor and the positive.
+        options (`MiningOptions`): The bounds, and how many negatives to take in which way.
+        draw (`random.Random`): The generator of `"random"`.
+        dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
+
+    Returns:
+        `list[Scored]`: At most `options.num_negatives`, the most similar one first.
+    """
+    # Every comparison with NaN is false, so a bound that is not set drops nothing.
+    bounds = (math.nan if bound is None else bound for bound in options.bounds.values())
+    max_score, min_score, margin, share = bounds
+    usable = []
+    for text, score in ranked:
+        if score > max_score:
+            dropped["max_score"] += 1
+        elif score > positive - margin:
+            dropped["absolute_margin"] += 1
+        elif score > positive - share * abs(positive):
+            dropped["relative_margin"] += 1
+        elif score < min_score:
+            dropped["min_score"] += 1
+        else:
+            usable.append((text, score))
+    if options.sampling_strategy == "random":
+        count = min(options.num_negatives, len(usable))
+        usable = sorted(draw.sample(usable, count), key=usable.index)
+    return usable[: options.num_negatives]
+
+
+def suspect(
+    anchors: Sequence[str],
+    positives: Sequence[str],
+    positive_scores: Sequence[float],
+    negatives: Sequence[Sequence[Scored]],
+    width: int = 1,
+    output: StrPath | None = None,
+) -> Dataset:
+    """Find the negatives that are probably positives: those of equal words, known pairs, or a high similarity.
+
+    The words of a text are compared in their order, without case and punctuation. A known pair is one of the anchor or
+    the positive with the negative.
+
+    Args:
+        anchors (`Sequence[str]`): The anchor of each pair.
+        positives (`Sequence[str]`): Its positive.
+        positive_scores (`Sequence[float]`): Their similarity.
+        negatives (`Sequence[Sequence[Scored]]`): Its negatives, and their similarity to the anchor.
+        width (`int`, *optional*, defaults to `1`): Negatives of a row. A pair with fewer has no row to look at.
+        output (`str` or `os.PathLike`, *optional*): File to write them to.
+
+    Returns:
+        `datasets.Dataset`: Columns `reason`, the first of `SUSPICIONS` that holds, `positive_score`, `negative_score`,
+            `anchor`, `positive` and `negative`; by the reason, and then by how far the negative's score exceeds the
+            positive's.
+    """
+    partners = defaultdict(set)
+    for anchor, positive in zip(map(fold_text, anchors), map(fold_text, positives), strict=True):
+        partners[anchor].add(positive)
+        partners[positive].add(anchor)
+    found = []
+    for anchor, positive, limit, chosen in zip(anchors, positives, positive_scores, negatives, strict=True):
+        texts = {words_of(anchor), words_of(positive)}
+        known = partners[fold_text(anchor)] | partners[fold_text(positive)]
+        for negative, score in chosen if len(chosen) >= width else ():
+            holds = (
+                words_of(negative) in texts,
+                fold_text(negative) in known,
+                score > limit,
+                score > limit - NEAR * abs(limit),
+            )
+            if any(holds):
+                found.append((holds.index(True), limit, score, anchor, positive, negative))
+    found.sort(key=lambda row: (row[0], row[1] - row[2]))
+    names = ("reason", "positive_score", "negative_score", "anchor", "positive", "negative")
+    table: dict[str, list] = {name: [row[place] for row in found] for place, name in enumerate(names)}
+    table["reason"] = [SUSPICIONS[place] for place in table["reason"]]
+    suspects = Dataset.from_dict(table)
+    if output is not None:
+        write_table(suspects, output)
+    return suspects
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text without case and punctuation; the text itself if it has none."""
+    return tuple(re.findall(r"\w+", text.casefold())) or (text,)
+
+
+def make_rows(
+    anchors: Sequence[str], positives: Sequence[str], negatives: Sequence[Sequence[str]], width: int
+) -> Dataset:
+    """Write the negatives of each pair into rows.
+
+    Args:
+        anchors (`Sequence[str]`): The anchor of each pair.
+        positives (`Sequence[str]`): Its positive.
+        negatives (`Sequence[Sequence[str]]`): Its negatives. What does not fill a row is left out.
+        width (`int`): Negatives of a row.
+
+    Returns:
+        `datasets.Dataset`: Columns `sent0`, `sent1`, and `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on.
+    """
+    names = ["sent0", "sent1"]
+    names += ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
+    rows = []
+    for anchor, positive, chosen in zip(anchors, positives, negatives, strict=True):
+        for start in range(0, len(chosen) - width + 1, width):
+            rows.append([anchor, positive, *chosen[start : start + width]])
+    return Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})

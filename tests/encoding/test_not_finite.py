@@ -1,0 +1,84 @@
+"""NaN and infinity never pass through silently, and every way to notice them says the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from simcse_hf import SentenceIndex, SimCSE
+from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.quantization import calibrate_ranges, quantize
+from simcse_hf.names import PRECISIONS
+
+TEXTS = ["a cat sat", "bird", "the bird sang"]
+MESSAGE = r"has an embedding that is not finite \(NaN or infinity\): use a model in float32 or bfloat16"
+OF_MODELS = {
+    "text": (lambda model: model.encode(TEXTS), r"text 1 \('bird'\)"),
+    "raw": (
+        lambda model: model.encode(TEXTS, normalize_embeddings=False),
+        r"text 1 \('bird'\)",
+    ),
+    "codes": (
+        lambda model: model.encode(TEXTS, precision="ubinary"),
+        r"text 1 \('bird'\)",
+    ),
+    "dimensions": (
+        lambda model: model.encode(TEXTS, truncate_dim=3),
+        r"text 1 \('bird'\)",
+    ),
+    "similarity": (
+        lambda model: model.similarity("a cat", "bird"),
+        r"text 0 \('bird'\)",
+    ),
+    "index": (
+        lambda model: SentenceIndex.build(model, TEXTS),
+        "sentence 1 of the index",
+    ),
+}
+
+
+@pytest.fixture
+def broken(model):
+    """A model that gives NaN for texts with the word "bird"."""
+    token = model.tokenizer.convert_tokens_to_ids("bird")
+    with torch.no_grad():
+        model.model.base_model.embeddings.word_embeddings.weight[token] = float("nan")
+    return model
+
+
+@pytest.mark.parametrize(("call", "subject"), OF_MODELS.values(), ids=OF_MODELS)
+def test_the_text_is_named(call, subject, broken):
+    assert torch.isfinite(broken.encode(["a cat sat"])).all()
+    with pytest.raises(ValueError, match=f"{subject} {MESSAGE}"):
+        call(broken)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_shards_name_the_line_and_are_not_written(precision, broken, tmp_path):
+    (tmp_path / "t.txt").write_text("a cat\n\na dog\nbird\n")
+    with pytest.raises(
+        ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"
+    ):
+        encode(broken, tmp_path / "t.txt", tmp_path / "out", precision=precision)
+    assert not list(tmp_path.glob("out/*.npy"))
+
+
+def test_an_overflow_of_half_precision_is_noticed(broken):
+    simcse = SimCSE(broken.name_or_path, device="cpu", dtype=torch.float16)
+    with torch.no_grad():
+        simcse.model.base_model.embeddings.LayerNorm.weight.fill_(6e4)
+    with pytest.raises(ValueError, match=MESSAGE):
+        simcse.encode(TEXTS)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_no_code_and_no_cosine_stands_for_nan(value, broken):
+    vectors = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
+    ranges = calibrate_ranges(vectors)
+    vectors[3, 2] = value
+    vectors[4, 1] = value  # the first one is named
+    for precision in PRECISIONS:
+        with pytest.raises(ValueError, match=f"row 3 {MESSAGE}"):
+            quantize(vectors, precision, ranges)
+    for call in (broken.similarity, broken.similarity_pairwise):
+        with pytest.raises(ValueError, match=f"item 3 {MESSAGE}"):
+            call(np.ones((5, 16), dtype=np.float32), vectors)

@@ -1,0 +1,306 @@
+"""Encoding a file reads, tokenizes, computes and writes at the same time, and waits for a GPU in one thread only."""
+
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from encoding_helpers import random_texts
+
+from simcse_hf.encoding import encode as encode_module
+from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.quantization import calibrate_ranges, quantize
+from simcse_hf.encoding.shards import Shard, read_shards
+from simcse_hf.encoding.simcse import SimCSE
+from simcse_hf.names import PRECISIONS
+
+GPU = torch.device("cuda", 1)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(random_texts(53)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    """The number of texts of each window that is tokenized. A window is small."""
+    numbers, tokenize = [], SimCSE.tokenize
+
+    def count(model, texts, *args):
+        numbers.append(len(texts))
+        return tokenize(model, texts, *args)
+
+    monkeypatch.setattr(encode_module, "_WINDOW", 8)
+    monkeypatch.setattr(SimCSE, "tokenize", count)
+    return numbers
+
+
+# --- windows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["npy", "parquet"])
+def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(
+    format, model, source, tmp_path, windows
+):
+    encode(model, source, tmp_path / "out", shard_size=20, format=format)
+    assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
+    assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
+    expected = model.encode(random_texts(53), convert_to_numpy=True)
+    np.testing.assert_allclose(
+        np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6
+    )
+
+
+def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(
+    model, source, tmp_path, windows
+):
+    names = encode(
+        model, source, tmp_path / "out", shard_size=20, format="parquet"
+    ).shards
+    missing = tmp_path / "out" / names[1]
+    expected = missing.read_bytes()
+    missing.unlink()
+    windows.clear()
+    encode(
+        model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True
+    )
+    assert windows == [8, 8, 4] and missing.read_bytes() == expected
+
+
+def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(
+    model, tmp_path, windows
+):
+    model.prompts = {"query": "a small ", "document": "the old "}
+    texts = random_texts(60)
+    pd.DataFrame(
+        {"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}
+    ).to_csv(tmp_path / "t.csv")
+    encode(
+        model,
+        tmp_path / "t.csv",
+        tmp_path / "out",
+        columns=["sent0", "sent1", "hard_neg"],
+        shard_size=20,
+    )
+    prompted = [
+        model.prompts["document" if place % 3 else "query"] + text
+        for place, text in enumerate(texts)
+    ]
+    expected = model.encode(prompted, prompt="", convert_to_numpy=True)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6
+    )
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_is_written_while_the_next_one_is_computed(
+    model, source, tmp_path, monkeypatch
+):
+    write, begun = Shard.write, [threading.Event() for _ in range(3)]
+
+    def wait_for_the_next_one(shard, *args):
+        assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), (
+            "the next shard waits for this one"
+        )
+        write(shard, *args)
+
+    calls = iter(begun)
+    embed = SimCSE.embed
+    monkeypatch.setattr(
+        SimCSE,
+        "embed",
+        lambda *args, **options: (next(calls).set(), embed(*args, **options))[1],
+    )
+    monkeypatch.setattr(Shard, "write", wait_for_the_next_one)
+    encode(model, source, tmp_path / "out", shard_size=20)
+    assert len(np.load(tmp_path / "out/vectors.npy")) == 53
+
+
+def test_the_array_is_made_while_shards_are_written(
+    model, source, tmp_path, monkeypatch
+):
+    read, write, appended, before = Shard.read, Shard.write, [], []
+    monkeypatch.setattr(
+        Shard,
+        "read",
+        lambda shard: (appended.append(shard.path.suffix), read(shard))[1],
+    )
+    monkeypatch.setattr(
+        Shard,
+        "write",
+        lambda shard, *args: (
+            before.append(appended.count(".parquet")),
+            write(shard, *args),
+        ),
+    )
+    encode(model, source, tmp_path / "out", shard_size=20)
+    assert before == [0, 1, 2]
+
+
+def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(
+    model, source, tmp_path, monkeypatch
+):
+    write = Shard.write
+
+    def fail(shard, *args):
+        if shard.number == 1:
+            raise OSError("the disk is gone")
+        write(shard, *args)
+
+    monkeypatch.setattr(Shard, "write", fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        encode(model, source, tmp_path / "out", shard_size=20)
+    assert (tmp_path / "out/vectors-00000-of-00003.parquet").exists()
+    assert (
+        not list((tmp_path / "out").glob(".*.partial"))
+        and not (tmp_path / "out/vectors.npy").exists()
+    )
+    monkeypatch.undo()
+    encode(model, source, tmp_path / "out", shard_size=20, resume=True)
+    assert len(np.load(tmp_path / "out/vectors.npy")) == 53
+
+
+# --- a GPU, for which stand-ins play -------------------------------------------------------------------------------
+
+
+class OnGPU(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+    device = GPU
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor on another accelerator, which notes in which thread it is copied."""
+
+    threads = set()
+
+    def cpu(self):
+        self.threads.add(threading.current_thread())
+        return self.as_subclass(torch.Tensor)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What a model computes is NaN until a thread waits for the GPU. These threads are collected."""
+    computed, threads = [], set()
+    stream, as_tensor, empty_like = (
+        SimCSE.encode_stream,
+        torch.as_tensor,
+        torch.empty_like,
+    )
+
+    def encode_stream(*args, **options):
+        for key, vectors in stream(*args, **options):
+            later = torch.full_like(vectors, torch.nan)
+            computed.append((later, vectors))
+            yield key, later.as_subclass(OnGPU)
+
+    def synchronize(device):
+        assert device == GPU
+        threads.add(threading.current_thread())
+        while computed:
+            later, vectors = computed.pop()
+            later.copy_(vectors)
+
+    def on_gpu(x, dtype=None, device=None):
+        assert device in (None, GPU)
+        return x if isinstance(x, OnGPU) else as_tensor(x, dtype=dtype)
+
+    def pinned(x, *args, pin_memory=False, **options):
+        return (
+            torch.empty(x.shape, dtype=x.dtype)
+            if pin_memory
+            else empty_like(x, *args, **options)
+        )
+
+    monkeypatch.setattr(SimCSE, "encode_stream", encode_stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch, "as_tensor", on_gpu)
+    monkeypatch.setattr(torch, "empty_like", pinned)
+    return threads
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_only_the_thread_that_writes_waits_for_a_gpu(
+    precision, model, source, tmp_path, windows, request
+):
+    ranges = (
+        np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
+    )
+    options = {
+        "shard_size": 20,
+        "precision": precision,
+        "ranges": ranges,
+        "format": "parquet",
+    }
+    encode(model, source, tmp_path / "cpu", **options)
+    threads = request.getfixturevalue("gpu")
+    encode(model, source, tmp_path / "gpu", **options)
+    assert len(threads) == 1 and threading.current_thread() not in threads
+    for name in ("vectors-00000-of-00003.parquet", "vectors-00002-of-00003.parquet"):
+        assert (tmp_path / "gpu" / name).read_bytes() == (
+            tmp_path / "cpu" / name
+        ).read_bytes()
+
+
+def test_another_accelerator_is_used_by_one_thread_only(
+    model, source, tmp_path, monkeypatch
+):
+    stream = SimCSE.encode_stream
+    monkeypatch.setattr(
+        SimCSE,
+        "encode_stream",
+        lambda *args, **options: (
+            (key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)
+        ),
+    )
+    encode(model, source, tmp_path / "out", shard_size=20)
+    assert Elsewhere.threads == {threading.current_thread()}
+
+
+def test_no_window_waits_for_the_device(model):
+    """On meta tensors, which have no values, every wait is an error."""
+    texts = [["a cat", "the dog ran"], ["a bird sang"]]
+    windows = [(number, model.tokenize(window)) for number, window in enumerate(texts)]
+    model.model.to("meta")
+    computed = list(model.encode_stream(windows, truncate_dim=8))
+    assert [(key, x.device.type, x.shape) for key, x in computed] == [
+        (0, "meta", (2, 8)),
+        (1, "meta", (1, 8)),
+    ]
+
+
+# --- codes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dim", [16, 13])
+def test_the_codes_of_a_tensor_are_those_of_an_array(precision, dim):
+    vectors = np.random.default_rng(0).standard_normal((50, dim)).astype(np.float32)
+    ranges = calibrate_ranges(vectors[:20])
+    codes = quantize(torch.from_numpy(vectors), precision, ranges)
+    if "int8" in precision:
+        exact = (vectors.astype(np.float64) - ranges[0]) / (ranges[1] - ranges[0]) * 255
+        expected = exact.clip(0, 255) - 128 * (precision == "int8")
+        assert np.abs(codes - expected).max() < 0.5001
+    elif "binary" in precision:
+        bits = np.unpackbits(
+            (codes.astype(np.int16) + 128 * (precision == "binary")).astype(np.uint8),
+            axis=1,
+        )
+        assert (bits[:, :dim] == (vectors > 0)).all() and not bits[:, dim:].any()
+    else:
+        np.testing.assert_array_equal(codes, vectors)
+    np.testing.assert_array_equal(
+        codes, quantize(vectors, precision, ranges), strict=True
+    )

@@ -1,0 +1,362 @@
+"""Vectors of frozen models for training rows: matched by position and digest, weighted, encoded once, and mined."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from cli_helpers import encode_main
+from datasets import Dataset, config
+from encoding_helpers import random_texts
+from process_helpers import held_elsewhere, in_processes
+
+from simcse_hf.data.read import load_text_dataset
+from simcse_hf.encoding import encoder as encoder_module
+from simcse_hf.encoding import vectors as module
+from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.shards import write_vectors
+from simcse_hf.encoding.simcse import SimCSE
+from simcse_hf.encoding.vectors import RowVectors
+
+CPU = torch.device("cpu")
+
+
+def rows_of(count=7, columns=3):
+    """Rows of random texts, which are the same in every call."""
+    texts = random_texts(count * columns, words=(5, 6))
+    return Dataset.from_dict({f"sent{i}": texts[i::columns] for i in range(columns)})
+
+
+def write_random(folder, rows, dim=4, seed=0):
+    """Write random vectors of the texts of rows; return the folder and the normalized vectors."""
+    vectors = (
+        np.random.default_rng(seed).normal(size=(*rows.shape, dim)).astype(np.float32)
+    )
+    write_vectors(folder, rows, vectors, "an API", shard_size=5)
+    return str(folder), vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def row_vectors(rows, *sources):
+    return RowVectors([str(source) for source in sources], rows, CPU)
+
+
+def all_vectors(rows, *sources):
+    """The vectors of all rows, of shape `(rows, columns, dim)`."""
+    return row_vectors(rows, *sources)(np.arange(len(rows)))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The folder in which the vectors of models are kept."""
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "simcse_hf" / "vectors"
+
+
+@pytest.fixture
+def rows():
+    return rows_of()
+
+
+# --- vectors of an API ---
+
+
+def test_vectors_of_an_api_are_found_by_row_and_column(tmp_path, rows):
+    folder, expected = write_random(tmp_path / "api", rows)
+    found = row_vectors(rows, folder)(np.array([4, 0, 6]))
+    np.testing.assert_allclose(found, expected[[4, 0, 6]], rtol=1e-6)
+
+
+def test_a_worker_of_the_data_loader_finds_the_same_vectors(tmp_path, rows):
+    folder, _ = write_random(tmp_path / "api", rows)
+    vectors = row_vectors(rows, folder)
+    of_worker = pickle.loads(pickle.dumps(vectors))
+    np.testing.assert_array_equal(of_worker(np.arange(7)), vectors(np.arange(7)))
+
+
+# --- several teachers ---
+
+
+@pytest.fixture
+def first_teacher(tmp_path, rows):
+    return write_random(
+        tmp_path / "a:3", rows, dim=4
+    )  # a path with a colon is no weight
+
+
+@pytest.fixture
+def second_teacher(tmp_path, rows):
+    return write_random(tmp_path / "b", rows, dim=6, seed=1)
+
+
+def products(vectors):
+    """The product of each two texts."""
+    flat = vectors.reshape(21, -1)
+    return flat @ flat.T
+
+
+def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(
+    rows,
+    first_teacher,
+    second_teacher,
+):
+    first, a = first_teacher
+    second, b = second_teacher
+    found = all_vectors(rows, f"{first}:1", f"{second}:3")
+    expected = 0.25 * products(a) + 0.75 * products(b)
+    np.testing.assert_allclose(products(found), expected, atol=1e-6)
+
+
+def test_vectors_of_several_teachers_have_the_length_1(
+    rows, first_teacher, second_teacher
+):
+    found = all_vectors(rows, f"{first_teacher[0]}:1", f"{second_teacher[0]}:3")
+    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, rtol=1e-6)
+
+
+def test_teachers_without_weights_count_equally(rows, first_teacher, second_teacher):
+    first, a = first_teacher
+    second, b = second_teacher
+    found = all_vectors(rows, first, second)
+    expected = (products(a) + products(b)) / 2
+    np.testing.assert_allclose(products(found), expected, atol=1e-6)
+
+
+# --- vectors of a model ---
+
+
+def test_encode_writes_what_a_run_on_the_same_file_reads(
+    model, checkpoint, tmp_path, rows
+):
+    names = ["query", "positive", "negative"]
+    file = str(tmp_path / "rows.csv")
+    rows.rename_columns(dict(zip(rows.column_names, names, strict=True))).to_csv(file)
+    words = [
+        "--model",
+        str(checkpoint),
+        "--input",
+        file,
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert (
+        encode_main([*words, "--columns", *names, "--shard_size", "4", "--quiet"]) == 0
+    )
+    found = all_vectors(load_text_dataset(file), tmp_path / "out")
+    for column in range(3):
+        expected = model.encode(rows[f"sent{column}"][:], convert_to_numpy=True)
+        np.testing.assert_allclose(found[:, column], expected, atol=1e-6)
+
+
+def test_a_model_encodes_the_texts_of_a_run(model, checkpoint, rows):
+    found = all_vectors(rows, checkpoint)
+    expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
+    np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
+
+
+def test_a_model_encodes_the_texts_once_for_all_runs(
+    checkpoint, cache, monkeypatch, rows
+):
+    found = all_vectors(rows, checkpoint)
+    monkeypatch.setattr(encoder_module, "encode_token_ids", None)
+    np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
+
+
+def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache, rows):
+    found = all_vectors(rows, checkpoint)
+    [folder] = [path for path in cache.iterdir() if path.is_dir()]
+    with held_elsewhere(folder) as child:
+        threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
+        np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
+
+
+# --- digests ---
+
+
+@pytest.fixture
+def folders(model, tmp_path, rows):
+    """Folders of vectors: of an API (`copy` holds those of `a`), and of a model in two widths."""
+    for name, seed in (("a", 0), ("copy", 0), ("c", 1)):
+        write_random(tmp_path / name, rows, seed=seed)
+    encode(model, rows, tmp_path / "whole")
+    encode(model, rows, tmp_path / "16", truncate_dim=16)
+    return tmp_path
+
+
+def test_the_digest_stands_for_texts_weights_shares_and_dimensions(rows, folders):
+    a = folders / "a"
+    c = folders / "c"
+    sources = [
+        [a],
+        [c],
+        [f"{a}:2", f"{c}:1"],
+        [a, c],
+        [folders / "whole"],
+        [folders / "16"],
+    ]
+    digests = {row_vectors(rows, *each).digest for each in sources}
+    assert len(digests) == len(sources)
+
+
+def test_the_digest_does_not_depend_on_names(rows, folders):
+    digest = row_vectors(rows, folders / "a").digest
+    assert row_vectors(rows, folders / "copy").digest == digest
+
+
+@pytest.fixture
+def with_swapped_words(checkpoint, tmp_path):
+    """The model with a tokenizer that takes cats for dogs."""
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    rules = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
+    (other / "tokenizer.json").write_text(json.dumps(rules))
+    return SimCSE(other, device="cpu")
+
+
+def test_the_cache_knows_models_by_their_tokenizers(model, with_swapped_words):
+    changes = model.identity().changes(with_swapped_words.identity())
+    assert changes == ["another tokenizer"]
+
+
+def test_the_cache_knows_models_by_their_templates(model):
+    assert model.identity().templates == []
+
+
+def test_the_truncation_of_a_call_does_not_count(model):
+    before = model.identity()
+    model.encode("the cat " * 60, max_length=8)
+    assert model.identity() == before
+
+
+# --- refusals ---
+
+
+def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
+    rows = rows_of(columns=2)
+    vectors = np.ones((7, 2, 4))
+    vectors[4, 1] = 0
+    write_vectors(tmp_path / "api", rows, vectors, "an API")
+    with pytest.raises(
+        ValueError, match="the vector of training row 5 is zero or not finite"
+    ):
+        all_vectors(rows, tmp_path / "api")
+
+
+def test_fewer_vectors_than_texts_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match="7 vectors for 14 texts"):
+        write_vectors(tmp_path / "fewer", rows_of(columns=2), np.ones((7, 4)), "an API")
+
+
+def test_vectors_are_not_written_into_a_folder_that_is_not_empty(tmp_path, rows):
+    folder, vectors = write_random(tmp_path / "api", rows)
+    with pytest.raises(ValueError, match="api is not empty: name a new folder"):
+        write_vectors(folder, rows, vectors, "an API")
+
+
+@pytest.mark.parametrize(
+    "kept", [range(6, -1, -1), range(6)], ids=["another order", "fewer"]
+)
+def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, rows, kept):
+    folder, _ = write_random(tmp_path / "api", rows)
+    message = r"api holds the vectors of other texts, .* \(21 there, "
+    with pytest.raises(ValueError, match=message):
+        row_vectors(rows.select(kept), folder)
+
+
+def test_a_weight_of_0_is_refused(tmp_path, rows):
+    folder, _ = write_random(tmp_path / "api", rows)
+    with pytest.raises(ValueError, match="the weight 0 is not a number above 0"):
+        row_vectors(rows, f"{folder}:0")
+
+
+def test_a_source_that_does_not_exist_is_refused(tmp_path, rows):
+    message = (
+        "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"
+    )
+    with pytest.raises(ValueError, match=message):
+        row_vectors(rows, tmp_path / "nothing-here")
+
+
+def test_vectors_that_are_not_float32_are_refused(model, tmp_path, rows):
+    encode(model, rows, tmp_path / "int8", precision="int8")
+    message = "int8 in npy; a teacher or guide needs float32 in npy"
+    with pytest.raises(ValueError, match=message):
+        row_vectors(rows, tmp_path / "int8")
+
+
+def test_an_interrupted_folder_is_refused(tmp_path, rows):
+    folder, _ = write_random(tmp_path / "incomplete", rows)
+    next((tmp_path / "incomplete").glob("*.npy")).unlink()
+    message = "is missing, because the run was interrupted: finish it with resume"
+    with pytest.raises(ValueError, match=message):
+        row_vectors(rows, folder)
+
+
+# --- neighbours ---
+
+
+@pytest.fixture(params=[100, 12], ids=["one block", "two blocks"])
+def block(request, monkeypatch):
+    """Rows that are searched together."""
+    monkeypatch.setattr(module, "_BLOCK", request.param)
+    return request.param
+
+
+@pytest.fixture
+def pairs():
+    return rows_of(24, columns=2)
+
+
+def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, pairs, block):
+    folder, vectors = write_random(tmp_path / "api", pairs, dim=8)
+    found = row_vectors(pairs, folder).neighbors(4)
+    anchors = vectors[:, 0]
+    for start in range(0, 24, block):
+        part = np.arange(start, min(start + block, 24))
+        cosines = anchors[part] @ anchors[part].T
+        nearest = np.argsort(-cosines, axis=1)[:, :4]
+        np.testing.assert_array_equal(found[part], part[nearest])
+
+
+def test_neighbours_are_searched_once(tmp_path, pairs, block, monkeypatch):
+    folder, _ = write_random(tmp_path / "api", pairs, dim=8)
+    found = row_vectors(pairs, folder).neighbors(4)
+    monkeypatch.setattr(module, "ExactIndex", None)
+    np.testing.assert_array_equal(row_vectors(pairs, folder).neighbors(4), found)
+
+
+def _search_in_process(folder, cache, rank, processes):
+    """The neighbours of all rows, and the first two blocks that this process wrote."""
+    config.HF_DATASETS_CACHE = cache
+    module._BLOCK = 6
+    blocks = []
+    write_npy = module.write_npy
+
+    def record(path, found):
+        blocks.append(path.stem[-1])
+        write_npy(path, found)
+
+    module.write_npy = record
+    found = row_vectors(rows_of(24), folder).neighbors(4)
+    return np.array(found).tolist(), blocks[:2]
+
+
+def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 6)
+    folder, _ = write_random(tmp_path / "api", rows_of(24), dim=8)
+    alone = np.array(row_vectors(rows_of(24), folder).neighbors(4)).tolist()
+    search = partial(_search_in_process, folder, str(tmp_path / "two"))
+    (first, first_blocks), (second, second_blocks) = in_processes(search, tmp_path)
+    assert first == second == alone
+    assert first_blocks == ["0", "2"]
+    assert second_blocks == ["1", "3"]
+    of_cache = (tmp_path / "two" / "simcse_hf" / "vectors").iterdir()
+    assert [path.suffix for path in of_cache] == [".npy"]

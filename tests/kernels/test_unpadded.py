@@ -1,0 +1,413 @@
+"""Encoding without padding gives the values and gradients of the padded pass, and no sentence sees another."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import disk_offload
+from conftest import FAMILIES, random_batch, tiny_config
+from encoding_helpers import attend, perturb
+from transformers import AutoModel, ModernBertModel
+
+from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.kernels.cpu import keep_mask
+from simcse_hf.kernels.packing import Packing
+from simcse_hf.kernels.unpadded import (
+    install_unpadded_attention,
+    run_encoder,
+    supports_unpadded,
+)
+from simcse_hf.names import POOLER_TYPES
+
+PADDED_ONLY = {"mpnet", "deberta-v2"}
+if (
+    not ModernBertModel._can_set_attn_implementation()
+):  # transformers 5.2: no replaceable attention
+    PADDED_ONLY |= {"modernbert"}
+UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+EVERY_UNPADDED_FAMILY = pytest.mark.parametrize("family", UNPADDED)
+
+
+def encoder(family, **changes):
+    model = AutoModel.from_config(tiny_config(family, **changes))
+    install_unpadded_attention(model)
+    return perturb(model, 0.05)
+
+
+def gradients(model, scalar):
+    model.zero_grad()
+    scalar.backward(retain_graph=True)
+    named = model.named_parameters()
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in named
+        if parameter.grad is not None
+    }
+
+
+# --- which encoders ---
+
+
+@EVERY_FAMILY
+def test_which_encoders_run_without_padding(family):
+    assert supports_unpadded(encoder(family)) == (family in UNPADDED)
+
+
+@EVERY_FAMILY
+def test_a_model_runs_without_padding_if_its_encoder_can(family):
+    model = AutoModelForCL.from_config(tiny_config(family))
+    assert model.runs_unpadded == (family in UNPADDED)
+
+
+@EVERY_FAMILY
+def test_running_without_padding_can_be_switched_off_and_is_not_saved(family):
+    model = AutoModelForCL.from_config(tiny_config(family))
+    model.unpadded = False
+    assert not model.runs_unpadded
+    assert "unpadded" not in model.config.to_dict()["simcse"]
+
+
+@pytest.mark.parametrize(
+    "device_map, unpadded",
+    [
+        pytest.param({"": 0}, True, id="one accelerator"),
+        pytest.param(
+            {"bert.embeddings": 0, "bert.encoder": "cpu"}, True, id="offloaded"
+        ),
+        pytest.param({"bert": 0, "pooler": 1}, False, id="two accelerators"),
+    ],
+)
+def test_an_encoder_spread_over_several_accelerators_runs_with_padding(
+    device_map, unpadded
+):
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    model.hf_device_map = device_map
+    assert model.runs_unpadded == unpadded
+
+
+def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    assert model.runs_unpadded
+    batch = random_batch(4)
+    expected = model(**batch).sentence_embeddings
+    disk_offload(model, tmp_path, execution_device="cpu")
+    for _ in range(3):
+        assert torch.equal(model(**batch).sentence_embeddings, expected)
+
+
+# --- another attention implementation ---
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    return save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
+
+
+@pytest.fixture
+def eager(checkpoint):
+    return BertForCL.from_pretrained(checkpoint, attn_implementation="eager").eval()
+
+
+@pytest.fixture
+def default(checkpoint):
+    return BertForCL.from_pretrained(checkpoint).eval()
+
+
+def test_another_attention_implementation_runs_with_padding(eager, default):
+    assert default.runs_unpadded
+    assert not eager.runs_unpadded
+
+
+def test_another_attention_implementation_gives_the_same_embeddings(eager, default):
+    batch = random_batch(4)
+    found = default(**batch).sentence_embeddings
+    expected = eager(**batch).sentence_embeddings
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def switched(default):
+    """A model whose attention was replaced after it was loaded."""
+    default.set_attn_implementation("eager")
+    return default
+
+
+def test_an_attention_implementation_that_is_set_later_is_respected(switched, eager):
+    batch = random_batch(4)
+    assert not switched.runs_unpadded
+    assert torch.equal(
+        switched(**batch).sentence_embeddings, eager(**batch).sentence_embeddings
+    )
+
+
+def test_eager_attention_returns_the_attentions_of_each_layer(switched):
+    output = switched.base_model(**random_batch(4), output_attentions=True)
+    assert len(output.attentions) == 2
+
+
+# --- local attention ---
+
+NEEDS_MODERNBERT = pytest.mark.skipif(
+    "modernbert" in PADDED_ONLY,
+    reason="ModernBERT runs with padding here",
+)
+
+
+@pytest.fixture
+def modernbert():
+    """Three layers, some of which see eight tokens."""
+    return encoder(
+        "modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3
+    ).train()
+
+
+@NEEDS_MODERNBERT
+def test_local_attention_has_the_window_of_the_padded_pass(modernbert):
+    batch = random_batch(6, length=24)
+    found = run_encoder(modernbert, **batch).last_hidden_state
+    expected = (
+        modernbert(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@NEEDS_MODERNBERT
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_local_attention_has_dropout(modernbert, rate):
+    for layer in modernbert.layers:
+        layer.attn.attention_dropout = rate
+    batch = random_batch(6, length=24)
+    first = run_encoder(modernbert, **batch).last_hidden_state
+    second = run_encoder(modernbert, **batch).last_hidden_state
+    assert torch.equal(first, second) == (rate == 0.0)
+
+
+# --- attention against a slow reference ---
+
+HEADS = 2
+HEAD_SIZE = 4
+
+
+def drawn_width(length):
+    """The width of the block that a sentence falls into: dropout masks are drawn for that many columns."""
+    return length if length == 1 else max(16, -(-length // 8) * 8)
+
+
+class AttentionCase:
+    """Queries, keys and values of packed sentences, in float32 and in float64, and the masks of dropout."""
+
+    def __init__(self, lengths, rate, first_only):
+        self.rate = rate
+        self.first_only = first_only
+        is_token = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        self.packing = Packing.from_mask(is_token.long())
+        self.lengths = (
+            self.packing.lengths.tolist()
+        )  # in the order in which the sentences are packed
+        tokens = sum(lengths)
+        self.leaves = []
+        for number in (len(lengths) if first_only else tokens, tokens, tokens):
+            # Stock encoders hand over tensors that are not contiguous.
+            leaf = torch.randn(HEADS, number, HEAD_SIZE).transpose(0, 1)
+            self.leaves.append(leaf.requires_grad_())
+        self.doubles = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
+
+    def attend(self, inputs):
+        torch.manual_seed(5)
+        return attend(*inputs, self.packing, scaling=0.5, dropout=self.rate)
+
+    def draw_masks(self):
+        """What is kept of all weights, sentence by sentence and head by head, and the scale of what is kept."""
+        rows = [
+            1 if self.first_only else drawn_width(length) for length in self.lengths
+        ]
+        size = HEADS * sum(
+            row * drawn_width(length)
+            for row, length in zip(rows, self.lengths, strict=True)
+        )
+        if not self.rate:
+            return torch.ones(size).double(), 1.0
+        torch.manual_seed(5)
+        masks, scale = keep_mask((size,), self.rate)
+        return masks.double(), scale
+
+    def slow_attention(self):
+        """Attend sentence by sentence and head by head, in float64."""
+        query, key, value = self.doubles
+        masks, scale = self.draw_masks()
+        outputs = []
+        start = 0
+        for row, length in enumerate(self.lengths):
+            places = list(range(start, start + length))
+            start += length
+            queries = [row] if self.first_only else places
+            width = drawn_width(length)
+            rows = 1 if self.first_only else width
+            heads = []
+            for head in range(HEADS):
+                scores = query[queries, head] @ key[places, head].T * 0.5
+                weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+                drawn, masks = (
+                    masks[: rows * width].view(rows, width),
+                    masks[rows * width :],
+                )
+                kept = drawn[: len(queries), :length]
+                heads.append((weights * kept * scale) @ value[places, head])
+            outputs.append(torch.stack(heads, dim=1))
+        assert not len(masks), "all masks are used"
+        return torch.cat(outputs)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]],
+    ids=str,
+)
+def lengths(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.1, 0.5])
+def rate(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["first token", "all tokens"])
+def case(request, lengths, rate):
+    return AttentionCase(lengths, rate, first_only=request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(case):
+    """The output of the slow reference, which takes most of the time."""
+    return case.slow_attention()
+
+
+def test_attention_equals_a_loop_over_sentences_and_heads(case, expected):
+    found = case.attend(case.leaves).double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_attention_in_float64_equals_a_loop_over_sentences_and_heads(case, expected):
+    found = case.attend(case.doubles)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_of_attention_equals_that_of_a_loop(case, expected):
+    output = case.attend(case.leaves)
+    weight = torch.randn(output.shape)
+    found = torch.autograd.grad((output * weight).sum(), case.leaves)
+    exact = torch.autograd.grad(
+        (expected * weight.double()).sum(), case.doubles, retain_graph=True
+    )
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+
+
+# --- autocast ---
+
+
+@pytest.fixture(params=[0.0, 0.1])
+def dropout(request):
+    return request.param
+
+
+@EVERY_UNPADDED_FAMILY
+def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
+    model = encoder(family, dropout=dropout).train()
+    batch = random_batch(6)
+    torch.manual_seed(2)
+    full = run_encoder(model, **batch, first_only=True).last_hidden_state
+    torch.manual_seed(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = run_encoder(model, **batch, first_only=True).last_hidden_state
+    assert F.cosine_similarity(full, half.float(), dim=-1).min() > 0.999
+
+
+@EVERY_UNPADDED_FAMILY
+def test_gradients_with_bfloat16_autocast_are_finite(family, dropout):
+    model = encoder(family, dropout=dropout).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = run_encoder(model, **random_batch(6), first_only=True).last_hidden_state
+        loss = half.float().square().sum()
+    for gradient in gradients(model, loss).values():
+        assert gradient.isfinite().all()
+
+
+# --- every pooler ---
+
+
+def left_padded(batch):
+    """Return the batch with the padding of each row moved to the left."""
+    length = batch["attention_mask"].shape[1]
+    padding = length - batch["attention_mask"].sum(1, keepdim=True)
+    column = (torch.arange(length) - padding) % length
+    return {name: values.gather(1, column) for name, values in batch.items()}
+
+
+def with_gaps(batch):
+    """Return the batch, in which the first two tokens of every other row are masked."""
+    changed = {name: values.clone() for name, values in batch.items()}
+    changed["attention_mask"][::2, :2] = 0
+    return changed
+
+
+def with_a_row_as_long_as_possible():
+    batch = random_batch(3, length=38)
+    batch["attention_mask"][0] = 1
+    return batch
+
+
+BATCHES = {
+    "right": random_batch(6, length=11),
+    "left": left_padded(random_batch(6, length=11)),
+    "gaps": with_gaps(random_batch(6, length=11)),
+    "longest": with_a_row_as_long_as_possible(),
+}
+
+
+def embeddings_and_gradients(model, batch, unpadded):
+    model.unpadded = unpadded
+    embeddings = model(**batch).sentence_embeddings
+    return embeddings.detach(), gradients(model, embeddings.tanh().mean())
+
+
+def assert_close_at_scale(found, expected):
+    """Assert that tensors are equal up to float32 rounding at the scale of each tensor."""
+    scale = max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+
+
+@pytest.fixture(scope="module", params=UNPADDED)
+def family_of_model(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=POOLER_TYPES)
+def model(request, family_of_model):
+    torch.manual_seed(0)
+    config = tiny_config(family_of_model, dropout=0.0, initializer_range=0.2)
+    return AutoModelForCL.from_config(config, pooler_type=request.param)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("padding", BATCHES)
+def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(
+    model,
+    family_of_model,
+    training,
+    padding,
+):
+    """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
+    model.train(training)
+    batch = dict(BATCHES[padding])
+    if family_of_model in ("bert", "albert"):
+        batch["token_type_ids"] = batch["input_ids"] % 2
+    found, found_gradients = embeddings_and_gradients(model, batch, unpadded=True)
+    expected, expected_gradients = embeddings_and_gradients(
+        model, batch, unpadded=False
+    )
+    assert_close_at_scale(found, expected)
+    assert found_gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert_close_at_scale(found_gradients[name], gradient)

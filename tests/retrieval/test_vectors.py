@@ -1,0 +1,262 @@
+"""Exact and faiss indexes of embeddings find what numpy finds, can grow, and are the same after saving and loading."""
+
+import copy
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from simcse_hf.retrieval.indexes import exact
+from simcse_hf.retrieval.indexes.exact import ExactIndex
+from simcse_hf.retrieval.indexes.faiss_index import new_index
+
+DIM = 16
+#: Backends with their parameters. With few vectors and all cells probed, the approximate indexes are exact as well.
+BACKENDS = {
+    "exact": None,
+    "hnsw": None,
+    "ivf": "nprobe=100",
+    "Flat": None,
+    "IVF8,SQ8": "nprobe=8",
+}
+ALL = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def unit_vectors(count, seed=0):
+    vectors = (
+        np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+    )
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def numpy_search(vectors, queries, top_k):
+    """The highest scores in float64, and the places of their vectors."""
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    places = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(scores, places, axis=1), places
+
+
+def make(backend, parameters=None):
+    if backend != "exact":
+        pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    index = new_index(DIM, backend, "cosine")
+    if parameters:
+        index.set_parameters(parameters)
+    return index
+
+
+def load(backend, folder):
+    index = make(backend)
+    index.load(folder)
+    return index
+
+
+def is_quantized(index):
+    return getattr(index, "backend", "").endswith("SQ8")
+
+
+def assert_finds_places(places, vectors, queries, expected_scores, expected):
+    """Other places are right only where their scores are equal but for the rounding."""
+    scores = np.einsum("qd,qkd->qk", queries, vectors[places])
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+    assert np.mean(places == expected) > 0.99
+    for found in places.tolist():
+        assert len(set(found)) == len(found)
+
+
+def assert_finds(index, vectors, queries, top_k):
+    """That an index finds what numpy finds; quantized vectors may rank close neighbours in another order."""
+    scores, places = index.search(queries, top_k)
+    expected_scores, expected = numpy_search(vectors, queries, top_k)
+    assert scores.dtype == np.float32
+    assert places.dtype == np.int64
+    if is_quantized(index):
+        np.testing.assert_allclose(scores, expected_scores, atol=0.03)
+        assert np.mean(places == expected) > 0.5
+    else:
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+        assert_finds_places(places, vectors, queries, expected_scores, expected)
+
+
+# --- an index that grows ---
+
+VECTORS = unit_vectors(900)
+QUERIES = unit_vectors(70, seed=1)
+
+
+@pytest.fixture
+def index(backend):
+    """An index of the first 600 vectors, which were added in two parts."""
+    index = make(backend, BACKENDS[backend])
+    index.add(VECTORS[:300])
+    index.add(VECTORS[300:600])
+    return index
+
+
+@pytest.fixture
+def loaded(index, backend, tmp_path):
+    index.save(tmp_path)
+    return load(backend, tmp_path)
+
+
+@ALL
+def test_an_index_finds_what_numpy_finds(index):
+    assert len(index) == 600
+    assert_finds(index, VECTORS[:600], QUERIES, 7)
+
+
+@ALL
+def test_an_index_holds_a_copy_of_its_vectors(backend):
+    given = VECTORS.copy()
+    index = make(backend, BACKENDS[backend])
+    index.add(given)
+    given[:] = 0
+    assert_finds(index, VECTORS, QUERIES, 7)
+
+
+@ALL
+def test_a_loaded_index_finds_the_same(loaded):
+    assert_finds(loaded, VECTORS[:600], QUERIES, 7)
+
+
+@ALL
+def test_a_loaded_index_can_grow(loaded):
+    loaded.add(VECTORS[600:])
+    assert_finds(loaded, VECTORS, QUERIES, 7)
+
+
+@ALL
+def test_the_file_of_an_index_stays_as_it_was_when_the_index_grows(
+    loaded, backend, tmp_path
+):
+    loaded.add(VECTORS[600:])
+    assert len(load(backend, tmp_path)) == 600
+
+
+@ALL
+def test_an_index_that_has_grown_is_saved_again(loaded, backend, tmp_path):
+    loaded.add(VECTORS[600:])
+    loaded.save(tmp_path)
+    assert_finds(load(backend, tmp_path), VECTORS, QUERIES, 7)
+
+
+# --- exact search ---
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(exact, "_BLOCK", 64)
+    monkeypatch.setattr(exact, "_QUERIES", 3)
+
+
+@pytest.mark.parametrize("top_k", [1, 70, 200, 1000])
+def test_exact_search_is_exact_over_many_blocks(small_blocks, top_k):
+    vectors = unit_vectors(1000)
+    index = ExactIndex(DIM)
+    for part in np.array_split(vectors, 7):
+        index.add(part)
+    assert_finds(index, vectors, unit_vectors(10, seed=1), top_k)
+
+
+@pytest.mark.parametrize("top_k", [1, 70, 200])
+def test_exact_search_keeps_the_order_of_equal_scores(small_blocks, top_k):
+    """Two vectors stand in the index a hundred times each; the query is the first."""
+    index = ExactIndex(DIM)
+    index.add(np.repeat(unit_vectors(2), 100, axis=0))
+    _, places = index.search(unit_vectors(1), top_k)
+    assert places.tolist() == [list(range(top_k))]
+
+
+# --- parameters of a search ---
+
+MANY = unit_vectors(2000)
+FEW_QUERIES = unit_vectors(50, seed=1)
+
+
+def recall(index):
+    """The share of the ten nearest vectors that are found."""
+    _, expected = numpy_search(MANY, FEW_QUERIES, 10)
+    _, places = index.search(FEW_QUERIES, 10)
+    return np.mean(places == expected)
+
+
+def index_of_cells(parameters):
+    index = make("ivf", parameters)
+    index.add(MANY)
+    return index
+
+
+def test_the_more_cells_are_probed_the_more_is_found():
+    narrow = recall(index_of_cells("nprobe=1"))
+    default = recall(index_of_cells(None))
+    assert narrow < default < 1
+
+
+@pytest.fixture
+def folder_of_a_wide_search(tmp_path):
+    index_of_cells("nprobe=1000").save(tmp_path)
+    return tmp_path
+
+
+def test_search_parameters_are_saved(folder_of_a_wide_search):
+    assert recall(load("ivf", folder_of_a_wide_search)) == 1
+
+
+def test_search_parameters_hold_when_the_whole_file_is_read(folder_of_a_wide_search):
+    """The file says nprobe=1000, and is read when a vector is added."""
+    narrow = load("ivf", folder_of_a_wide_search)
+    narrow.set_parameters("nprobe=1")
+    narrow.add(MANY[:1])
+    assert recall(narrow) < 0.9
+
+
+# --- copies ---
+
+
+def pickled(index):
+    return pickle.loads(pickle.dumps(index))
+
+
+OF_COPIES = VECTORS[:400]
+FIVE_QUERIES = unit_vectors(5, seed=1)
+
+
+@pytest.fixture(params=["new", "searched", "loaded"])
+def original(request, backend, tmp_path):
+    """An index in some state; the file of a loaded one is still there."""
+    index = make(backend, BACKENDS[backend])
+    index.add(OF_COPIES)
+    if request.param != "new":
+        index.search(FIVE_QUERIES, 3)
+    if request.param == "loaded":
+        folder = tmp_path / "saved"
+        folder.mkdir()
+        index.save(folder)
+        index = load(backend, folder)
+    return index
+
+
+@pytest.fixture(params=[copy.deepcopy, pickled], ids=["copy", "pickle"])
+def copied(request, original, tmp_path):
+    """A copy, as another process gets it; the file of the original is gone since."""
+    found = request.param(original)
+    shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+    return found
+
+
+@ALL
+def test_a_copy_and_one_in_another_process_find_the_same(copied, backend):
+    plain = make(backend, BACKENDS[backend])
+    plain.add(OF_COPIES)
+    _, expected = plain.search(FIVE_QUERIES, 3)
+    _, places = copied.search(FIVE_QUERIES, 3)
+    np.testing.assert_array_equal(places, expected)
+
+
+@ALL
+def test_a_copy_can_grow_and_the_original_stays(copied, original):
+    copied.add(FIVE_QUERIES)
+    _, places = copied.search(FIVE_QUERIES, 1)
+    assert places[:, 0].tolist() == [400, 401, 402, 403, 404]
+    assert len(original) == 400

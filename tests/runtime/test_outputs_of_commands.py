@@ -1,0 +1,52 @@
+"""Folders that commands write: something else is never replaced."""
+
+import pytest
+
+from simcse_hf.runtime.outputs import output_folder
+
+
+def _replace(folder, sources=()):
+    with output_folder(folder, True, "done", sources) as new:
+        new.mkdir()
+
+
+@pytest.mark.parametrize(
+    "files, sources, message",
+    [
+        ("thesis.tex", [], "holds something else"),
+        ("done", ["model"], "holds the model that is read"),
+        (
+            "checkpoint-500 done",
+            [],
+            r"holds more than an earlier output \(checkpoint-500\)",
+        ),
+        (
+            "trainer_state.json done",
+            [],
+            r"holds more than an earlier output \(trainer_state.json\)",
+        ),
+        (
+            "results.json done",
+            [],
+            r"holds more than an earlier output \(results.json\)",
+        ),
+        (".git done", [], r"holds more than an earlier output \(.git\)"),
+    ],
+)
+def test_a_folder_of_something_else_is_never_replaced(
+    files, sources, message, tmp_path
+):
+    folder = tmp_path / "output"
+    (folder / "model").mkdir(parents=True)
+    for name in files.split():
+        (folder / name).write_text("precious")
+    with pytest.raises(ValueError, match=message):
+        _replace(folder, [str(folder / source) for source in sources])
+    assert all((folder / name).read_text() == "precious" for name in files.split())
+
+
+def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"output \. is the current folder"):
+        _replace(".")
+    assert not list(tmp_path.iterdir()), "the block must not run"
