@@ -88,7 +88,21 @@ _MODULE_OF = {
     "search": "retrieval.commands",
     "train": "training.recipe",
 }
-_SUBPACKAGES = "apps cli data encoding evaluation kernels models objectives postprocessing publishing retrieval runtime training".split()
+_SUBPACKAGES = (
+    "apps",
+    "cli",
+    "data",
+    "encoding",
+    "evaluation",
+    "kernels",
+    "models",
+    "objectives",
+    "postprocessing",
+    "publishing",
+    "retrieval",
+    "runtime",
+    "training",
+)
 __all__ = [*_MODULE_OF, "__version__"]
 
 
