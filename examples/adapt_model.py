@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simcse_hf import adapt
-from simcse_hf.data.sample import sample_files
+from simcse_hf import adapt, sample_files
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "sentence-transformers/all-MiniLM-L6-v2", without a pooler_type

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sklearn.cluster import KMeans
 
-from simcse_hf import SimCSE, duplicates
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, duplicates, sample_files
 
 MODEL = sample_files()[1]  # or "sentence-transformers/all-MiniLM-L6-v2", without a pooler_type
 TEXTS = [

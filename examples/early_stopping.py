@@ -6,8 +6,7 @@ python examples/early_stopping.py
 import pandas as pd
 from transformers import EarlyStoppingCallback
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.sample import sample_files
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, sample_files
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 5e-5

@@ -5,8 +5,7 @@ python examples/encode_file.py
 
 import pandas as pd
 
-from simcse_hf import encode
-from simcse_hf.data.sample import sample_files
+from simcse_hf import encode, sample_files
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "sentence-transformers/all-MiniLM-L6-v2", without a pooler_type

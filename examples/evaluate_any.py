@@ -5,8 +5,7 @@ python examples/evaluate_any.py
 
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from simcse_hf import compare, evaluate
-from simcse_hf.data.sample import sample_files
+from simcse_hf import compare, evaluate, sample_files
 
 sample, encoder = sample_files()
 PAIRS = sample.test  # or "test.tsv", with the columns sentence1, sentence2 and score

@@ -3,7 +3,7 @@
     python examples/finetune_classifier.py MODEL train.csv test.csv --seed 42
 
 MODEL is any checkpoint, such as the output of `simcse-hf train`: what that saves is a stock encoder, to which
-`AutoModelForSequenceClassification` adds a new classifier. The files have a column of texts and one of labels.
+`AutoModelForSequenceClassification` adds a new classifier. The csv files have the columns text and label.
 """
 
 import argparse
@@ -11,11 +11,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
-
-from simcse_hf.data.columns import class_columns, has_text
-from simcse_hf.data.table import open_table
 
 
 def main() -> None:
@@ -52,14 +49,13 @@ def finetune(
     return 100 * float(np.mean(predicted.predictions.argmax(1) == predicted.label_ids))
 
 
-def read(path: str) -> list[list[str]]:
-    """Return the texts and labels of a table, without rows that lack one of them."""
-    table = open_table(path)
-    columns = class_columns(table.columns, table.sample())
-    if columns is None:
-        raise SystemExit(f"{path}: name the columns text and label; they are {', '.join(table.columns)}")
-    rows = [(text, "" if label is None else str(label)) for _, (text, label) in table.rows(columns)]
-    return [[text, label] for text, label in rows if has_text(text) and has_text(label)]
+def read(path: str) -> list[tuple[str, str]]:
+    """Return the texts and labels of a csv file, without rows that lack one of them."""
+    table = load_dataset("csv", data_files=str(path), split="train", keep_default_na=False)
+    if not {"text", "label"}.issubset(table.column_names):
+        raise SystemExit(f"{path}: name the columns text and label; they are {', '.join(table.column_names)}")
+    rows = zip(table["text"], map(str, table["label"]), strict=True)
+    return [(text, label) for text, label in rows if text.strip() and label.strip()]
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simcse_hf import mine, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import mine, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 5e-5

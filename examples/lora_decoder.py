@@ -5,8 +5,7 @@ python examples/lora_decoder.py (pip install peft)
 
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from simcse_hf import SimCSE, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = "outputs/decoder"  # or "Qwen/Qwen3-0.6B", with lora_r=16, learning_rate=1e-4, bf16=True

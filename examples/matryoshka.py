@@ -6,8 +6,7 @@ python examples/matryoshka.py
 import pandas as pd
 from scipy.stats import spearmanr
 
-from simcse_hf import SimCSE, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 5e-5

@@ -6,10 +6,7 @@ The command line takes it, too: simcse-hf train sup --objective own_objective:Si
 
 import torch
 
-from simcse_hf import train
-from simcse_hf.data.sample import sample_files
-from simcse_hf.objectives import EncodedBatch, Objective
-from simcse_hf.runtime.distributed import gather_rows
+from simcse_hf import EncodedBatch, Objective, gather_rows, sample_files, train
 
 
 class SigmoidLoss(Objective):

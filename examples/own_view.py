@@ -5,9 +5,7 @@ python examples/own_view.py
 
 import random
 
-from simcse_hf import train
-from simcse_hf.data.sample import sample_files
-from simcse_hf.data.views import TextView
+from simcse_hf import TextView, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 3e-5

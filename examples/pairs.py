@@ -3,8 +3,7 @@
 python examples/pairs.py
 """
 
-from simcse_hf import SimCSE, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 5e-5

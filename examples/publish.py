@@ -3,8 +3,7 @@
 python examples/publish.py
 """
 
-from simcse_hf import card, evaluate, push, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import card, evaluate, push, sample_files, train
 
 MODEL = "outputs/publish"
 REPOSITORY = "your-name/your-model"

@@ -3,8 +3,7 @@
 python examples/scores.py
 """
 
-from simcse_hf import compare, evaluate, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import compare, evaluate, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 2e-5

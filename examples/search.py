@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from simcse_hf import index, search
-from simcse_hf.data.sample import sample_files
+from simcse_hf import index, sample_files, search
 
 MODEL = sample_files()[1]  # or "sentence-transformers/all-MiniLM-L6-v2", without a pooler_type
 DOCUMENTS = "outputs/documents.csv"  # or a file of yours

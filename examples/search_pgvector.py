@@ -15,7 +15,6 @@ from pgvector.psycopg import register_vector
 from psycopg.types.json import Jsonb
 
 from simcse_hf import SimCSE
-from simcse_hf.data.columns import has_text
 from simcse_hf.data.table import stream_texts
 from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.runtime.files import digest
@@ -42,7 +41,7 @@ def fill(connection: psycopg.Connection, folder: str, source: str, keep: list[st
             with cursor.copy(COPY) as copy:
                 copy.set_types(["int8", "text", "jsonb", "vector"])
                 for vector, (row, text, *cells) in zip(shard, islice(rows, len(shard)), strict=True):
-                    if has_text(text):
+                    if text.strip():
                         copy.write_row([row, text, Jsonb(dict(zip(keep, cells, strict=True))), Vector(vector)])
         cursor.execute("CREATE INDEX ON sentences USING hnsw (vector vector_cosine_ops)")
         cursor.execute("CREATE INDEX ON sentences USING gin (columns)")

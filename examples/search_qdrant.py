@@ -13,7 +13,6 @@ from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, FieldCondition, Filter, MatchValue, PointStruct, VectorParams
 
 from simcse_hf import SimCSE
-from simcse_hf.data.columns import has_text
 from simcse_hf.data.table import stream_texts
 from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.runtime.files import digest
@@ -33,7 +32,7 @@ def fill(client: QdrantClient, folder: str, source: str, keep: list[str]) -> Non
         points = (
             PointStruct(id=row, vector=vector.tolist(), payload={"text": text, **dict(zip(keep, cells, strict=True))})
             for vector, (row, text, *cells) in zip(shard, islice(rows, len(shard)), strict=True)
-            if has_text(text)
+            if text.strip()
         )
         client.upload_points(COLLECTION, points, batch_size=1000, wait=True)
 

@@ -4,8 +4,7 @@ python examples/sentences.py
 """
 
 # %% The sentences, and scored pairs to measure with
-from simcse_hf import SimCSE, compare, evaluate, train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, compare, evaluate, sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 3e-5

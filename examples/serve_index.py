@@ -8,8 +8,7 @@ There is no login: put a server that has one before it.
 import uvicorn
 from fastapi import FastAPI
 
-from simcse_hf import SimCSE
-from simcse_hf.data.sample import sample_files
+from simcse_hf import SimCSE, sample_files
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "sentence-transformers/all-MiniLM-L6-v2", without a pooler_type

@@ -3,8 +3,7 @@
 python examples/teacher.py
 """
 
-from simcse_hf import train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # the student; or "nreimers/MiniLM-L6-H384-uncased", with a learning rate of 3e-4

@@ -3,8 +3,7 @@
 python examples/triplets.py
 """
 
-from simcse_hf import train
-from simcse_hf.data.sample import sample_files
+from simcse_hf import sample_files, train
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with a learning rate of 5e-5

@@ -3,8 +3,7 @@
 python examples/try_settings.py
 """
 
-from simcse_hf import Recipe
-from simcse_hf.data.sample import sample_files
+from simcse_hf import Recipe, sample_files
 
 sample, encoder = sample_files()
 RECIPE = Recipe.read(

@@ -3,8 +3,7 @@
 python examples/whitening.py
 """
 
-from simcse_hf import compare, evaluate, fit_postprocessing
-from simcse_hf.data.sample import sample_files
+from simcse_hf import compare, evaluate, fit_postprocessing, sample_files
 
 sample, encoder = sample_files()
 MODEL = encoder  # or "bert-base-uncased", with the pooler avg_first_last

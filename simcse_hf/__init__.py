@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.read import load_text_dataset as load_text_dataset
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
+    from .data.views.words import TextView as TextView
     from .encoding.encode import encode as encode
     from .encoding.fitting import fit_postprocessing as fit_postprocessing
     from .encoding.quantization import quantize as quantize
@@ -27,11 +28,15 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .evaluation.compare import compare as compare
     from .evaluation.mteb import evaluate_mteb as evaluate_mteb
     from .evaluation.scoring import evaluate as evaluate
+    from .evaluation.user_tasks import paired_interval as paired_interval
+    from .evaluation.user_tasks import read_task as read_task
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .objectives.base import EncodedBatch as EncodedBatch
+    from .objectives.base import Objective as Objective
     from .publishing.card import card as card
     from .publishing.exports import export as export
     from .publishing.hub import push as push
@@ -42,6 +47,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .retrieval.indexes.description import describe as describe
     from .retrieval.indexes.sentences import Match as Match
     from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
+    from .runtime.distributed import gather_rows as gather_rows
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
@@ -55,7 +61,9 @@ _MODULE_OF = {
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
+    "EncodedBatch": "objectives.base",
     "Match": "retrieval.indexes.sentences",
+    "Objective": "objectives.base",
     "Recipe": "training.recipe",
     "RobertaForCL": "models.modeling",
     "ScoredPairs": "data.scored_pairs",
@@ -64,6 +72,7 @@ _MODULE_OF = {
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
+    "TextView": "data.views.words",
     "adapt": "apps.adapt.adapt",
     "analyze": "apps.analysis",
     "build_nli": "apps.build_nli",
@@ -79,11 +88,14 @@ _MODULE_OF = {
     "evaluate_mteb": "evaluation.mteb",
     "export": "publishing.exports",
     "fit_postprocessing": "encoding.fitting",
+    "gather_rows": "runtime.distributed",
     "index": "retrieval.commands",
     "load_text_dataset": "data.read",
     "mine": "retrieval.commands",
+    "paired_interval": "evaluation.user_tasks",
     "push": "publishing.hub",
     "quantize": "encoding.quantization",
+    "read_task": "evaluation.user_tasks",
     "sample_files": "data.sample",
     "search": "retrieval.commands",
     "train": "training.recipe",

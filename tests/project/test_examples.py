@@ -131,9 +131,7 @@ def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     )
     tables = [str(files / "labelled.csv")] * 2
     example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
-    assert example["read"](files / "labelled.csv") == list(map(list, rows)), (
-        "no row without a text or a label"
-    )
+    assert example["read"](files / "labelled.csv") == rows, "no row without a text or a label"
     assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
     with pytest.raises(
         SystemExit, match="triplets.csv: name the columns text and label"

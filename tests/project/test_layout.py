@@ -1,16 +1,18 @@
-"""The layout of the package: subpackages import from lower ones, nothing in a circle, and a run is decided once."""
+"""The layout of the package: imports go downwards and never in a circle, apps are on top, and a run is decided once."""
 
 import ast
 import inspect
+import re
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
+from docs_workspace import ROOT
 from transformers import Trainer
 
+import simcse_hf
 from simcse_hf import SimCSETrainer
 
-PACKAGE = Path(__file__).parents[2] / "simcse_hf"
+PACKAGE = ROOT / "simcse_hf"
 #: The subpackages from the bottom to the top. Each imports from itself and from those before it.
 SUBPACKAGES = [
     "kernels",
@@ -35,6 +37,7 @@ MOST_PRIVATE_METHODS = 5
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = [path for path in FILES if path.parent != PACKAGE]
+APPS = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "apps"]
 
 
 def name_of(path):
@@ -49,29 +52,26 @@ def module_of(path):
 MODULES = {module_of(path): path for path in SOURCES}
 
 
-def imported_modules(path):
-    """The modules of this package that a file imports, also for a type only, as tuples such as ("models", "auto")."""
+def imports_of(path):
+    """Each name that a file imports from this package, and its module, as a tuple such as ("models", "modeling")."""
     package = path.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        if node.level:
+        if isinstance(node, ast.ImportFrom) and node.level:
             module = package[: len(package) - node.level + 1]
-        elif node.module.split(".")[0] == "simcse_hf":
+        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "simcse_hf":
             module = ()
         else:
             continue
-        if node.module:
-            module = (
-                *module,
-                *node.module.removeprefix("simcse_hf").strip(".").split("."),
-            )
-        submodules = [
-            (*module, alias.name)
-            for alias in node.names
-            if (*module, alias.name) in MODULES
-        ]
-        yield from submodules or [module]
+        inner = (node.module or "").removeprefix("simcse_hf").strip(".")
+        module = (*module, *filter(None, inner.split(".")))
+        for alias in node.names:
+            yield module, alias.name
+
+
+def imported_modules(path):
+    """The modules of this package that a file imports, also for a type only."""
+    for module, name in imports_of(path):
+        yield (*module, name) if (*module, name) in MODULES else module
 
 
 def position_of(module):
@@ -85,55 +85,50 @@ def test_no_subpackage_imports_from_one_above_it(path):
     position = position_of(module_of(path))
     for module in imported_modules(path):
         if module and module[0] in SUBPACKAGES:
-            assert position_of(module) <= position, (
-                f"{name_of(path)} imports {'.'.join(module)}"
-            )
+            assert position_of(module) <= position, f"{name_of(path)} imports {'.'.join(module)}"
 
 
 def test_no_imports_form_a_circle_not_even_those_for_a_type():
-    imports = {
-        name: set(imported_modules(path)) & set(MODULES) - {name}
-        for name, path in MODULES.items()
-    }
+    imports = {name: set(imported_modules(path)) & set(MODULES) - {name} for name, path in MODULES.items()}
     TopologicalSorter(imports).prepare()  # names a circle if there is one
+
+
+@pytest.mark.xfail(strict=False, reason="three imports are on their way out")
+def test_nothing_imports_an_app():
+    """The door of the package and the table of commands name apps, without importing one before it is used."""
+    others = [path for path in SOURCES if path not in APPS]
+    assert [name_of(path) for path in others for module in imported_modules(path) if module[:1] == ("apps",)] == []
+
+
+def public_names():
+    """Return (module, name) of what `simcse_hf` exports and of what docs/api.md lists, also by whole modules."""
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = {tuple(path.rpartition(".")[::2]) for path in re.findall(r"^::: simcse_hf\.(\S+)", page, re.MULTILINE)}
+    for module, names in re.findall(r"^\| `simcse_hf\.([\w.]+)` \| (.*) \|$", page, re.MULTILINE):
+        listed |= {(module, name) for name in re.findall(r"`(\w+)`", names)}
+    return listed | {("", name) for name in simcse_hf.__all__}
+
+
+@pytest.mark.xfail(strict=False, reason="the imports of apps are on their way to public names")
+@pytest.mark.parametrize("path", APPS, ids=name_of)
+def test_apps_import_public_names_only(path):
+    found = [(".".join(module), name) for module, name in imports_of(path) if module[:1] != ("apps",)]
+    assert set(found) <= public_names()
 
 
 def test_only_one_file_assigns_to_the_arguments_of_training():
     found = []
     for path in SOURCES:
-        if module_of(path)[0] not in ("models", "training"):
+        if module_of(path)[0] not in ("models", "training") or name_of(path) == RESOLVE:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            targets = (
-                [node.target]
-                if isinstance(node, ast.AugAssign)
-                else getattr(node, "targets", ())
-            )
-            attributes = [
-                each
-                for target in targets
-                for each in ast.walk(target)
-                if isinstance(each, ast.Attribute)
-            ]
-            owners = [
-                ast.unparse(each.value)
-                for each in attributes
-                if isinstance(each.ctx, ast.Store)
-            ]
-            if {"args", "self.args"} & set(owners) and name_of(path) != RESOLVE:
-                found.append(f"{name_of(path)}:{node.lineno}")
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if ast.unparse(node.value) in ("args", "self.args"):
+                    found.append(f"{name_of(path)}:{node.lineno}")
     assert found == []
 
 
 def test_the_trainer_overrides_few_private_methods_of_transformers():
-    own = [
-        name
-        for name, _ in inspect.getmembers(SimCSETrainer, inspect.isfunction)
-        if name in vars(SimCSETrainer)
-    ]
-    private = [
-        name
-        for name in own
-        if name.startswith("_") and not name.startswith("__") and hasattr(Trainer, name)
-    ]
+    own = [name for name, value in vars(SimCSETrainer).items() if inspect.isfunction(value)]
+    private = [name for name in own if re.match("_[^_]", name) and hasattr(Trainer, name)]
     assert len(private) <= MOST_PRIVATE_METHODS, private

@@ -34,8 +34,7 @@ def read_task(kind: str, path: str | Path, label_separator: str | None = None) -
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
 
     Examples:
-        >>> from simcse_hf import SimCSE
-        >>> from simcse_hf.evaluation.user_tasks import read_task
+        >>> from simcse_hf import SimCSE, read_task
         >>> task = read_task("classification", "tickets.csv")
         >>> len(task), task.metric
         (256, 'accuracy')
