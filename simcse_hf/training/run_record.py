@@ -22,7 +22,6 @@ from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import hide_secrets
 from ..runtime.errors import changes, refuse_changes
 from ..runtime.files import read_json_object, write_atomically, write_json
-from ..runtime.identity import digest_weights
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, general_changes, start_metric
 from .rows import Rows
 from .run_results import RESULTS, Changed, DevHistory, Results, RunDescription, Scored, Start, is_better
@@ -30,7 +29,7 @@ from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
-#: The settings of a run in each of its checkpoints, what was changed at which step, and who decided each setting.
+#: The settings of a run in each of its checkpoints, and what was changed at which step.
 SETTINGS = "run_settings.json"
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
 _NOT_HYPERPARAMETERS = tuple(
@@ -48,16 +47,15 @@ _FREE = tuple(
 
 
 def run_settings(
-    args: TrainingArguments, model: ContrastiveModel, rows: Rows, dev_sets: Sequence[DevSetCallback], start_digest: str
+    args: TrainingArguments, model: ContrastiveModel, rows: Rows, dev_sets: Sequence[DevSetCallback]
 ) -> Values:
-    """Return what decides the result of a run, in types that JSON can hold; digests stand for texts and weights.
+    """Return what decides the result of a run, in types that JSON can hold; digests stand for texts.
 
     Args:
         args (`TrainingArguments`): The arguments of the run.
         model (`ContrastiveModel`): The model.
         rows (`Rows`): The training rows.
         dev_sets (`Sequence[DevSetCallback]`): The dev sets.
-        start_digest (`str`): The digest of the weights that the run began with.
 
     Returns:
         `Values`: Values by the name of the setting.
@@ -72,7 +70,6 @@ def run_settings(
     values["dtype"] = str(next(model.parameters()).dtype)
     values["processes"] = args.world_size
     values["mixed precision"] = args.mixed_precision
-    values["starting weights"] = start_digest
     values |= rows.digests()
     for dev_set in dev_sets:
         content = repr((dev_set.texts, dev_set.gold)).encode()
@@ -103,14 +100,6 @@ def changed_arguments(args: TrainingArguments) -> Values:
     return changed
 
 
-def starting_weights(model: ContrastiveModel) -> str:
-    """Return a digest of the weights that a run begins with, without a head that no embedding goes through."""
-    unused: set[int] = set()
-    if model.settings.pooler_type != "cls":
-        unused = {tensor.data_ptr() for tensor in model.contrastive_head.state_dict().values()}
-    return digest_weights((name, x) for name, x in model.state_dict().items() if x.data_ptr() not in unused)
-
-
 def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[Changed]:
     """Compare the settings of a run with those of the checkpoint that it resumes from.
 
@@ -126,10 +115,13 @@ def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[
         ValueError: If a setting differs.
     """
     record = read_json_object(Path(checkpoint, SETTINGS), "settings", "changes")
+    before = dict(record["settings"])
+    before.pop("starting weights", None)  # of version 0.4, whose other arguments count if they were set
+    before = {name: value for name, value in before.items() if value or name in now}
     if not allow_changes:
         advice = "Repeat them, or take the changes on purpose with --allow_changes (allow_changes=True)."
-        refuse_changes(record["settings"], now, checkpoint, advice)
-    found = changes(record["settings"], now)
+        refuse_changes(before, now, checkpoint, advice)
+    found = changes(before, now)
     if not found:
         return record["changes"]
     logger.warning(f"{checkpoint} is continued with other settings: {found}")

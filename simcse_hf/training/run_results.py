@@ -180,7 +180,6 @@ class RunDescription(TypedDict):
         seed (`int`): The seed.
         dev_texts (`list[str]`): A text of the dev set and others to compare it with.
         changes (`list[Changed]`): What was changed on purpose when the run was resumed.
-        decided_by (`dict[str, str]`): Who decided each setting.
         train_texts (`str`): The file or the data set of the training texts, if they were named.
         hub_datasets (`list[str]`): The data sets on the hub among them.
         settings (`Values`): The settings of the model.
@@ -202,7 +201,6 @@ class RunDescription(TypedDict):
     seed: int
     dev_texts: list[str] | None
     changes: list[Changed]
-    decided_by: dict[str, str]
     train_texts: str | None
     hub_datasets: list[str]
     settings: Values

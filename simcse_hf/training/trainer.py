@@ -73,7 +73,7 @@ from .checkpoints import (
     WholeCheckpointTrainer,
     resolve_checkpoint,
 )
-from .decide import Run, Start, decide_run, with_values
+from .decide import Run, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -99,7 +99,6 @@ from .run_record import (
     last_logged,
     make_results,
     run_settings,
-    starting_weights,
 )
 from .run_results import Changed, Results, RunDescription
 from .training_args import SimCSETrainingArguments
@@ -130,8 +129,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
     Args:
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
-        args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
-            in a copy, `trainer.args`. A recipe passes a run that it has decided.
+        args (`SimCSETrainingArguments`, *optional*): The training arguments. What they leave open is decided in a
+            copy, `trainer.args`.
         train_dataset (`str`, `Dataset`, `list`, `dict` or `Any`, *optional*): A file of texts, a data set on the hub,
             or rows in any container that `load_text_dataset` takes, with columns named as there; or token ids as
             `input_ids`, without padding or with an `attention_mask`; or several such data sets by name, each batch
@@ -153,7 +152,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         ValueError: If settings contradict each other.
 
     Attributes:
-        run (`Run`): What was decided for the run, and who decided it.
+        run (`Run`): What was decided for the run.
         rows (`Rows`): The training rows, `None` without any.
         resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
         results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
@@ -179,7 +178,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def __init__(
         self,
         model: str | os.PathLike[str] | ContrastiveModel | None = None,
-        args: SimCSETrainingArguments | Run | None = None,
+        args: SimCSETrainingArguments | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         dev_set: Any = None,
@@ -192,21 +191,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 1. The arguments, which stay as the caller made them.
         if args is None:
             args = SimCSETrainingArguments(output_dir="outputs/simcse")
-        if not isinstance(args, (SimCSETrainingArguments, Run)):
+        if not isinstance(args, SimCSETrainingArguments):
             raise TypeError(
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
         if (model is None) == (kwargs.get("model_init") is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
-        seed = args.arguments.seed if isinstance(args, Run) else args.seed
 
         # 2. The model and its tokenizer.
-        set_seed(seed)  # A fresh head is drawn when the model is loaded.
+        set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
         self.model_init: Any = kwargs.get("model_init")
         start = _load_model(super().call_model_init() if model is None else model)
-        set_seed(seed)  # Loading has drawn a different number of weights than the caller may have.
-        start.draw_fresh_layers(seed)  # also those of a model that the caller has loaded under another seed
+        set_seed(args.seed)  # Loading has drawn a different number of weights than the caller may have.
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
@@ -214,18 +211,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
-        _, schedule = kwargs.get("optimizers", (None, None))
-        if isinstance(args, Run):
-            self.run = args
-        else:
-            self.run = decide_run(
-                args,
-                Start.of_model(start),
-                dataset_names=list(train_dataset) if has_names(train_dataset) else [],
-                headline=dev_sets[0].headline if dev_sets else None,
-                is_stream=is_streamed(train_dataset),
-                schedule=schedule,
-            )
+        self.run = decide_run(
+            args,
+            start,
+            dataset_names=list(train_dataset) if has_names(train_dataset) else [],
+            headline=dev_sets[0].headline if dev_sets else None,
+            is_stream=is_streamed(train_dataset),
+        )
         args = self.run.arguments
         losses = ["loss"] if eval_dataset is not None else []
         if has_names(eval_dataset):
@@ -243,7 +235,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 6. The model gets what it needs to learn from the rows, and rows become batches.
         _prepare_model(start, self.run, self.rows)
-        self.start_digest = starting_weights(start)
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -362,7 +353,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         assert self.rows is not None
 
         # 2. Find the checkpoint to resume from, and compare its settings with this run's.
-        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
+        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
         self.resumed_from = None
         self.changes = []
         if resume_from_checkpoint:
@@ -986,9 +977,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
-        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
-        record["attention"] = CHOICES
-        write_json(folder / SETTINGS, record)
+        write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes, "attention": CHOICES})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""
@@ -1050,7 +1039,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": args.seed,
             "dev_texts": examples,
             "changes": self.changes,
-            "decided_by": self.run.decided_by,
             "train_texts": train_texts,
             "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
