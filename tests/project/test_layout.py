@@ -1,4 +1,4 @@
-"""The layout of the package: imports go downwards and never in a circle, apps are on top, and a run is decided once."""
+"""The layout of the package: imports go downwards, never in a circle, apps are on top, and a run is decided once."""
 
 import ast
 import inspect
