@@ -5,7 +5,6 @@ random views of a sentence and spans of a document), or read from a stream while
 several data sets, each batch from one.
 """
 
-import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +110,6 @@ class Rows:
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
-        multiple (`int`): What the size of a batch must be a multiple of.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
@@ -132,7 +130,6 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.kind = KINDS[self.plan.kind]
-        self.multiple = self.kind.multiple
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -333,7 +330,6 @@ class Mixed(Rows):
         self.longest = max(part.longest for part in self.parts.values())
         for part in self.parts.values():
             self.vectors |= part.vectors
-        self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""

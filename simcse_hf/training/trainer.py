@@ -39,7 +39,7 @@ from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
 from ..kernels.attention import CHOICES
 from ..kernels.cpu import keep_freed_memory
-from ..kernels.memory import FullMemoryError, explain_full_memory
+from ..kernels.memory import explain_full_memory
 from ..kernels.unpadded import avoid_cudnn_attention
 from ..models.adapters import (
     TRAINED_WEIGHTS,
@@ -271,8 +271,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
-        #: Weights, random state and optimizer at the start of a run that looks for its batch size.
-        self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
         # 9. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
         # of evaluation rows, too.
@@ -369,7 +367,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 if own and isinstance(callback, ExportableState):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
-        self.start_of_attempts = None
         self._begin_anew()
 
         # 3. Train, with the folder held and signals caught.
@@ -403,7 +400,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         assert self.rows is not None and self.model.objective is not None
         args = self.args
         objective = self.model.objective
-        rows = self._train_batch_size
+        rows = args.train_batch_size
         length = max(self.run.rows.lengths)
         less = f"per_device_train_batch_size to {max(1, rows // 4)}"
         if objective.supports_gradcache:
@@ -635,8 +632,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
                 processes.
         """
-        if self.args.auto_find_batch_size:
-            self._begin_attempt()
         collator = self._packing_collator()
         stream = None if self.rows is None else self.rows.stream
         if stream is not None:
@@ -676,37 +671,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             packing.length = self.rows.longest
         return packing
 
-    def _begin_attempt(self) -> None:
-        """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
-        assert self.rows is not None
-        multiple = self.rows.multiple
-        self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
-        if self._train_batch_size < self.args.train_batch_size:
-            assert self.model.objective is not None
-            try:
-                self.rows.check(self.model.objective, self._train_batch_size)
-            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
-                self._train_batch_size += multiple
-                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
-            logger.warning(
-                f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
-                "rows asked for, so each sentence has fewer negatives; results.json records it"
-            )
-        if self.start_of_attempts is None:
-            weights = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
-            self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
-            return
-        weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
-        torch.set_rng_state(noise)
-        if self.optimizer is not None:
-            self.optimizer.state.clear()
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or default is None or self.args.train_sampling_strategy != "random":
             return default
-        order = self.rows.order(self._train_batch_size)
+        order = self.rows.order(self.args.train_batch_size)
         return default if order is None else order
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -1013,9 +982,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
         train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
-        arguments = changed_arguments(args)
-        if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
-            arguments["per_device_train_batch_size"] = self._train_batch_size
         processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
         if args.device.type == "cuda":
             processor = torch.cuda.get_device_name(args.device)
@@ -1030,7 +996,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "base_model": full_name(self.model.name_or_path),
             **rows,  # type: ignore[typeddict-item]
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
-            "arguments": arguments,
+            "arguments": changed_arguments(args),
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
             "train_loss": last_logged(self.state, "train_loss"),

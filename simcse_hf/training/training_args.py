@@ -230,6 +230,11 @@ class SimCSETrainingArguments(TrainingArguments):
                 f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive "
                 "objectives have no labels: leave it out"
             )
+        if self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size would take a smaller batch, which has fewer negatives: leave it out, and set "
+                "gradcache_chunk_size, which keeps them"
+            )
         if self.train_sampling_strategy == "batch_rebalance":
             raise ValueError(
                 "train_sampling_strategy 'batch_rebalance' makes batches of different sizes, in which texts have "
