@@ -18,7 +18,7 @@ from tqdm import trange
 from simcse_hf.apps.adapt.arms import START, make_arms
 from simcse_hf.apps.adapt.inputs import DEV_SHARE
 from simcse_hf.apps.adapt.verdict import GAIN, choose, judge
-from simcse_hf.evaluation.user_tasks import TaskResult, UserTask
+from simcse_hf.evaluation.tasks import TaskResult, UserTask
 
 from .harness import Report, markdown
 

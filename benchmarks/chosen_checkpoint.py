@@ -15,7 +15,7 @@ from tqdm import trange
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.bootstrap import interval, optimism_of_choice, resampled_scores
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs, read_scored_pairs
 
 from .harness import Report, add_data_option, add_model_option, dev_pairs, markdown, model_or_default
 

@@ -26,7 +26,7 @@ from simcse_hf import SimCSE
 from simcse_hf.data.scored_pairs import connected_groups
 from simcse_hf.evaluation.bootstrap import divide_groups, interval, mean_over_drawn_seeds, resampled_scores
 from simcse_hf.evaluation.metrics import spearman
-from simcse_hf.evaluation.sts import read_scored_pairs
+from simcse_hf.evaluation.tasks.sts import read_scored_pairs
 from simcse_hf.training.recipe import Recipe
 
 from .harness import SHARED, Report, machine, markdown, model_or_default

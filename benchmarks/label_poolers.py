@@ -21,7 +21,7 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
 from simcse_hf import SimCSE
-from simcse_hf.evaluation.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks.transfer import read_transfer_task
 
 from .harness import SHARED, Report, add_data_option, machine, markdown
 

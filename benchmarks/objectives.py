@@ -26,7 +26,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, lo
 from simcse_hf.data.documents import SpanDataset, read_documents
 from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation.report import spread
-from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs, read_scored_pairs
 from simcse_hf.models.resolve import paper_settings
 from simcse_hf.training.script_arguments import dropout_settings
 

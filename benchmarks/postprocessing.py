@@ -19,7 +19,7 @@ import torch
 from simcse_hf import SimCSE
 from simcse_hf.data.table import open_table
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .harness import Report, add_data_option, distinct_sentences, machine, markdown, model_or_default, sts_sets

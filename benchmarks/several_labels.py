@@ -18,7 +18,7 @@ import statistics
 from pathlib import Path
 
 from simcse_hf import SimCSE, train
-from simcse_hf.evaluation.user_tasks import paired_interval, read_task
+from simcse_hf.evaluation.tasks import paired_interval, read_task
 
 from .harness import SHARED, Report, machine, markdown
 

@@ -22,7 +22,7 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.evaluation.user_tasks.ranking import Query, RetrievalTask
+from simcse_hf.evaluation.tasks.ranking import Query, RetrievalTask
 
 from .harness import SHARED, Report, markdown, model_or_default
 

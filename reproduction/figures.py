@@ -14,8 +14,8 @@ from simcse_hf.evaluation.bootstrap import Scores, resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
 from simcse_hf.evaluation.scoring import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
-from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
-from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
+from simcse_hf.evaluation.tasks.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
+from simcse_hf.evaluation.tasks.transfer import TRANSFER_TASKS, LabelledTexts
 
 from .regressor import score_regressor
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed

@@ -11,7 +11,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_score
 
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, singular_spectrum, spearman
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 
 
 def words_of(text: str) -> list[str]:

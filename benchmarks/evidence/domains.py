@@ -26,7 +26,7 @@ from simcse_hf.apps.adapt.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, tr
 from simcse_hf.data.table import open_table
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation.report import spread
-from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
+from simcse_hf.evaluation.tasks import TaskResult, UserTask, paired_interval, read_task
 from simcse_hf.runtime.files import write_atomically
 
 from ..harness import Report, machine, markdown

@@ -19,7 +19,8 @@ from ..encoding.exported import INT8_GRAPHS, openvino_core, weights_of
 from ..encoding.simcse import SimCSE
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
-from ..evaluation.sts import STS_TASKS
+from ..evaluation.tasks import roles_of
+from ..evaluation.tasks.sts import STS_TASKS
 from ..publishing.export import EXPORTS, silent
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath
@@ -95,7 +96,7 @@ class Checks:
         if file is not None:
             texts = _read(file, _TEXTS + _CALIBRATION)
         else:
-            distinct = sorted(set(self.data.texts()))
+            distinct = sorted(set(roles_of(self.data)[None]))
             texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
         self.texts = texts[:_TEXTS]
         if calibrate is not None:
@@ -142,7 +143,7 @@ class Checks:
         }
 
     def _score(self, model: SimCSE) -> Any:
-        embeddings = SentenceEmbeddings(model, self.data.texts())
+        embeddings = SentenceEmbeddings(model, roles_of(self.data))
         return score_tasks(self.data, embeddings).results["average"]
 
 

@@ -29,8 +29,8 @@ from ..evaluation.bootstrap import (
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import check_scores_differ, correlations, predict_pairs
-from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
+from ..evaluation.tasks.sts import check_scores_differ, correlations, predict_pairs
+from ..evaluation.tasks import UserTask, name_general_tasks, name_tasks
 from ..kernels.unpadded import reads_left_to_right
 from ..retrieval.indexes.description import Role
 from ..runtime.distributed import on_first_process

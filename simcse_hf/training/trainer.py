@@ -36,7 +36,7 @@ from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.encoder import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
-from ..evaluation.user_tasks import UserTask
+from ..evaluation.tasks import Task
 from ..kernels.attention import CHOICES
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -185,7 +185,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         dev_tasks: Sequence[Any] | None = None,
-        general: Sequence[str | UserTask] = (),
+        general: Sequence[str | Task] = (),
         **kwargs: Any,
     ):
         # 1. The arguments, which stay as the caller made them.

@@ -16,7 +16,7 @@ from simcse_hf.encoding.encode import encode
 from simcse_hf.encoding.encoder import Encoder
 from simcse_hf.encoding.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.encoding.shards import read_shards
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES

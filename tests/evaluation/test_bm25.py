@@ -20,7 +20,7 @@ from evaluation_helpers import (
 from sklearn.metrics import average_precision_score
 
 from simcse_hf.evaluation import Evaluation, compare, evaluate
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 pytest.importorskip("bm25s")
 from simcse_hf.evaluation.bm25 import BM25  # noqa: E402

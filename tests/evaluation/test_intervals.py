@@ -17,9 +17,9 @@ from simcse_hf.evaluation.bootstrap import (
     resampled_scores,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
-from simcse_hf.evaluation.sts import score_subsets
-from simcse_hf.evaluation.user_tasks import paired_interval, read_task
-from simcse_hf.evaluation.user_tasks.base import TaskResult
+from simcse_hf.evaluation.tasks.sts import score_subsets
+from simcse_hf.evaluation.tasks import paired_interval, read_task
+from simcse_hf.evaluation.tasks.base import TaskResult
 
 random = np.random.RandomState(0)
 

@@ -24,9 +24,9 @@ from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
 from simcse_hf.evaluation.report import read_results, write_results
-from simcse_hf.evaluation.sts import read_sts_task, score_parts
-from simcse_hf.evaluation.transfer import read_transfer_task
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks.sts import read_sts_task, score_parts
+from simcse_hf.evaluation.tasks.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks import read_task
 
 STSB = "g\tf\t2012\t1\t4.5\ta cat\ta dog\n"
 PAIRS = "sentence1\tsentence2\tscore\n"

@@ -13,14 +13,14 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 from simcse_hf.data import read, scored_pairs
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
-from simcse_hf.evaluation.sts import (
+from simcse_hf.evaluation.tasks.sts import (
     STS_PAIRS,
     STS_SUBSETS,
     TaskNotFound,
     read_sts_task,
     score_subsets,
 )
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 EXPECTED = ScoredPairs(
     "x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0]

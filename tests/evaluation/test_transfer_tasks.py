@@ -16,7 +16,7 @@ from simcse_hf.evaluation.classifier import (
 )
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.transfer import (
+from simcse_hf.evaluation.tasks.transfer import (
     TRANSFER_EXAMPLES,
     read_transfer_task,
     score_transfer_task,

@@ -18,7 +18,7 @@ from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.scoring import TaskData
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
 

@@ -11,8 +11,8 @@ from retrieval_helpers import SENTENCES
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import ScoredPairs, predict_pairs
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks.sts import ScoredPairs, predict_pairs
+from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.retrieval.mining import mine_hard_negatives
 
 DISTANCES = ["euclidean", "manhattan"]

@@ -21,7 +21,7 @@ from trainer_helpers import (
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, train
-from simcse_hf.evaluation.user_tasks import name_general_tasks, paired_interval
+from simcse_hf.evaluation.tasks import name_general_tasks, paired_interval
 from simcse_hf.publishing import write_card
 from simcse_hf.training.run_results import Results
 

@@ -16,7 +16,7 @@ from simcse_hf.apps.adapt import verdict as verdict_module
 from simcse_hf.apps.adapt.adapt import adapt
 from simcse_hf.apps.adapt.arms import ARM_NAMES, CONTROL, START
 from simcse_hf.cli.main import main
-from simcse_hf.evaluation.user_tasks import UserTask, name_general_tasks
+from simcse_hf.evaluation.tasks import UserTask, name_general_tasks
 
 
 @pytest.fixture

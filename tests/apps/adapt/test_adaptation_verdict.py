@@ -14,7 +14,7 @@ from simcse_hf.apps.adapt.arms import (
     make_arms,
 )
 from simcse_hf.apps.adapt.verdict import TIE_MARGIN, choose, judge
-from simcse_hf.evaluation.user_tasks import TaskResult, read_task
+from simcse_hf.evaluation.tasks import TaskResult, read_task
 
 # --- the arms ---
 

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 HEADER = ["text", "label"]
 KINDS = pytest.mark.parametrize("kind", ["classification", "clustering"])

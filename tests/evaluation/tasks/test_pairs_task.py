@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
 
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 HEADER = ["sentence1", "sentence2", "label"]
 

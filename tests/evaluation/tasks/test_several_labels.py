@@ -8,7 +8,7 @@ from evaluation_helpers import write_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from simcse_hf.evaluation.user_tasks import paired_interval, read_task
+from simcse_hf.evaluation.tasks import paired_interval, read_task
 
 HEADER = ["text", "label"]
 

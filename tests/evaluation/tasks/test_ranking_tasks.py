@@ -17,7 +17,7 @@ from evaluation_helpers import (
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.scoring import TaskData, score_tasks
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 
 def cosines(query, documents, encode=encode):
