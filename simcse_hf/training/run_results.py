@@ -25,10 +25,10 @@ from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import hide_secrets
 from ..runtime.errors import changes, refuse_changes
 from ..runtime.files import read_arrays, read_json_object, write_arrays, write_atomically, write_json
+from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS
 from .dev_sets import PLAIN_POOLERS, Change, DevSetCallback, change_between, start_metric
 from .rows import Rows
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 

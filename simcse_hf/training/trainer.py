@@ -65,6 +65,7 @@ from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
 from ..runtime.files import folder_problem, full_name, read_json_object, write_json
 from ..runtime.loading import load_pretrained
+from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
 from .dev_sets import (
@@ -96,7 +97,6 @@ from .run_results import (
     make_results,
     run_settings,
 )
-from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
