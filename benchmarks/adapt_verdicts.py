@@ -18,7 +18,8 @@ from tqdm import trange
 from simcse_hf.apps.adapt.arms import START, make_arms
 from simcse_hf.apps.adapt.inputs import DEV_SHARE
 from simcse_hf.apps.adapt.verdict import GAIN, choose, judge
-from simcse_hf.evaluation.tasks import TaskResult, UserTask
+from simcse_hf.evaluation.protocol import PAPER_PROTOCOL
+from simcse_hf.evaluation.tasks import Task, TaskResult
 
 from .harness import Report, markdown
 
@@ -63,7 +64,7 @@ def simulate(options: argparse.Namespace, deviation: float, number: int) -> tupl
         rows = np.arange(len(own))
         return TaskResult(
             {"accuracy": 100 * float(correct.mean())},
-            {"gold": 0 * rows, "unit": rows, "group": rows, "correct": correct},
+            {"classification": {"gold": 0 * rows, "unit": rows, "group": rows, "correct": correct}},
         )
 
     task = _task(len(parts[1]))
@@ -77,10 +78,10 @@ def simulate(options: argparse.Namespace, deviation: float, number: int) -> tupl
     return name, model, judge(task, "", control, [answers(control, 1) for _ in range(runs)], after).verdict == GAIN
 
 
-def _task(rows: int) -> UserTask:
+def _task(rows: int) -> Task:
     """Return what a comparison reads of a task."""
     kind = type("Simulated", (SimpleNamespace,), {"__len__": lambda task: rows})
-    return cast(Any, kind(kind="classification", metric="accuracy", unit="row", source="simulated"))
+    return cast(Any, kind(metric="accuracy", unit="row", source="simulated", protocol=PAPER_PROTOCOL))
 
 
 def table(results: dict) -> str:

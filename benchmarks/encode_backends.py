@@ -28,6 +28,7 @@ from simcse_hf.apps import int8 as export_int8
 from simcse_hf.encoding.exported import INT8_GRAPHS
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.scoring import read_tasks
+from simcse_hf.evaluation.tasks import roles_of
 from simcse_hf.publishing import export
 
 from .harness import (
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     downstream = str(options.data / "senteval/downstream")
-    every = sorted(set(read_tasks(options.tasks, downstream).texts()))
+    every = sorted(set(roles_of(read_tasks(options.tasks, downstream))[None]))
     with TemporaryDirectory() as work:
         folder = Path(work)
         model = Path(shutil.copytree(model_or_default(options.model), folder / "model"))

@@ -20,6 +20,7 @@ from simcse_hf import SimCSE
 from simcse_hf.apps import int8 as export_int8
 from simcse_hf.encoding.exported import EMBEDDING, GRAPHS
 from simcse_hf.evaluation.scoring import read_tasks
+from simcse_hf.evaluation.tasks import roles_of
 from simcse_hf.publishing import export
 
 from .harness import Report, add_data_option, add_model_option, markdown, model_or_default
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def write_graphs(options: argparse.Namespace) -> None:
-    texts = sorted(set(read_tasks(["STSBenchmark"], str(options.data / "senteval/downstream")).texts()))
+    texts = sorted(set(roles_of(read_tasks(["STSBenchmark"], options.data / "senteval/downstream"))[None]))
     simcse = SimCSE(str(model_or_default(options.model)), device="cpu")
     plain = export.export_onnx(simcse, options.graphs)
     for instructions in BITS:

@@ -144,7 +144,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         path = work / f"teacher-{task_name}.npy"
         if task_name not in reference or not path.exists():
             result = task.evaluate(Asking(cached, cached))
-            np.save(path, result.scores["value"])
+            np.save(path, result.scores[task.kind]["value"])
             reference[task_name] = result.metrics["ndcg@10"]
     rows = Dataset.from_dict({"text": training_texts()})
     for name, seed in ((name, seed) for name in options.only for seed in options.seeds):
@@ -171,7 +171,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
                 if kind == "queries" and student.dim != teacher.dim:
                     continue
                 result = task.evaluate(Asking(student, documents))
-                np.save(work / f"{name}-{seed}-{task_name}-{kind}.npy", result.scores["value"])
+                np.save(work / f"{name}-{seed}-{task_name}-{kind}.npy", result.scores[task.kind]["value"])
                 found[str(seed)][f"{task_name}, {kind}"] = result.metrics["ndcg@10"]
         report.save()
     for name in RUNS.keys() & report.results.keys():

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
 def compare_models(options: argparse.Namespace, report: Report) -> None:
     """Compare all models, and those without all-MiniLM-L6-v2."""
     retrieval = write_captions(options.shared / "data/flickr30k/captions_test.tsv.gz", options.folder / "flickr")
-    tasks = [f"nearest={options.shared / 'data/banking77'}", f"retrieval={retrieval}"]
+    tasks = [f"knn={options.shared / 'data/banking77'}", f"retrieval={retrieval}"]
     folders = {name: options.shared / "models" / name for name in ENCODERS} | {MINILM: model_or_default(None)}
     comparisons = {}
     for title, names in (("all", [*folders]), (f"without {MINILM}", ENCODERS)):
@@ -148,7 +148,7 @@ def simulate(trials: int, rows: int = 500) -> dict[str, dict[str, float]]:
 def answers(correct: np.ndarray) -> Evaluation:
     """Return the evaluation of a model that is right in some rows."""
     rows = np.arange(len(correct))
-    result = {"kind": "nearest", "metrics": ["accuracy"], "accuracy": 100 * float(correct.mean())}
+    result = {"kind": "knn", "metrics": ["accuracy"], "accuracy": 100 * float(correct.mean())}
     part = {"correct": correct, "gold": rows, "unit": rows, "group": rows}
     return Evaluation({"x": result}, {"x": {"x": part}}, cost={"texts_per_second": 1.0, "megabytes": 1.0})
 

@@ -26,7 +26,7 @@ from simcse_hf.apps.adapt.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, tr
 from simcse_hf.data.table import open_table
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation.report import spread
-from simcse_hf.evaluation.tasks import TaskResult, UserTask, paired_interval, read_task
+from simcse_hf.evaluation.tasks import Task, TaskResult, paired_interval, read_task
 from simcse_hf.runtime.files import write_atomically
 
 from ..harness import Report, machine, markdown
@@ -165,7 +165,7 @@ def label_files(bench: Workbench) -> dict[str, dict[Path, str]]:
     }
 
 
-def task_of(bench: Workbench, domain: str) -> UserTask:
+def task_of(bench: Workbench, domain: str) -> Task:
     """Write the test part of a domain in the layout of a user's own task, and read it."""
     table = bench.work_dir / f"{domain}.csv"
     if domain == "banking77":

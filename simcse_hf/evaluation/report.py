@@ -3,7 +3,7 @@
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -221,7 +221,9 @@ class Evaluation(Result):
                 parts = result.get("subsets") or result.get("splits") or {"": result}
                 for part, numbers in (parts | result.get("aggregate", {})).items():
                     pairs = numbers.get("pairs", result.get("pairs"))
-                    correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in CORRELATIONS)])
+                    correlations.append(
+                        [f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in CORRELATIONS)]
+                    )
         averages = []
         for key in ("average", "average_transfer"):
             if key not in results:

@@ -14,8 +14,7 @@ from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.load import load_model
-from ..encoding.simcse import SimCSE
+from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import wait_for_all, world
 from ..runtime.files import StrPath
@@ -353,9 +352,7 @@ def read_tasks(
     return found
 
 
-def score_tasks(
-    tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol = PAPER_PROTOCOL
-) -> Evaluation:
+def score_tasks(tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol = PAPER_PROTOCOL) -> Evaluation:
     """Score tasks with the embeddings of their texts.
 
     Args:

@@ -179,7 +179,6 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     results = measured.results
 
     # 1. The tasks that an average is over, and the average.
-    protocol_of_all = measured.evaluation.protocol
     for average, title in (("average", "Semantic textual similarity"), ("average_transfer", "Transfer")):
         if average not in results:
             continue
@@ -188,7 +187,8 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
         columns = {}
         for task in results:
             if task in members or task in missing:
-                columns[SHORT_NAMES.get(task, task)] = [headline(task, each[task], protocol_of_all) for each in measured.every]
+                scores = [headline(task, each[task], measured.evaluation.protocol) for each in measured.every]
+                columns[SHORT_NAMES.get(task, task)] = scores
         columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
         protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
         if missing:

@@ -81,7 +81,7 @@ def spearman_of(model, file):
     encode = SimCSE(model, device="cpu").encode
     cosines = []
     gold = []
-    for first, second, score in task.units:
+    for _, first, second, score in task.units:
         cosines.append(float(encode(first).double() @ encode(second).double()))
         gold.append(score)
     return 100 * spearmanr(cosines, gold).statistic

@@ -12,9 +12,9 @@ from transformers.utils import logging
 from ... import load_text_dataset
 from ...data.columns import LABEL, find_parts
 from ...data.read import is_labelled, load_class_rows
+from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
-from ...data.scored_pairs import read_scored_pairs
 from ...evaluation.tasks import Task, name_tasks
 from ...retrieval.mining import fold_text
 from ...runtime.files import write_text

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from ... import __version__
-from ...evaluation.tasks import TaskResult, Task, paired_interval
+from ...evaluation.tasks import Task, TaskResult, paired_interval
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name

@@ -36,9 +36,9 @@ class TaskResult:
 
     Args:
         metrics (`dict[str, float]`): The metrics by name, times 100, the headline first.
-        scores (`dict[str, dict[str, numpy.ndarray]]`): For each subset or split that counts, by the name of the kind if
-            there is none, one value for each scored unit: what [`resampled_scores`] resamples, `gold` and `group`; for
-            a task from a user's own files also `unit`, a fingerprint of the unit's texts and labels.
+        scores (`dict[str, dict[str, numpy.ndarray]]`): For each subset or split that counts, by the name of the kind
+            if there is none, one value for each scored unit: what [`resampled_scores`] resamples, `gold` and `group`;
+            for a task from a user's own files also `unit`, a fingerprint of the unit's texts and labels.
         details (`dict`, *optional*): The protocol and the counts, for the JSON document.
     """
 

@@ -174,7 +174,9 @@ class RerankingTask(RankingTask):
             relevance = relevant | others | relevant  # the positives come first, and count as such in both lists
             queries.append(Query(checked_text(query, where), relevance))
         if in_both:
-            logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
+            logger.warning(
+                f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query."
+            )
         return cls(str(path), short_name(path), queries)
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
@@ -218,7 +220,7 @@ class RetrievalTask(RankingTask):
     def read(cls, path: Path, label_separator: str | None) -> Task:
         """Read a retrieval task from a folder in BEIR's layout.
 
-        Documents have `_id`, `text` and possibly `title`, which is put before the text, and queries have `_id` and `text`.
+        Documents have `_id`, `text` and possibly `title`, which is put before the text; queries have `_id` and `text`.
         Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
 
         Args:
@@ -229,14 +231,16 @@ class RetrievalTask(RankingTask):
             `RetrievalTask`: The task.
 
         Raises:
-            ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
-                malformed, or name unknown queries or documents.
+            ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
+                missing, malformed, or name unknown queries or documents.
         """
         folder = path.parent.parent
         qrels = path
         if path.is_dir():
             folder = path
-            refusal = "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
+            refusal = (
+                "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
+            )
             qrels = file_of(folder / "qrels", "test", refusal)
         corpus = _read_texts(folder, "corpus")
         queries = _read_texts(folder, "queries")
@@ -263,7 +267,7 @@ class RetrievalTask(RankingTask):
             logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
         documents = {id: " ".join(parts) for id, parts in corpus.items() if parts}
         for id, query in judged.items():
-            # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered separately.
+            # BEIR drops documents by their id alone, which is wrong where both are numbered separately.
             if id in documents and query.text in (documents[id], corpus[id][-1]):  # with or without its title
                 query.itself = id
         return cls(str(path), short_name(folder), list(judged.values()), documents)

@@ -153,8 +153,8 @@ class TransferTask(Task):
         name (`str`): Name of the task.
         units (`list[tuple[list[str], int]]`): The examples of the test split, otherwise those of the training split.
         shared (`dict[str, LabelledTexts]`): The other splits.
-        protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10 folds,
-            Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
+        protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10
+            folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
             tenacity 3, epoch size 2), which are the reference's settings of SentEval.
         device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
     """
@@ -191,8 +191,9 @@ class TransferTask(Task):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracy; see [`Task.score`].
 
-        The document has `accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of `examples` in each
-        split; the arrays are `correct`, `gold` and `group` of shape `(n,)` of the test examples.
+        Returns:
+            [`TaskResult`]: In the document `accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number
+            of `examples` in each split; the arrays `correct`, `gold` and `group` of the test examples.
         """
         from sklearn.metrics import f1_score  # takes a second to import
         from sklearn.model_selection import StratifiedKFold
