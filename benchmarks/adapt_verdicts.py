@@ -2,7 +2,7 @@
 
 Every run of an arm answers the rows of a task as well as the present model does, up to the chance of that run: its
 accuracy lies off by a normal number with a standard deviation of 0, 1 or 2 points. So each "gain" is false. One run of
-each arm is scored on the dev part, `choose` takes an arm, and `compare` judges new runs of it on the held-out part,
+each arm is scored on the dev part, `choose` takes an arm, and `judge` looks at new runs of it on the held-out part,
 against the present model and against new runs of its control.
 """
 
@@ -17,7 +17,7 @@ from tqdm import trange
 
 from simcse_hf.apps.adapt.arms import START, make_arms
 from simcse_hf.apps.adapt.inputs import DEV_SHARE
-from simcse_hf.apps.adapt.verdict import GAIN, choose, compare
+from simcse_hf.apps.adapt.verdict import GAIN, choose, judge
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask
 
 from .harness import Report, markdown
@@ -70,11 +70,11 @@ def simulate(options: argparse.Namespace, deviation: float, number: int) -> tupl
     name = choose({arm.name: answers(arm.name, 0).metrics["accuracy"] for arm in arms})
     runs = options.seeds if by_name[name].stages else 1
     after = [answers(name, 1) for _ in range(runs)]
-    model = compare(task, "", START, [answers(START, 1)], after).verdict == GAIN
+    model = judge(task, "", START, [answers(START, 1)], after).verdict == GAIN
     control = by_name[name].control
     if control in ("", START):
         return name, model, model and control == START
-    return name, model, compare(task, "", control, [answers(control, 1) for _ in range(runs)], after).verdict == GAIN
+    return name, model, judge(task, "", control, [answers(control, 1) for _ in range(runs)], after).verdict == GAIN
 
 
 def _task(rows: int) -> UserTask:

@@ -28,7 +28,7 @@ from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
 from simcse_hf.models.resolve import paper_settings
-from simcse_hf.training.script_arguments import dropout_settings
+from simcse_hf.training.arguments import dropout_settings
 
 from .harness import Report, add_data_option, dev_pairs, markdown
 

@@ -11,8 +11,8 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.apps.pretraining import pretrain
 from simcse_hf.evaluation.report import spread
 from simcse_hf.models.modeling import ContrastiveModel
+from simcse_hf.training.arguments import dropout_settings
 from simcse_hf.training.parser import DEFAULTS
-from simcse_hf.training.script_arguments import dropout_settings
 
 from ..harness import STS_TASKS, Report, markdown
 from .workbench import Workbench

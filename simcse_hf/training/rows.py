@@ -42,8 +42,8 @@ from ..encoding.vectors import RowVectors
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
 from ..runtime.identity import digest_rows
+from .arguments import SimCSETrainingArguments
 from .decide import COLUMNS, RowPlan, Run
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 

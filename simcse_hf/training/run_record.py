@@ -22,10 +22,10 @@ from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import hide_secrets
 from ..runtime.errors import changes, refuse_changes
 from ..runtime.files import read_json_object, write_atomically, write_json
+from .arguments import SimCSETrainingArguments
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, general_changes, start_metric
 from .rows import Rows
 from .run_results import RESULTS, Changed, DevHistory, Results, RunDescription, Scored, Start, is_better
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 

@@ -65,6 +65,7 @@ from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
 from ..runtime.files import STAGING, folder_problem, full_name, read_json_object, write_json
 from ..runtime.loading import load_pretrained
+from .arguments import SimCSETrainingArguments
 from .checkpoints import (
     OPTIMIZER_SETTINGS,
     CheckpointName,
@@ -101,7 +102,6 @@ from .run_record import (
     run_settings,
 )
 from .run_results import Changed, Results, RunDescription
-from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)

@@ -19,7 +19,6 @@ from simcse_hf import (
     mine,
     search,
 )
-from simcse_hf.apps.adapt.adapt import evaluate as evaluate_in_adapt
 from simcse_hf.data.scored_pairs import ScoredPairs
 from simcse_hf.encoding.encoder import Encoder
 from simcse_hf.encoding.shards import read_shards
@@ -122,9 +121,6 @@ DOORS = {
     ),
     "a task": lambda model, folder: read_task("retrieval", beir(folder)).evaluate(
         model
-    ),
-    "adapt": lambda model, folder: evaluate_in_adapt(
-        model, read_task("retrieval", beir(folder))
     ),
     "dev tasks": dev_tasks,
     "encode --columns": lambda model, folder: encode(

@@ -22,9 +22,12 @@ from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
 from simcse_hf.evaluation.sts import read_sts_task
 from simcse_hf.evaluation.transfer import read_transfer_task
+from simcse_hf.training.arguments import (
+    DataArguments,
+    ModelArguments,
+    SimCSETrainingArguments,
+)
 from simcse_hf.training.parser import read_yaml
-from simcse_hf.training.script_arguments import DataArguments, ModelArguments
-from simcse_hf.training.training_args import SimCSETrainingArguments
 
 Files = dict[str, bytes]
 

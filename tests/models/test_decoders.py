@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.training.script_arguments import dropout_settings
+from simcse_hf.training.arguments import dropout_settings
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gpt2")
 TEXTS = [

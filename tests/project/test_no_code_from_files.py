@@ -22,8 +22,8 @@ from simcse_hf.encoding.load import load_model
 from simcse_hf.encoding.shards import read_shards
 from simcse_hf.evaluation.report import read_results
 from simcse_hf.publishing.card_subject import read_run
+from simcse_hf.training.arguments import ModelArguments
 from simcse_hf.training.parser import read_yaml
-from simcse_hf.training.script_arguments import ModelArguments
 
 PACKAGE = Path(simcse_hf.__file__).parent
 FORBIDDEN = {

@@ -10,7 +10,7 @@ from process_helpers import launch
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.cli.main import main
 from simcse_hf.runtime.messages import check_together, join_processes
-from simcse_hf.training import training_args
+from simcse_hf.training import arguments as training_args
 
 #: What `accelerate launch --cpu --num_processes 2` leaves in the one process that it starts.
 OF_ACCELERATE = {

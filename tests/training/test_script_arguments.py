@@ -14,9 +14,9 @@ from simcse_hf.data.sample import sample_files
 from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
 from simcse_hf.objectives import OBJECTIVES, build_objective
+from simcse_hf.training.arguments import dropout_settings
 from simcse_hf.training.parser import DEFAULTS, RECIPES
 from simcse_hf.training.recipe import Recipe
-from simcse_hf.training.script_arguments import dropout_settings
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
 OF_OTHERS = [

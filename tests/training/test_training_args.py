@@ -9,7 +9,8 @@ from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.apps import pretraining
-from simcse_hf.training import decide, training_args
+from simcse_hf.training import arguments as training_args
+from simcse_hf.training import decide
 from simcse_hf.training.decide import default_loader_workers
 
 

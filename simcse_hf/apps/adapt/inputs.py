@@ -9,8 +9,9 @@ from pathlib import Path
 
 from transformers.utils import logging
 
+from ... import load_text_dataset
 from ...data.columns import LABEL, find_parts
-from ...data.read import is_labelled, load_class_rows, load_text_dataset
+from ...data.read import is_labelled, load_class_rows
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.sts import read_scored_pairs
@@ -36,7 +37,7 @@ _PAIR = ("sentence1", "sentence2", "score")
 _FIRST_LINES = 10_000
 
 
-def read_tasks(
+def split_tasks(
     given: Sequence[str],
     general: Mapping[str, UserTask],
     label_separator: str | None = None,
