@@ -13,8 +13,8 @@ from .parts import ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, StateDict
 from .sentence_transformers import DENSE_FOLDER
 
-#: The file with the digests. Its name begins with an underscore, so it is not pushed to the hub.
-RECORD = "_weights.json"
+#: The file with the digests.
+RECORD = "weights.json"
 #: The files of weights that an embedding goes through.
 _FILES = (
     "model*.safetensors",
