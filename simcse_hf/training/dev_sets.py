@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.encoder import Encoder
+from ..encoding.batching import Encoder
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
