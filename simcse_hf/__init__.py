@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
     from .data.views.words import TextView as TextView
-    from .encoding.encode import encode as encode
+    from .encoding.files import encode as encode
     from .encoding.fitting import fit_postprocessing as fit_postprocessing
     from .encoding.quantization import quantize as quantize
     from .encoding.simcse import SimCSE as SimCSE
@@ -83,7 +83,7 @@ _MODULE_OF = {
     "demo": "apps.demo",
     "describe": "retrieval.indexes.description",
     "duplicates": "retrieval.commands",
-    "encode": "encoding.encode",
+    "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
     "export": "publishing.exports",

@@ -15,7 +15,7 @@ from ..models.settings import ContrastiveSettings, Values, length_limit
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.identity import Identity, digest_tokenizer
 from ..runtime.loading import load_pretrained
-from .loaded import settings_of_pooler
+from .load import settings_of_pooler
 
 logger = logging.get_logger(__name__)
 
