@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from simcse_hf import SimCSE
-from simcse_hf.apps import int8 as export_int8
-from simcse_hf.encoding.exported import EMBEDDING, GRAPHS
+from simcse_hf.encoding.graphs import EMBEDDING, GRAPHS, feeds, silent
 from simcse_hf.evaluation.scoring import read_tasks
-from simcse_hf.publishing import export
+from simcse_hf.publishing.export import export_graph
 
 from .harness import Report, add_data_option, add_model_option, markdown, model_or_default
 
@@ -38,28 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, report: Report) -> None:
     if not options.graphs.exists():
         write_graphs(options)
-    feeds = json.loads((options.graphs / "feeds.json").read_text())
-    expected = embeddings(options.graphs / GRAPHS["onnx"], feeds)
+    inputs = json.loads((options.graphs / "feeds.json").read_text())
+    expected = embeddings(options.graphs / GRAPHS["onnx"].file, inputs)
     rows = {}
     for instructions, bits in BITS.items():
-        for method in export_int8.METHODS["onnx"]:
-            cosines = (expected * embeddings(options.graphs / f"{instructions}-{method}.onnx", feeds)).sum(1)
+        for method in GRAPHS["onnx"].methods:
+            cosines = (expected * embeddings(options.graphs / f"{instructions}-{method}.onnx", inputs)).sum(1)
             rows[f"{method}, {bits} bits"] = {"mean_cosine": float(cosines.mean()), "lowest": float(cosines.min())}
             print(method, bits, rows[f"{method}, {bits} bits"], flush=True)
     processors = report.results.get("processors", {})
-    report.save(texts=len(feeds), processors=processors | {options.processor: rows})
+    report.save(texts=len(inputs), processors=processors | {options.processor: rows})
 
 
 def write_graphs(options: argparse.Namespace) -> None:
     texts = sorted(set(read_tasks(["STSBenchmark"], str(options.data / "senteval/downstream")).texts()))
     simcse = SimCSE(str(model_or_default(options.model)), device="cpu")
-    plain = export.export_onnx(simcse, options.graphs)
-    for instructions in BITS:
-        for method in export_int8.METHODS["onnx"]:
+    calibration = feeds(simcse, texts[1::7][:300])
+    plain = export_graph(simcse, options.graphs, "onnx")
+    for instructions, bits in BITS.items():
+        for method in GRAPHS["onnx"].methods:
             path = options.graphs / f"{instructions}-{method}.onnx"
-            with export.silent():
-                export_int8._quantize_onnx(simcse, plain, path, method, texts[1::7][:300], instructions)
-    rows = export_int8._feeds(simcse, texts[:: len(texts) // TEXTS][:TEXTS])
+            with silent():
+                GRAPHS["onnx"].quantize(plain, path, method, calibration, bits)
+    rows = feeds(simcse, texts[:: len(texts) // TEXTS][:TEXTS])
     (options.graphs / "feeds.json").write_text(json.dumps([row["input_ids"].tolist() for row in rows]))
 
 
