@@ -51,8 +51,7 @@ RUNS = {
     "simcse, NLI triplets": ("sup", TRIPLETS | {"learning_rate": 5e-5}),
     "distill, Wikipedia": (
         "unsup",
-        WIKIPEDIA
-        | {"learning_rate": 3e-4, "objective": "distill", "objective_options": LISTNET, "batch_neighbors": 15},
+        WIKIPEDIA | {"learning_rate": 3e-4, "objective": "distill", "objective_options": LISTNET},
     ),
     "simcse, Wikipedia": ("unsup", WIKIPEDIA | {"learning_rate": 3e-5}),
 }
