@@ -34,11 +34,16 @@ from ..runtime.distributed import hold_together
 from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
-from ..training.checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
+from ..training.checkpoints import (
+    RESULTS,
+    StopOnSignal,
+    WholeCheckpointTrainer,
+    check_output_dir,
+    clear_output_dir,
+    resolve_checkpoint,
+)
 from ..training.dev_sets import check_dev_sets
-from ..training.output_folder import check_output_dir, clear_output_dir
 from ..training.parser import DEFAULTS, check_files, fill, option
-from ..training.run_results import RESULTS
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 

@@ -32,7 +32,8 @@ def test_an_experiment_is_a_program_of_one_screen_that_names_its_command(path):
 def test_every_benchmark_that_a_document_names_exists_or_names_its_commit():
     programs = {f"benchmarks.experiments.{path.stem}" for path in EXPERIMENTS} | {"benchmarks.experiments"}
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for command in re.findall(r"python -m benchmarks[^`\n]*", page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8").replace("\\\n", "")
+        for command in re.findall(r"python -m benchmarks[^`\n]*", text):
             module, *names = command.split()[2:]
             kept = names[0] in BENCHMARKS if module == "benchmarks" else module in programs
             assert kept or command.endswith("# at 566eddf"), f"{page}: {command}"

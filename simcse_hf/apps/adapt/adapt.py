@@ -8,35 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
-from ...data.sample import sample_files
-from ...encoding.simcse import SimCSE
-from ...evaluation.user_tasks import KINDS, TaskResult, UserTask, name_general_tasks
-from ...evaluation.user_tasks.base import short_name
-from ...models.modeling import AutoModelForCL
+from ... import AutoModelForCL, SimCSE, card, sample_files
+from ...evaluation.user_tasks import KINDS, name_general_tasks
 from ...names import PoolerType
-from ...publishing.card import write_card
-from ...publishing.card_measured import ADAPTATION
 from ...runtime.errors import no_model, refuse_changes
 from ...runtime.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...training.parser import check_files
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
-from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, read_tasks, write_rows
-from .verdict import Adaptation, choose, compare, describe, draw
+from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, split_tasks, write_rows
+from .verdict import ADAPTATION, Adaptation, choose, draw, judge, sum_up
 
 logger = logging.get_logger(__name__)
 
 #: The record of an adaptation, beside the files that it works with.
 RECORD = "search/record.json"
-_ADVICE = "Continue it as it began, start again with --overwrite, or name another --output."
-Value = TypeVar("Value")
+_GO_ON = "Continue it as it began, start again with --overwrite, or name another --output."
 
 #: The longest texts that are trained on; longer ones cost more time than the budgets of this command allow.
 MAX_LENGTH = 128
@@ -224,20 +218,12 @@ class StepsDone:
         self._arguments = arguments
         self._done: dict[str, Any] = {}
         if self.path.exists():
-            record = read_json_object(self.path, "arguments", "done", advice=_ADVICE)
-            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+            record = read_json_object(self.path, "arguments", "done", advice=_GO_ON)
+            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _GO_ON)
             self._done = record["done"]
 
-    def once(self, name: str, compute: Callable[[], Value]) -> Value:
-        """Return what is recorded under a name; compute and record it if there is nothing yet.
-
-        Args:
-            name (`str`): The name.
-            compute (`Callable`): Returns a value that JSON can hold.
-
-        Returns:
-            `Value`: The value.
-        """
+    def once(self, name: str, compute: Callable[[], dict]) -> dict:
+        """Return what is recorded under a name; compute and record it if there is nothing yet."""
         if name not in self._done:
             self._done[name] = compute()
             self.save()
@@ -279,13 +265,13 @@ class _Adaptation:
         # 2. Tasks, texts and labels.
         separator = asked.label_separator
         general = name_general_tasks(asked.general or [str(sample_files()[0].dev)], separator)
-        dev, self.held_out, scored = read_tasks(asked.task, general, separator)
+        dev, self.held_out, scored = split_tasks(asked.task, general, separator)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         steps_done.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
-            file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
+            file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
             labels[file] = prepare_labels(source, scored, file, separator)
 
         # 3. The arms, and how they are trained.
@@ -310,7 +296,7 @@ class _Adaptation:
             "bf16": asked.bf16,
             "extend_tokenizer": asked.extend_tokenizer,
         }
-        self.present_dev = evaluate(self.present, self.dev)
+        self.present_dev = self.dev.evaluate(self.present)
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> Adaptation:
@@ -337,23 +323,22 @@ class _Adaptation:
             for seed in self._seeds(self.arms[name]):
                 model = self._open(self.arms[name], seed)
                 for task, held_out in self.held_out.items():
-                    results[name, task].append(evaluate(model, held_out))
+                    results[name, task].append(held_out.evaluate(model))
         judged = []
         for name in against:
             for task, held_out in self.held_out.items():
-                judged.append(compare(held_out, task, name, results[name, task], results[chosen.name, task]))
+                judged.append(judge(held_out, task, name, results[name, task], results[chosen.name, task]))
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
+        output = self.work.parent
         seeds = self._seeds(chosen)
         result = replace(
-            describe(self.arms, measured, chosen, seeds, judged),
+            sum_up(self.arms, measured, chosen, seeds, judged),
             left_out=plan["left_out"],
             corpus=self.corpus,
             arguments=asdict(self.asked),
-            output=str(self.work.parent),
+            output=str(output),
         )
-        output = self.work.parent
-        start = self.asked.model
         with write_atomically(output / "model") as folder:
             if result.helped:
                 model = self._open(chosen, seeds[0])
@@ -362,8 +347,9 @@ class _Adaptation:
                 content = result.to_dict()
                 del content["arguments"]
                 write_json(folder / ADAPTATION, content)
-                write_card(folder, repo_id=f"your-name/{output.resolve().name}")
+                card(folder, repo_id=f"your-name/{output.resolve().name}")
             else:
+                start = self.asked.model
                 source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
                 shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
         draw(result, output)
@@ -419,13 +405,13 @@ class _Adaptation:
         began = time.monotonic()
         found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev)
+            result = self.dev.evaluate(self._open(self.arms[name], FIRST_SEED))
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
             before = [self.present_dev]
-            change = compare(self.dev, self.first, START, before, before if name == START else [result])
+            change = judge(self.dev, self.first, START, before, before if name == START else [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             over = "" if name == START else f", {change} over the present model"
             logger.info(f"{name}: dev {self.first} {change.after:.2f}{over}")
@@ -456,8 +442,3 @@ class _Adaptation:
             # Some models' embeddings vary in fewer directions than they have dimensions.
             model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
         return model
-
-
-def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
-    """Score a model on a task."""
-    return task.evaluate(model)

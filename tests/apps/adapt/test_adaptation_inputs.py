@@ -11,7 +11,7 @@ from simcse_hf.apps.adapt.inputs import (
     neighbouring_spans,
     prepare_labels,
     read_corpus,
-    read_tasks,
+    split_tasks,
 )
 from simcse_hf.encoding.windows import split_sentences
 from simcse_hf.retrieval.mining import fold_text
@@ -94,7 +94,7 @@ def corpus_and_scored(tmp_path, texts):
     """A file of the texts, and those that a task scores, 32 of them in other case."""
     rows = [f"{texts[n]},{texts[n + 50]},{n % 2}" for n in range(16)]
     file = write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
-    *_, scored = read_tasks([f"pairs={file}"], {})
+    *_, scored = split_tasks([f"pairs={file}"], {})
     path = write(tmp_path / "texts.txt", [text.upper() for text in texts])
     return path, scored
 
@@ -219,9 +219,7 @@ def test_a_corpus_of_a_single_text_is_refused(tmp_path, name, lines):
             "nli.csv build-nli",
             id="nli without its triplets",
         ),
-        pytest.param(
-            "texts.txt", ["a", "b"], "texts.txt label", id="texts without labels"
-        ),
+        pytest.param("texts.txt", ["a", "b"], "texts.txt label", id="texts without labels"),
     ],
 )
 def test_labels_that_are_none_are_refused(tmp_path, name, lines, words):
@@ -249,9 +247,7 @@ DOCUMENT = [
         ("rows.csv", ["text", f'"{" ".join(DOCUMENT)}"', "A short one."]),
     ],
 )
-def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(
-    tmp_path, name, lines
-):
+def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(tmp_path, name, lines):
     [pair] = neighbouring_spans(write(tmp_path / name, lines), NOTHING)
     sentences = [*split_sentences(pair["sent0"]), *split_sentences(pair["sent1"])]
     first = DOCUMENT.index(sentences[0])

@@ -13,7 +13,7 @@ from simcse_hf.apps.adapt.arms import (
     UNTRAINED,
     make_arms,
 )
-from simcse_hf.apps.adapt.verdict import TIE_MARGIN, choose, compare
+from simcse_hf.apps.adapt.verdict import TIE_MARGIN, choose, judge
 from simcse_hf.evaluation.user_tasks import TaskResult, read_task
 
 # --- the arms ---
@@ -93,9 +93,7 @@ def test_labels_alone_have_no_control(trained):
             "labels",
             id="the second best one is within the margin",
         ),
-        pytest.param(
-            {START: 80.0, "labels": 79.0}, START, id="the present model is the best"
-        ),
+        pytest.param({START: 80.0, "labels": 79.0}, START, id="the present model is the best"),
     ],
 )
 def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen(scores, chosen):
@@ -124,7 +122,7 @@ def result(accuracy, seed):
 
 def compared(task, *after):
     """The comparison of the present model, with an accuracy of 70, and three runs."""
-    return compare(task, "classification", START, [result(70, seed=0)], [*after])
+    return judge(task, "classification", START, [result(70, seed=0)], [*after])
 
 
 @pytest.fixture
