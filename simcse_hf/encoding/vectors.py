@@ -16,8 +16,7 @@ from ..retrieval.indexes.description import of_documents
 from ..runtime.distributed import on_first_process, world
 from ..runtime.files import hold
 from ..runtime.identity import Identity, digest_texts, digest_value
-from .encode import encode
-from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
+from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)

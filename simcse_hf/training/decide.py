@@ -37,7 +37,7 @@ from ..models.settings import (
     read_section,
 )
 from ..objectives import Objective, described_objective, objective_class, part_weights
-from .training_args import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 

@@ -32,7 +32,7 @@ from transformers.utils import logging
 from ..data.packed_batch import Batch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
-from ..encoding.encoder import Encoder
+from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
@@ -61,22 +61,15 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
-from ..runtime.files import STAGING, folder_problem, full_name, write_json
+from ..runtime.files import folder_problem, full_name, write_json
 from ..runtime.loading import load_pretrained
-from .checkpoints import (
-    OPTIMIZER_SETTINGS,
-    CheckpointName,
-    RunOptimizer,
-    StopOnSignal,
-    WholeCheckpointTrainer,
-    resolve_checkpoint,
-)
+from .arguments import SimCSETrainingArguments
+from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
     check_dev_sets,
-    keep_dev_scores,
     make_dev_sets,
     warn_of_overlap,
 )
@@ -89,16 +82,18 @@ from .rows import (
     read_evaluation_rows,
     read_training_rows,
 )
-from .run_record import (
+from .run_results import (
     SETTINGS,
+    Changed,
+    Results,
+    RunDescription,
     changed_arguments,
     compare_settings,
+    keep_dev_scores,
     last_logged,
     make_results,
     run_settings,
 )
-from .run_results import Changed, Results, RunDescription
-from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
@@ -216,10 +211,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             is_stream=is_streamed(train_dataset),
         )
         args = self.run.arguments
-        losses = ["loss"] if eval_dataset is not None else []
-        if has_names(eval_dataset):
-            losses = [f"{name}_loss" for name in eval_dataset]
-        check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
+        check_dev_sets(dev_sets, args)
 
         # 5. The model takes the settings of the run, and texts become rows of token ids.
         _take_settings(start, self.run, tokenizer)
@@ -249,9 +241,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 7. The callbacks run in this order: the last ones see what the others request.
         self.watch = RunWatch()
-        self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
+        watches: list[TrainerCallback] = [self.watch]
         if self.rows is not None:
             watches += self.rows.callbacks
 
@@ -781,11 +772,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
-        settings = []
-        for group in optimizer.param_groups:
-            settings.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
-        # Those of the checkpoint, which is loaded later, would take their place.
-        self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
     def floating_point_ops(self, inputs: Batch) -> int:
@@ -867,7 +853,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
-        if directory.parent.name != STAGING:  # which is the folder of a checkpoint
+        if not self.is_saving:  # a checkpoint, whose folder is new
             place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,13 @@ from trainer_helpers import (
     sentences,
     weights,
 )
-from transformers import BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    BertForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import logging
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
