@@ -11,7 +11,7 @@ to be copied and changed.
 
 import sys
 
-from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import main
 
 
@@ -28,7 +28,7 @@ def train(start="bert-base-uncased", triplets="data/nli_for_simcse.csv", dev="da
         "load_best_model_at_end": True,
     }
     trainer = SimCSETrainer(
-        BertForCL.from_pretrained(start),
+        start,
         SimCSETrainingArguments(**{"output_dir": "outputs/my-sup"} | settings | options),
         train_dataset=triplets,  # columns sent0 (anchor), sent1 (positive), hard_neg
         dev_set=dev,  # logs eval_stsb_spearman and chooses the best checkpoint by it

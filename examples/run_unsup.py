@@ -11,6 +11,8 @@ Trainer, to be copied and changed.
 
 import sys
 
+from transformers import set_seed
+
 from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import main
 
@@ -27,6 +29,7 @@ def train(start="bert-base-uncased", sentences="data/wiki1m_for_simcse.txt", dev
         "save_total_limit": 2,
         "load_best_model_at_end": True,
     }
+    set_seed(options.get("seed", 42))  # a new head is drawn when the model is loaded
     trainer = SimCSETrainer(
         BertForCL.from_pretrained(start, mlp_only_train=True),
         SimCSETrainingArguments(**{"output_dir": "outputs/my-unsup"} | settings | options),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
     from .data.views.words import TextView as TextView
-    from .encoding.encode import encode as encode
+    from .encoding.files import encode as encode
     from .encoding.fitting import fit_postprocessing as fit_postprocessing
     from .encoding.quantization import quantize as quantize
     from .encoding.simcse import SimCSE as SimCSE
@@ -48,11 +48,11 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .retrieval.indexes.sentences import Match as Match
     from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
     from .runtime.distributed import gather_rows as gather_rows
+    from .training.arguments import SimCSETrainingArguments as SimCSETrainingArguments
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
-    from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
 
 #: The module of each public name.
 _MODULE_OF = {
@@ -70,7 +70,7 @@ _MODULE_OF = {
     "SentenceIndex": "retrieval.indexes.sentences",
     "SimCSE": "encoding.simcse",
     "SimCSETrainer": "training.trainer",
-    "SimCSETrainingArguments": "training.training_args",
+    "SimCSETrainingArguments": "training.arguments",
     "SimilarityEvalCallback": "training.dev_sets",
     "TextView": "data.views.words",
     "adapt": "apps.adapt.adapt",
@@ -83,7 +83,7 @@ _MODULE_OF = {
     "demo": "apps.demo",
     "describe": "retrieval.indexes.description",
     "duplicates": "retrieval.commands",
-    "encode": "encoding.encode",
+    "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
     "export": "publishing.exports",

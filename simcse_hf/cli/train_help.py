@@ -18,12 +18,12 @@ from .signature import PACKAGE, Parameter, find_definition
 
 _RECIPES = PACKAGE / "training" / "recipes"
 _CONTRASTIVE = (
-    "script_arguments:ModelArguments",
-    "script_arguments:DataArguments",
-    "training_args:SimCSETrainingArguments",
+    "training.arguments:ModelArguments",
+    "training.arguments:DataArguments",
+    "training.arguments:SimCSETrainingArguments",
 )
 #: The classes of each method's arguments, beside those of transformers.
-_CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("pretraining:PretrainingArguments",)}
+_CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("apps.pretraining:PretrainingArguments",)}
 #: The options that are shown, if the method has them.
 _SHOWN = (
     "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
@@ -106,7 +106,7 @@ def options_of(method: str) -> dict[str, Parameter]:
     defaults = yaml.safe_load((PACKAGE / "training" / "defaults.yaml").read_text(encoding="utf-8"))
     described: dict[str, tuple[Any, str]] = {name: (None, words) for name, words in defaults["words"].items()}
     for each in _CLASSES[method]:
-        for field in find_definition(f"training.{each}").body:
+        for field in find_definition(each).body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
                 default, text = field.value.args
                 value = default.value if isinstance(default, ast.Constant) else None

@@ -197,13 +197,11 @@ class Kind:
         says (`str`, *optional*): What a row holds, in the words of `results.json`; `None` where the number of its
             texts tells.
         numbers (`tuple[str, ...]`, *optional*): Columns of numbers that objectives read in a batch.
-        multiple (`int`, *optional*, defaults to `1`): What the size of a batch must be a multiple of.
     """
 
     read: Callable[[Source], Dataset | Iterator[list[str]]]
     says: str | None = None
     numbers: tuple[str, ...] = ()
-    multiple: int = 1
 
 
 #: The kinds by `Objective.rows`; `documents` are the texts of a view that draws neighbouring sentences.
@@ -213,7 +211,7 @@ KINDS = {
     "nli": Kind(read_nli, says="nli"),
     "scored_pairs": Kind(read_scored, says="scored pairs", numbers=(SCORE,)),
     "scored_lists": Kind(read_lists, says="scored lists", numbers=(SCORE,)),
-    "classes": Kind(read_classes, numbers=(LABEL,), multiple=2),  # the texts of a class are drawn in pairs
+    "classes": Kind(read_classes, numbers=(LABEL,)),
     "spans": Kind(read_spans),
 }
 

@@ -27,9 +27,8 @@ def explain_full_memory(describe: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         from accelerate.utils.memory import should_reduce_batch_size  # knows the messages of all devices
 
-        is_found = "No executable batch size" in str(error)  # by auto_find_batch_size
         is_full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(error)
-        if isinstance(error, FullMemoryError) or not (is_full or is_found):
+        if isinstance(error, FullMemoryError) or not is_full:
             raise
         first = str(error).partition("\n")[0] or type(error).__name__
         raise FullMemoryError(f"{describe()} ({first})") from error

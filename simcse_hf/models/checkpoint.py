@@ -1,6 +1,6 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,7 +40,8 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
-from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
+from .digests import RECORD
+from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
@@ -191,15 +192,14 @@ class Checkpoint:
         """Whether it is the training output of the reference implementation."""
         return self.saved is None and REFERENCE_HEAD in self.weight_names
 
-    def resolve(self, given: Values) -> tuple[ContrastiveSettings, dict[str, str]]:
+    def resolve(self, given: Values) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
             given (`dict`): The settings that the caller has chosen.
 
         Returns:
-            `tuple[ContrastiveSettings, dict[str, str]]`: The settings, and the layer that decided each of them; see
-            [`decide_settings`].
+            [`ContrastiveSettings`]: The settings; see [`decide_settings`].
 
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
@@ -267,16 +267,13 @@ def _with_changes(pooling: Values, files: SentenceTransformersFiles, tokenizer_l
     return pooling | changed
 
 
-def load_own_layers(
-    model: ContrastiveBase, found: Checkpoint, head: str, lacking: Sequence[str], info: Values
-) -> None:
+def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: Values) -> None:
     """Load the layers beside the encoder, and keep the dense + tanh head of a checkpoint or draw a new one.
 
     Args:
         model (`ContrastiveModel`): The model, whose encoder is loaded. It is changed in place.
         found (`Checkpoint`): Its checkpoint.
         head (`str`): One of `HEAD_CHOICES`.
-        lacking (`Sequence[str]`): The names of the weights that the checkpoint lacks; transformers has drawn them.
         info (`Mapping[str, Any]`): transformers' loading info.
 
     Raises:
@@ -291,7 +288,7 @@ def load_own_layers(
                 model.get_parameter(name).zero_()
     # 1. Dense layers, and those of a pooler of our own, which are drawn if the checkpoint has another pooler.
     is_other = saved is None or (saved.pooler_type, saved.denoising) != (settings.pooler_type, settings.denoising)
-    drawn = _load_layers(model, found.source, found.files.dense_folders, is_other, **found.hub)
+    _load_layers(model, found.source, found.files.dense_folders, is_other, **found.hub)
     # 2. The head. Without our section, 2_Dense is a layer of some sentence-transformers model's own.
     if model.has_own_pooler:
         has_head = found.is_of_reference or any(".pooler." in f".{name}" for name in found.weight_names)
@@ -305,13 +302,11 @@ def load_own_layers(
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        drawn.append("contrastive_head")
         draw_layer(model, "contrastive_head")
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
     model.names_pooler = keeps or saved is not None or "pooler_type" in found.files.pooling
-    model.fresh_weights = FreshWeights(model, lacking, drawn)
     if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 
@@ -356,11 +351,8 @@ def _load_layers(
     dense_folders: list[str],
     draws_pooler: bool = False,
     **hub: Unpack[HubArguments],
-) -> list[str]:
+) -> None:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another.
-
-    Returns:
-        `list[str]`: The attributes of the model whose layers were drawn at random.
 
     Raises:
         ValueError: If the checkpoint lacks a layer.
@@ -371,7 +363,6 @@ def _load_layers(
         dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
     own_folders = dense_folders[len(dense_folders) - count :]
     saved = [(layer, folder, "dense layer") for layer, folder in zip(model.dense_layers, own_folders, strict=True)]
-    drawn = []
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
         if layer is None:
@@ -379,7 +370,6 @@ def _load_layers(
         if draws_pooler and getattr(layer, "transforms", False):
             layer.load(source, **hub)
         elif draws_pooler:
-            drawn.append(attribute)
             layer.draw_weights()
         else:
             saved.append((layer, folder, f"pooler {model.settings.pooler_type!r}"))
@@ -387,7 +377,6 @@ def _load_layers(
         if not load_layer(layer, source, folder, **hub):
             place = f"{folder}/{WEIGHTS}"
             raise ValueError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
-    return drawn
 
 
 def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
@@ -478,7 +467,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, RECORD, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:

@@ -38,12 +38,12 @@ from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath, explain_damage, find_file, select_hub_arguments
-from ..runtime.identity import digest_weights
 from ..runtime.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
-from .parts import AUXILIARY_MODULES, ContrastiveBase
+from .digests import WeightDigests, digest_encoder
+from .parts import ContrastiveBase
 from .resolve import chosen
 from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
 
@@ -120,8 +120,6 @@ class ContrastiveModel(ContrastiveBase):
     """
 
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
-    # Digest of the weights of the objective and of the second encoder, as they were made.
-    _objective_as_made: str | None = None
     # Settings and file of the objective of the checkpoint that the model was loaded from.
     _saved_objective: tuple[ContrastiveSettings, str] | None = None
 
@@ -401,46 +399,14 @@ class ContrastiveModel(ContrastiveBase):
         if self._saved_objective is not None:
             saved, path = self._saved_objective
             checkpoint.load_objective_state(self, path, saved)
-        self._objective_as_made = self._digest_objective()
         return objective
-
-    def draw_fresh_layers(self, seed: int) -> None:
-        """Draw the layers that no checkpoint holds as if the model had been loaded after `set_seed(seed)`.
-
-        These are, where the model has them, the head, the layers of its pooler and the masked-LM head, and what
-        [`prepare_objective`] has made. Weights that were trained or changed since they were drawn stay as they are.
-        So does the random state. The Trainer calls this, so that its seed decides, whoever has loaded the model.
-
-        Args:
-            seed (`int`): The seed.
-        """
-        if self.fresh_weights is not None:
-            self.fresh_weights.draw(self, seed)
-        objective, second_encoder = self.objective, self.second_encoder
-        if objective is None or self._digest_objective() != self._objective_as_made:
-            return
-        self.objective = None
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            drawn = self.prepare_objective()
-        objective.load_state_dict(drawn.state_dict(), strict=False)  # a tied decoder has the weights of the encoder
-        self.objective = objective
-        if second_encoder is not None and self.second_encoder is not None:
-            second_encoder.load_state_dict(self.second_encoder.state_dict())
-            self.second_encoder = second_encoder
-
-    def _digest_objective(self) -> str:
-        state = self.state_dict()
-        return digest_weights((name, x) for name, x in state.items() if name.split(".")[0] in AUXILIARY_MODULES)
 
     def digest_encoder(self) -> str:
         """Return a digest of the encoder, with an adapter merged, by which the record of a run knows its model."""
         weights = self.state_dict()
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
-        prefix = f"{self.base_model_prefix}."
-        own = [(name, x) for name, x in weights.items() if name.startswith(prefix) and ".pooler." not in name]
-        return digest_weights(sorted(own))
+        return digest_encoder(self, weights)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -621,6 +587,7 @@ class ContrastiveModel(ContrastiveBase):
         if self.save_adapter:
             adapters.save_adapter(self, folder, weights)
             return
+        WeightDigests.of(self, weights).write(Path(folder))
         # transformers has written the name of our class, which converters and inference servers do not know. Our class
         # is found by the section `simcse`.
         self.config.architectures = [self.base_class.__name__]
@@ -685,22 +652,19 @@ class ContrastiveModel(ContrastiveBase):
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
-        kwargs["resolved"], decided_by = found.resolve(given)
+        kwargs["resolved"] = found.resolve(given)
         load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
             model, info = load(found.name, **kwargs)
         else:
             model, info = load_base(load, found.name, found.base, **kwargs)
-        # transformers marks the weights that it has loaded, and not those that it has drawn.
-        lacking = [name for name, x in model.named_parameters() if not getattr(x, "_is_hf_initialized", False)]
         if found.base is not None:
             with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
         model.commit = found.commit
         model.given_settings = given
-        model.decided_by = decided_by
-        checkpoint.load_own_layers(model, found, head, lacking, info)
+        checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, found.name)
         model.freeze_unused_parameters()  # loading has replaced the parameters
         if found.saved is not None:

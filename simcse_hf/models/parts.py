@@ -2,11 +2,9 @@
 
 import copy
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -14,7 +12,6 @@ from ..kernels.cpu import use_fast_dropout
 from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
-from ..runtime.identity import digest_weights
 from . import pooling
 from .resolve import chosen, decide_settings
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates, read_section
@@ -47,70 +44,6 @@ _WITHOUT_GRADIENT = {
     "longformer": r"\.(query|key|value)_global\.",
     "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
 }
-
-
-class FreshWeights:
-    """The weights of a model that were drawn at random when it was loaded.
-
-    Args:
-        model (`PreTrainedModel`): The model, loaded.
-        lacking (`Iterable[str]`): Names of the weights that its checkpoint lacks, which transformers draws.
-        layers (`Iterable[str]`): Attributes of the model whose layers are drawn afterwards, in this order.
-    """
-
-    def __init__(self, model: PreTrainedModel, lacking: Iterable[str], layers: Iterable[str]) -> None:
-        self.lacking = frozenset(lacking)
-        self.layers = tuple(layers)
-        own = {x for layer in self.layers for x in getattr(model, layer).parameters()}
-        #: The weights that were drawn, also those that were then loaded from a file of their own.
-        self.names = self.lacking | {name for name, x in model.named_parameters() if x in own}
-        #: Digests of those that are still as they were drawn.
-        self.digests: dict[str, str] = {}
-        for name, x in model.named_parameters():
-            if name in self.names and (x in own or name.split(".")[0] not in SEPARATE_MODULES):
-                self.digests[name] = digest_weights([(name, x)], reads_all=True)
-
-    @torch.no_grad()
-    def draw(self, model: PreTrainedModel, seed: int) -> None:
-        """Draw the weights that nobody has changed anew, as if the model had been loaded after `set_seed(seed)`.
-
-        All are drawn on the CPU, whatever the device of the model. The global random state stays as it is.
-
-        Args:
-            model (`PreTrainedModel`): The model, which is changed in place.
-            seed (`int`): The seed.
-        """
-        weights = {name: x for name, x in model.named_parameters() if name in self.names and not x.is_meta}
-        if weights.keys() != self.names:  # peft gives layers other names
-            return
-        # 1. transformers draws the weights that are not marked, in modules that are not marked. A module may draw the
-        # weights of the modules inside it, so none that is above a weight is marked.
-        above = {""}
-        for name in self.lacking:
-            parts = name.split(".")
-            above.update(".".join(parts[:end]) for end in range(len(parts)))
-        for name, module in model.named_modules():
-            module._is_hf_initialized = name not in above
-        for name, x in model.named_parameters():
-            x._is_hf_initialized = name not in self.lacking  # type: ignore[attr-defined]
-        # 2. Draw all of them on the CPU, as the order of draws counts, and take over those that nobody has changed.
-        before = {name: x.data for name, x in weights.items()}
-        for x in weights.values():
-            x.data = torch.empty_like(x.data, device="cpu")
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model.initialize_weights()
-            for name in self.lacking:
-                if name.endswith("bias"):
-                    weights[name].zero_()
-            for layer in self.layers:
-                draw_layer(model, layer)
-        for name, x in weights.items():
-            drawn = x.data
-            x.data = before[name]
-            if self.digests.get(name) == digest_weights([(name, x)], reads_all=True):
-                x.copy_(drawn)
-                self.digests[name] = digest_weights([(name, x)], reads_all=True)
 
 
 def draw_layer(model: nn.Module, layer: str) -> None:
@@ -156,8 +89,6 @@ class ContrastiveBase(PreTrainedModel):
     head_source = "fresh"
     #: Whether the checkpoint says how its embeddings are made. If not, a run first scores plain poolers, too.
     names_pooler = True
-    #: The weights that were drawn at random when the model was loaded.
-    fresh_weights: FreshWeights | None = None
     #: The objective and its second encoder are made when training begins, as they may be larger than the encoder.
     objective: Objective | None
     second_encoder: PreTrainedModel | None
@@ -183,10 +114,8 @@ class ContrastiveBase(PreTrainedModel):
         config = copy.deepcopy(config)
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
-        #: The layer that decided each setting, see `models.resolve`.
-        self.decided_by: dict[str, str] = {}
         if resolved is None or settings:
-            resolved, self.decided_by = decide_settings(read_section(getattr(config, SECTION, None)), settings)
+            resolved = decide_settings(read_section(getattr(config, SECTION, None)), settings)
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
                 where = f"{config.name_or_path or 'the encoder'}, config.json"
@@ -249,12 +178,7 @@ class ContrastiveBase(PreTrainedModel):
         self.given_settings |= chosen(settings)
         before = self.settings
         given = {"do_mlm": before.do_mlm, **settings}
-        decided, layers = decide_settings(read_section(before.to_section()), given)
-        for name, layer in layers.items():
-            if layer == "checkpoint" or name == "do_mlm":
-                layers[name] = self.decided_by.get(name, layer)
-        self.decided_by = layers
-        self.use_settings(decided)
+        self.use_settings(decide_settings(read_section(before.to_section()), given))
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.

@@ -1,12 +1,12 @@
 """The one place that decides the settings of a model; `training.decide` decides those of a run by the same order.
 
-For each setting the first of these layers that has a value decides:
+The first of these that has a value decides:
 
-1. `given`: what the caller wrote, on the command line, in a recipe or in Python;
-2. `checkpoint`: what the starting checkpoint was trained with;
-3. `paper`: the settings of the objective's paper (`Objective.defaults`);
-4. `command`: the defaults of a command, such as those of `simcse-hf train unsup`;
-5. `default`: the default of the package.
+1. what the caller wrote, on the command line, in a recipe or in Python;
+2. what the starting checkpoint was trained with;
+3. the settings of the objective's paper (`Objective.defaults`);
+4. the defaults of a command, such as those of `simcse-hf train unsup`;
+5. the default of the package.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,6 @@ from .settings import (
 
 logger = logging.get_logger(__name__)
 
-#: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
-Decisions = tuple[Values, dict[str, str]]
-LAYERS = ("given", "checkpoint", "paper", "command", "default")
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
 _OPTIONAL = ("max_length", "default_prompt_name")
 #: Pooler-specific settings, dropped when the pooler changes.
@@ -48,24 +45,6 @@ _OF_POOLER = {
     "cls": ("mlp_only_train",),
     TEMPLATE_POOLER: ("templates", "mask_token_id", "template_edges", "denoising"),
 }
-
-
-def decide(**layers: Values) -> Decisions:
-    """Take each setting from the first layer that has it.
-
-    Args:
-        layers (`Mapping[str, Any]`): Values by the name of the setting, for some of `LAYERS`, in any order.
-
-    Returns:
-        `Decisions`: The value of each setting that some layer has, and the layer that decided it.
-    """
-    values: Values = {}
-    decided_by: dict[str, str] = {}
-    for layer in reversed(LAYERS):
-        own = layers.get(layer, {})
-        values |= own
-        decided_by |= dict.fromkeys(own, layer)
-    return values, decided_by
 
 
 def chosen(settings: Values) -> Values:
@@ -86,10 +65,10 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     Returns:
         [`ContrastiveSettings`]: The settings.
     """
-    return decide_settings(read_section(section), given)[0]
+    return decide_settings(read_section(section), given)
 
 
-def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, dict[str, str]]:
+def decide_settings(saved: Values, given: Values) -> ContrastiveSettings:
     """Decide the settings of a model.
 
     What a checkpoint has saved for training counts only under the same objective; what belongs to one pooler, such as
@@ -101,8 +80,7 @@ def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, 
             (`LOSS_OPTIONS`). `None` means that the caller has none, but for `max_length` and `default_prompt_name`.
 
     Returns:
-        `tuple[ContrastiveSettings, dict[str, str]]`: The settings, and the layer that decided each of them and each
-        option of the objective.
+        [`ContrastiveSettings`]: The settings.
 
     Raises:
         ValueError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
@@ -143,14 +121,13 @@ def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, 
             if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
     # 3. The values, with every option of every objective.
-    values, layers = decide(given=given, checkpoint=saved, paper=paper)
-    all_options, of_options = resolve_options(objective, options, saved_options)
-    settings = ContrastiveSettings(**values, objective_options=all_options)
+    all_options = resolve_options(objective, options, saved_options)
+    settings = ContrastiveSettings(**paper | saved | given, objective_options=all_options)
     if options:  # refuse values that are not valid before anything is loaded
         for name, used in settings.losses().values():
             if all(part in OBJECTIVES for part in part_weights(name)):
                 described_objective(name, used)
-    return settings, dict.fromkeys(SETTING_NAMES - {"objective_options"}, "default") | layers | of_options
+    return settings
 
 
 def readable_options(objective: str, options: Values) -> Values:
@@ -167,7 +144,7 @@ def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     return resolve_settings(getattr(config, SECTION, None))
 
 
-def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Decisions:
+def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Values:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -179,14 +156,14 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         saved (`Mapping[str, Any]`, *optional*): Options of the checkpoint, for the same objective.
 
     Returns:
-        `Decisions`: The value of every option, those of a sum as `part.option`, and the layer that decided it.
+        `Values`: The value of every option, those of a sum as `part.option`.
 
     Raises:
         ValueError: If no part has a given option. The message names the option and those that there are.
     """
     parts = part_weights(objective)
     if any(part not in OBJECTIVES for part in parts):  # a class of the user's own, which is not imported yet
-        return decide(given=given, checkpoint=dict(saved))
+        return {**saved, **given}
     given_parts = split_options(objective, given)
     # Until 0.4 the option of `distill` with the size that is the teacher's own.
     saved = {name: value for name, value in saved.items() if not name.endswith("teacher_dim")}
@@ -195,7 +172,6 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     except ValueError as error:
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
     resolved: Values = {}
-    layers = {}
     for part in parts:
         default = dict(objective_class(part).options)
         own = saved_parts[part]
@@ -203,19 +179,15 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         if "similarity" in new and new["similarity"] != (default | own)["similarity"]:
             default["temperature"] = None
             own.pop("temperature", None)  # that of the checkpoint belongs to the other similarity
-        options, of_part = decide(given=new, checkpoint=own, default=default)
+        options = default | own | new
         if "temperature" in options and options["temperature"] is None:
             options["temperature"] = DEFAULT_TEMPERATURES.get(str(options.get("similarity", "cosine")))
-            of_part["temperature"] = "default"
         prefix = f"{part}." if len(parts) > 1 else ""
-        for name, value in options.items():
-            resolved[prefix + name] = value
-            layers[prefix + name] = of_part[name]
+        resolved |= {prefix + name: value for name, value in options.items()}
     widths = given.get("matryoshka_dims", saved.get("matryoshka_dims"))
     if widths:
         resolved["matryoshka_dims"] = list(widths)
-        layers["matryoshka_dims"] = "given" if "matryoshka_dims" in given else "checkpoint"
-    return resolved, layers
+    return resolved
 
 
 def import_parts(objective: object) -> None:

@@ -301,7 +301,7 @@ def _adapted(adaptation: dict) -> str:
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
     chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
-    options, _ = resolve_options(settings.objective, chosen)
+    options = resolve_options(settings.objective, chosen)
     return options | dict.fromkeys(chosen, "cosine")
 
 

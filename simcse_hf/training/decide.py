@@ -1,8 +1,8 @@
 """Decide a run: what its caller left open, how its rows are read, and what is saved with its model.
 
-`models.resolve` names the layers that have a say, and decides the settings of a model. Everything else about a run is
-decided here, once, before anything is loaded: [`decide_command`] for what a recipe leaves to its command, and
-[`decide_run`] for what the arguments of a Trainer leave open.
+`models.resolve` says whose word counts, and decides the settings of a model. Everything else about a run is decided
+here, once: [`decide_command`] for what a recipe leaves to its command, and [`decide_run`] for what the arguments of a
+Trainer leave open.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from transformers import PreTrainedConfig, TrainingArguments
+from transformers import TrainingArguments
 from transformers.utils import logging
 
 from ..data.views import view_rate
@@ -21,10 +21,7 @@ from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import (
-    Decisions,
-    Values,
     chosen,
-    decide,
     import_parts,
     paper_settings,
     readable_options,
@@ -34,12 +31,13 @@ from ..models.settings import (
     LOSS_OPTIONS,
     SETTING_NAMES,
     ContrastiveSettings,
+    Values,
     check_max_length,
     max_positions,
     read_section,
 )
 from ..objectives import Objective, described_objective, objective_class, part_weights
-from .training_args import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -58,35 +56,6 @@ _OPEN = (
     "eval_on_start",
 )
 Arguments = TypeVar("Arguments", bound=TrainingArguments)
-
-
-@dataclass(frozen=True)
-class Start:
-    """The model that a run starts from, before or after its weights are loaded.
-
-    Args:
-        config (`PreTrainedConfig`): The config of the encoder.
-        settings (`ContrastiveSettings`): The settings of the model.
-        given (`Mapping[str, Any]`): Those that the caller has chosen.
-        decided_by (`Mapping[str, str]`): The layer that decided each of them.
-    """
-
-    config: PreTrainedConfig
-    settings: ContrastiveSettings
-    given: Values
-    decided_by: Mapping[str, str]
-
-    @classmethod
-    def of_model(cls, model: ContrastiveModel) -> "Start":
-        """Return what a loaded model says."""
-        return cls(model.config, model.settings, model.given_settings, model.decided_by)
-
-    @classmethod
-    def of_checkpoint(cls, checkpoint: Checkpoint, given: Values) -> "Start":
-        """Return what a model will say that is loaded from a checkpoint with these settings of the caller."""
-        given = chosen(given)
-        settings, decided_by = checkpoint.resolve(given)
-        return cls(checkpoint.config, settings, given, decided_by)
 
 
 @dataclass(frozen=True)
@@ -127,21 +96,19 @@ class Run:
         settings (`Values`): The settings that the run writes into the model.
         rows (`RowPlan`): How training rows are read; with several data sets, how those without a plan of their own.
         datasets (`dict[str, RowPlan]`): How the rows of each of several data sets are read, by its name.
-        decided_by (`dict[str, str]`): Who decided each setting, one of `LAYERS`, as in `{"temperature": "paper"}`.
     """
 
     arguments: SimCSETrainingArguments
     settings: Values
     rows: RowPlan
     datasets: dict[str, RowPlan]
-    decided_by: dict[str, str]
 
 
 # What a recipe leaves to its command ---------------------------------------------------------------------------------
 
 
-def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> Decisions:
-    """Decide the arguments of a training command.
+def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> Values:
+    """Decide the arguments of a training command, and log what the checkpoint and the paper decide.
 
     Settings of the model are decided by [`resolve_settings`], from what is given. Here the command adds its own
     defaults to them, such as `mlp_only_train` of `simcse-hf train unsup`.
@@ -152,7 +119,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> D
         checkpoint (`Checkpoint`): The starting checkpoint.
 
     Returns:
-        `Decisions`: The value of each argument that some layer has, and the layer that decided it.
+        `Values`: The value of each argument that somebody has.
 
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
@@ -182,7 +149,16 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> D
     if pooler != "cls" or knows_head:
         command.pop("mlp_only_train", None)
     command |= _evaluation_defaults(given, command)
-    return decide(given=given, checkpoint=of_checkpoint, paper=paper, command=command)
+
+    # 3. The first that has a value decides.
+    above = dict(given)
+    for source, own in {"The starting checkpoint": of_checkpoint, "The objective's paper": paper}.items():
+        decided = {name: value for name, value in own.items() if name not in above}
+        listed = [f"{name}={value!r}" for name, value in decided.items() if value != defaults.get(name)]
+        if listed:
+            logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
+        above |= decided
+    return command | above
 
 
 def _evaluation_defaults(given: Values, command: Values) -> Values:
@@ -230,23 +206,19 @@ def _evaluation_defaults(given: Values, command: Values) -> Values:
 
 def decide_run(
     args: SimCSETrainingArguments,
-    start: Start,
+    model: ContrastiveModel,
     dataset_names: Sequence[str] = (),
     headline: str | None = None,
     is_stream: bool = False,
-    decided_by: Mapping[str, str] = {},
-    schedule: object = None,
 ) -> Run:
     """Decide everything that the caller of a Trainer has left open.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments as the caller made them, which stay as they are.
-        start (`Start`): The model that the run starts from.
+        model (`ContrastiveModel`): The model that the run starts from.
         dataset_names (`Sequence[str]`, *optional*): The names of several data sets.
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`, *optional*, defaults to `False`): Whether the training rows are a stream.
-        decided_by (`Mapping[str, str]`, *optional*): The layers that decided arguments before, in [`decide_command`].
-        schedule (`LRScheduler`, *optional*): The caller's own schedule of the learning rate.
 
     Returns:
         [`Run`]: The run.
@@ -254,41 +226,48 @@ def decide_run(
     Raises:
         ValueError: If the settings of a data set or a length do not fit.
     """
-    if start.given.get("fixed_mask") and args.view is None:
+    if model.given_settings.get("fixed_mask") and args.view is None:
         args = with_values(args, view="fixed_mask")
-    losses, of_losses = decide_losses(args, start, dataset_names)
-    rows, plans = plan_rows(args, start, losses, dataset_names)
-    arguments, of_arguments = decide_arguments(args, start, rows, headline, is_stream, schedule)
-    layers = {**start.decided_by, **of_losses, **of_arguments, **decided_by}
-    settings, of_settings = settings_to_save(args, start, losses, rows, plans, layers)
-    if "objective_options" in settings:  # of a data set, whose objective need not have those of the model
-        for option in start.settings.objective_options:
-            layers.pop(option, None)
-    return Run(arguments, settings, rows, plans, layers | of_settings)
+    settings = model.settings
+    # 1. What learns from each data set, and how its rows are read.
+    of_model: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
+    losses = decide_losses(args, model, of_model, dataset_names)
+    rows = _row_plan("train_dataset", args, settings, {}, of_model)
+    plans = {}
+    for name in dataset_names:
+        loss = losses.get(name) or of_model
+        plans[name] = _row_plan(f"train_dataset[{name!r}]", args, settings, args.tables.get(name, {}), loss)
+    for plan in [*plans.values()] or [rows]:
+        for column, length in zip(COLUMNS, plan.lengths, strict=True):
+            check_max_length(length, model.config, f"column {column} of {plan.source}: ")
+    # 2. The arguments, and what is saved with the model.
+    arguments = decide_arguments(args, settings, rows, headline, is_stream)
+    saved = settings_to_save(args, model, losses, [*plans.values()] or [rows])
+    return Run(arguments, saved, rows, plans)
 
 
-def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[str]) -> Decisions:
+def decide_losses(
+    args: SimCSETrainingArguments, model: ContrastiveModel, of_model: Values, names: Sequence[str]
+) -> dict[str, Values]:
     """Decide the objective of each data set, as it would be decided for this data set alone.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments.
-        start (`Start`): The model that the run starts from.
+        model (`ContrastiveModel`): The model that the run starts from.
+        of_model (`Mapping[str, Any]`): The `objective` of the model and its `objective_options`.
         names (`Sequence[str]`): The names of several data sets.
 
     Returns:
-        `Decisions`: `objective` and `objective_options` by the name of the data set, empty for one that learns as the
-        model does, and nothing if all of them do; and the layers that decided the options.
+        `dict[str, Values]`: `objective` and `objective_options` by the name of the data set, empty for one that learns
+        as the model does; nothing if all of them do.
     """
     tables = args.tables
     if tables:
         _check_datasets(tables, names)
     if not any("objective" in own for own in tables.values()):
-        return {}, {}
-    settings = start.settings
-    of_model: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
-    shared = {name: start.given[name] for name in LOSS_OPTIONS if name in start.given}
+        return {}
+    shared = {name: model.given_settings[name] for name in LOSS_OPTIONS if name in model.given_settings}
     losses: dict[str, Values] = {}
-    layers = {}
     for name in names:
         own = tables.get(name, {})
         losses[name] = {}
@@ -297,176 +276,102 @@ def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[s
         objective = own["objective"]
         import_parts(objective)
         # The options of the checkpoint are those of the data set of this name or, without one, those of the model.
-        before = settings.dataset_objectives.get(name) or of_model
+        before = model.settings.dataset_objectives.get(name) or of_model
         saved = before["objective_options"] if before["objective"] == objective else {}
         given = {**readable_options(objective, shared), **own.get("objective_options", {})}
-        options, of_options = resolve_options(objective, given, saved)
-        losses[name] = {"objective": objective, "objective_options": options}
-        layers[f"{name}: objective"] = "given"
-        for option, layer in of_options.items():
-            if layer == "checkpoint" and before is of_model:
-                layer = start.decided_by.get(option, layer)
-            layers[f"{name}: {option}"] = layer
-    return losses, layers
-
-
-def plan_rows(
-    args: SimCSETrainingArguments, start: Start, losses: Mapping[str, Values], names: Sequence[str]
-) -> tuple[RowPlan, dict[str, RowPlan]]:
-    """Decide how the rows of each data set are read.
-
-    Args:
-        args (`SimCSETrainingArguments`): The arguments.
-        start (`Start`): The model that the run starts from.
-        losses (`Mapping[str, dict]`): What [`decide_losses`] returned.
-        names (`Sequence[str]`): The names of several data sets.
-
-    Returns:
-        `tuple[RowPlan, dict[str, RowPlan]]`: The plan of rows that belong to no data set, and those of the data sets.
-    """
-    settings = start.settings
-    tables = args.tables
-    main_loss = {"objective": settings.objective, "objective_options": settings.objective_options}
-    rows = _row_plan("train_dataset", args, settings, {}, main_loss)
-    plans = {}
-    for name in names:
-        loss = losses.get(name) or main_loss
-        plans[name] = _row_plan(f"train_dataset[{name!r}]", args, settings, tables.get(name, {}), loss)
-    for plan in [*plans.values()] or [rows]:
-        for column, length in zip(COLUMNS, plan.lengths, strict=True):
-            check_max_length(length, start.config, f"column {column} of {plan.source}: ")
-    return rows, plans
+        losses[name] = {"objective": objective, "objective_options": resolve_options(objective, given, saved)}
+    return losses
 
 
 def decide_arguments(
     args: SimCSETrainingArguments,
-    start: Start,
+    settings: ContrastiveSettings,
     rows: RowPlan,
     headline: str | None,
     is_stream: bool,
-    schedule: object,
-) -> tuple[SimCSETrainingArguments, dict[str, str]]:
+) -> SimCSETrainingArguments:
     """Decide the arguments that the caller may leave open.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments as the caller made them.
-        start (`Start`): The model that the run starts from.
+        settings (`ContrastiveSettings`): The settings of the model.
         rows (`RowPlan`): How training rows are read.
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`): Whether the training rows are a stream.
-        schedule (`LRScheduler`, *optional*): The caller's own schedule of the learning rate.
 
     Returns:
-        `tuple[SimCSETrainingArguments, dict[str, str]]`: A copy of the arguments, and the layers that decided.
-
-    Raises:
-        ValueError: If a schedule that follows a metric would lower the rate where the metric gets better.
+        `SimCSETrainingArguments`: A copy of the arguments.
     """
-    given = chosen({name: getattr(args, name) for name in _OPEN})
-    default: Values = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
-    if not is_stream and not args.use_cpu:
-        default["dataloader_num_workers"] = default_loader_workers()
-    mode = getattr(schedule, "mode", None)
-    by_name = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-    follows_metric = by_name or mode in ("min", "max")
-    if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
-        default["metric_for_best_model"] = headline or "loss"
-    metric = (default | given).get("metric_for_best_model")
-    if metric is not None:
-        default["greater_is_better"] = metric == headline or higher_is_better(metric)
+    values: Values = {"view": rows.view, "view_rate": rows.view_rate, "max_seq_length": settings.max_seq_length}
+    values["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
     # A dev set says whether training has helped only if it has scored the start.
-    default["eval_on_start"] = headline is not None and args.eval_strategy != "no"
-    if is_stream:
-        default["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
-    default["max_seq_length"] = start.settings.max_seq_length
-    values, layers = decide(given=given, default=default)
-    if "max_seq_length" not in given:
-        layers["max_seq_length"] = start.decided_by["max_seq_length"]
+    values["eval_on_start"] = headline is not None and args.eval_strategy != "no"
+    # What follows a metric follows that of the first dev set.
+    follows_metric = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
+        values["metric_for_best_model"] = headline or "loss"
+    metric = args.metric_for_best_model or values.get("metric_for_best_model")
+    if metric is not None:
+        values["greater_is_better"] = metric == headline or higher_is_better(metric)
+    values |= chosen({name: getattr(args, name) for name in _OPEN})
     if follows_metric:
-        wanted = "max" if values["greater_is_better"] else "min"
-        own: Values = {"mode": mode or wanted}
+        own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
         if args.lr_scheduler_type == "greedy":
             own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
-        own |= args.lr_scheduler_kwargs or {}  # type: ignore[arg-type]  # transformers has read words as a table
-        if own["mode"] != wanted or args.eval_strategy == "no":
-            raise ValueError(
-                f"lr_scheduler_type = {args.lr_scheduler_type!s} with the mode {own['mode']!r} follows "
-                f"{values['metric_for_best_model']}: set eval_strategy, and the mode to {wanted!r} or change "
-                "greater_is_better"
-            )
-        if by_name:
-            values["lr_scheduler_kwargs"] = own
+        values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
+    if is_stream:
+        values["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
     values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
-    return with_values(args, **values), layers
+    return with_values(args, **values)
 
 
 def settings_to_save(
     args: SimCSETrainingArguments,
-    start: Start,
+    model: ContrastiveModel,
     losses: Mapping[str, Values],
-    rows: RowPlan,
-    plans: Mapping[str, RowPlan],
-    decided_by: Mapping[str, str],
-) -> Decisions:
+    plans: Sequence[RowPlan],
+) -> Values:
     """Decide what the run writes into its model, which is saved with it.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments.
-        start (`Start`): The model that the run starts from.
-        losses (`Mapping[str, dict]`): What [`decide_losses`] returned.
-        rows (`RowPlan`): The plan of rows that belong to no data set.
-        plans (`Mapping[str, RowPlan]`): Those of the data sets.
-        decided_by (`Mapping[str, str]`): The layers that decided the settings of the start and the arguments.
+        model (`ContrastiveModel`): The model that the run starts from.
+        losses (`Mapping[str, Values]`): What [`decide_losses`] returned.
+        plans (`Sequence[RowPlan]`): How the rows of each data set are read.
 
     Returns:
-        `Decisions`: Fields of [`ContrastiveSettings`], and the layers that decided them and the options.
+        `Values`: Fields of [`ContrastiveSettings`].
     """
     # 1. Lengths, the view, and the objectives of data sets.
-    everything = dict(plans) or {"": rows}
-    longest = max(everything, key=lambda name: max(everything[name].lengths))
     written: Values = {
-        "max_seq_length": max(everything[longest].lengths),
-        "fixed_mask": rows.view == "fixed_mask",
+        "max_seq_length": max(max(plan.lengths) for plan in plans),
+        "fixed_mask": args.view == "fixed_mask",
         "dataset_objectives": dict(losses),
     }
-    layers = {"fixed_mask": decided_by["view"], "dataset_objectives": "given" if losses else "default"}
-    if "max_seq_length" in args.tables.get(longest, {}):
-        layers["max_seq_length"] = "given"
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
-        first = next(iter(plans))
-        written |= losses[first]
-        layers["objective"] = "given"
-        for option in written["objective_options"]:
-            layers[option] = decided_by[f"{first}: {option}"]
+        written |= next(iter(losses.values()))
 
     # 2. A trained model is compared as its first objective compares.
-    if "similarity_fn_name" not in start.given:
-        written["similarity_fn_name"] = "cosine"
-        layers["similarity_fn_name"] = layers.get("objective", decided_by["objective"])
-        for name, plan in everything.items():
-            similarity, option = similarity_of(plan)
-            if similarity:
-                written["similarity_fn_name"] = similarity
-                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
-                break
+    if "similarity_fn_name" not in model.given_settings:
+        similarities = [similarity_of(plan) for plan in plans]
+        written["similarity_fn_name"] = next(filter(None, similarities), "cosine")
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
     of_datasets = [own.get("prompts") for own in args.tables.values()]
     trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
-    saved = start.settings.prompts
+    saved = model.settings.prompts
     known = {name: text for name, text in saved.items() if text}
     if trained:
         query, document, _ = by_column(trained[0], "prompts")
         written["prompts"] = {**saved, "query": query, "document": document}
         if query == document:  # which then also stands before texts that are neither query nor document
             written["default_prompt_name"] = "query"
-        layers |= dict.fromkeys({"prompts", "default_prompt_name"} & written.keys(), "given")
-    elif known and start.settings.default_prompt_name is None:
+    elif known and model.settings.default_prompt_name is None:
         logger.info(
             f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
             "prompts (--prompts anchor=... positive=...) names it."
         )
-    return written, layers
+    return written
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------
@@ -486,16 +391,15 @@ def main_class(objective: str) -> type[Objective]:
     return objective_class(first)
 
 
-def similarity_of(plan: RowPlan) -> tuple[str, str]:
-    """Return what the first part of an objective that compares embeddings compares them by, and what says so."""
+def similarity_of(plan: RowPlan) -> str:
+    """Return what the first part of an objective that compares embeddings compares them by; empty without one."""
     parts = part_weights(plan.objective)
     for part in parts:
         option = f"{part}.similarity" if len(parts) > 1 else "similarity"
-        if option in plan.options:
-            return plan.options[option], option
-        if objective_class(part).similarity:
-            return objective_class(part).similarity, "objective"
-    return "", "objective"
+        similarity = plan.options.get(option) or objective_class(part).similarity
+        if similarity:
+            return similarity
+    return ""
 
 
 def default_loader_workers() -> int:

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..data.packed_batch import PackedBatch
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
-from .training_args import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 

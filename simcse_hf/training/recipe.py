@@ -25,15 +25,14 @@ from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process
 from ..runtime.errors import did_you_mean, no_model
 from ..runtime.loading import load_pretrained
-from .decide import Start, decide_command, decide_run, with_values
+from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
+from .checkpoints import SEEDS, check_output_dir, clear_output_dir
+from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
-from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, TEXTS, argument_names, check_files, convert_values, fill, over, read_recipe, read_words
 from .run_results import Results
-from .script_arguments import DataArguments, ModelArguments, dropout_settings
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -53,14 +52,12 @@ class Decided:
         model (`ModelArguments`): What was chosen for it.
         data (`DataArguments`): The training texts and the dev set.
         training (`SimCSETrainingArguments`): The arguments of the Trainer.
-        decided_by (`Mapping[str, str]`): The layer that decided each argument.
     """
 
     checkpoint: Checkpoint
     model: ModelArguments
     data: DataArguments
     training: SimCSETrainingArguments
-    decided_by: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -183,15 +180,8 @@ class Recipe:
             raise ValueError(f"--model_name_or_path {no_model(name, error)}") from error
 
         # 2. Decide.
-        defaults = DEFAULTS[self.command]
-        values, decided_by = decide_command(given, defaults, checkpoint)
-        for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
-            changed = {name: value for name, value in values.items() if value != defaults.get(name)}
-            listed = [f"{name}={value!r}" for name, value in changed.items() if decided_by[name] == layer]
-            if listed:
-                logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
-        model, data, training = fill(_CONTRASTIVE, values)
-        return Decided(checkpoint, model, data, training, decided_by)
+        values = decide_command(given, DEFAULTS[self.command], checkpoint)
+        return Decided(checkpoint, *fill(_CONTRASTIVE, values))
 
     # The run
 
@@ -213,19 +203,11 @@ class Recipe:
         given = None if args.datasets is None else args.tables
         texts = named_texts(data, given, supervised=self.command == "sup")
         dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)
-        # 2. The run is decided, once. What the tables of data sets say about files is not for the Trainer.
+        # 2. What the tables of data sets say about files is not for the Trainer.
         tables = {}
         for name, own in args.tables.items():
             tables[name] = {key: value for key, value in own.items() if key not in OF_FILES}
-        start = Start.of_checkpoint(decided.checkpoint, decided.model.settings())
-        run = decide_run(
-            with_values(args, datasets=tables or None),
-            start,
-            dataset_names=list(tables),
-            headline=dev_sets[0].headline if dev_sets else None,
-            is_stream=data.streaming,
-            decided_by=decided.decided_by,
-        )
+        args = with_values(args, datasets=tables or None)
         # 3. The model, the tokenizer of the same revision, and the trainer.
         checkpoint = decided.checkpoint
         revision = decided.model.model_revision
@@ -235,7 +217,7 @@ class Recipe:
         model = AutoModelForCL.from_checkpoint(
             checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
         )
-        return SimCSETrainer(model, run, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
+        return SimCSETrainer(model, args, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
 
     def train(self) -> Results:
         """Train, save the model and write its results into `output_dir`; with `seeds`, once for each.

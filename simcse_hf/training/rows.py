@@ -5,7 +5,6 @@ random views of a sentence and spans of a document), or read from a stream while
 several data sets, each batch from one.
 """
 
-import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +37,13 @@ from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
-from ..encoding.encoding import full_length
+from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
 from ..runtime.identity import digest_rows
+from .arguments import SimCSETrainingArguments
 from .decide import COLUMNS, RowPlan, Run
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -111,7 +110,6 @@ class Rows:
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
-        multiple (`int`): What the size of a batch must be a multiple of.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
@@ -132,7 +130,6 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.kind = KINDS[self.plan.kind]
-        self.multiple = self.kind.multiple
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -333,7 +330,6 @@ class Mixed(Rows):
         self.longest = max(part.longest for part in self.parts.values())
         for part in self.parts.values():
             self.vectors |= part.vectors
-        self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""

@@ -33,13 +33,13 @@ from ..data.collator import CheckedCollator
 from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
-from ..encoding.encoder import Encoder
+from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
 from ..kernels.attention import CHOICES
 from ..kernels.cpu import keep_freed_memory
-from ..kernels.memory import FullMemoryError, explain_full_memory
+from ..kernels.memory import explain_full_memory
 from ..kernels.unpadded import avoid_cudnn_attention
 from ..models.adapters import (
     TRAINED_WEIGHTS,
@@ -63,22 +63,15 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
-from ..runtime.files import STAGING, folder_problem, full_name, read_json_object, write_json
+from ..runtime.files import folder_problem, full_name, read_json_object, write_json
 from ..runtime.loading import load_pretrained
-from .checkpoints import (
-    OPTIMIZER_SETTINGS,
-    CheckpointName,
-    RunOptimizer,
-    StopOnSignal,
-    WholeCheckpointTrainer,
-    resolve_checkpoint,
-)
-from .decide import Run, Start, decide_run, with_values
+from .arguments import SimCSETrainingArguments
+from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
+from .decide import Run, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
     check_dev_sets,
-    keep_dev_scores,
     make_dev_sets,
     warn_of_overlap,
 )
@@ -92,17 +85,18 @@ from .rows import (
     read_evaluation_rows,
     read_training_rows,
 )
-from .run_record import (
+from .run_results import (
     SETTINGS,
+    Changed,
+    Results,
+    RunDescription,
     changed_arguments,
     compare_settings,
+    keep_dev_scores,
     last_logged,
     make_results,
     run_settings,
-    starting_weights,
 )
-from .run_results import Changed, Results, RunDescription
-from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
@@ -130,8 +124,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
     Args:
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
-        args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
-            in a copy, `trainer.args`. A recipe passes a run that it has decided.
+        args (`SimCSETrainingArguments`, *optional*): The training arguments. What they leave open is decided in a
+            copy, `trainer.args`.
         train_dataset (`str`, `Dataset`, `list`, `dict` or `Any`, *optional*): A file of texts, a data set on the hub,
             or rows in any container that `load_text_dataset` takes, with columns named as there; or token ids as
             `input_ids`, without padding or with an `attention_mask`; or several such data sets by name, each batch
@@ -153,7 +147,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         ValueError: If settings contradict each other.
 
     Attributes:
-        run (`Run`): What was decided for the run, and who decided it.
+        run (`Run`): What was decided for the run.
         rows (`Rows`): The training rows, `None` without any.
         resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
         results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
@@ -179,7 +173,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def __init__(
         self,
         model: str | os.PathLike[str] | ContrastiveModel | None = None,
-        args: SimCSETrainingArguments | Run | None = None,
+        args: SimCSETrainingArguments | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         dev_set: Any = None,
@@ -192,21 +186,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 1. The arguments, which stay as the caller made them.
         if args is None:
             args = SimCSETrainingArguments(output_dir="outputs/simcse")
-        if not isinstance(args, (SimCSETrainingArguments, Run)):
+        if not isinstance(args, SimCSETrainingArguments):
             raise TypeError(
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
         if (model is None) == (kwargs.get("model_init") is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
-        seed = args.arguments.seed if isinstance(args, Run) else args.seed
 
         # 2. The model and its tokenizer.
-        set_seed(seed)  # A fresh head is drawn when the model is loaded.
+        set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
         self.model_init: Any = kwargs.get("model_init")
         start = _load_model(super().call_model_init() if model is None else model)
-        set_seed(seed)  # Loading has drawn a different number of weights than the caller may have.
-        start.draw_fresh_layers(seed)  # also those of a model that the caller has loaded under another seed
+        set_seed(args.seed)  # Loading has drawn a different number of weights than the caller may have.
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
@@ -214,23 +206,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
-        _, schedule = kwargs.get("optimizers", (None, None))
-        if isinstance(args, Run):
-            self.run = args
-        else:
-            self.run = decide_run(
-                args,
-                Start.of_model(start),
-                dataset_names=list(train_dataset) if has_names(train_dataset) else [],
-                headline=dev_sets[0].headline if dev_sets else None,
-                is_stream=is_streamed(train_dataset),
-                schedule=schedule,
-            )
+        self.run = decide_run(
+            args,
+            start,
+            dataset_names=list(train_dataset) if has_names(train_dataset) else [],
+            headline=dev_sets[0].headline if dev_sets else None,
+            is_stream=is_streamed(train_dataset),
+        )
         args = self.run.arguments
-        losses = ["loss"] if eval_dataset is not None else []
-        if has_names(eval_dataset):
-            losses = [f"{name}_loss" for name in eval_dataset]
-        check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
+        check_dev_sets(dev_sets, args)
 
         # 5. The model takes the settings of the run, and texts become rows of token ids.
         _take_settings(start, self.run, tokenizer)
@@ -243,7 +227,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 6. The model gets what it needs to learn from the rows, and rows become batches.
         _prepare_model(start, self.run, self.rows)
-        self.start_digest = starting_weights(start)
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -263,9 +246,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 7. The callbacks run in this order: the last ones see what the others request.
         self.watch = RunWatch()
-        self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
+        watches: list[TrainerCallback] = [self.watch]
         if self.rows is not None:
             watches += self.rows.callbacks
 
@@ -280,8 +262,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
-        #: Weights, random state and optimizer at the start of a run that looks for its batch size.
-        self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
         # 9. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
         # of evaluation rows, too.
@@ -362,7 +342,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         assert self.rows is not None
 
         # 2. Find the checkpoint to resume from, and compare its settings with this run's.
-        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
+        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
         self.resumed_from = None
         self.changes = []
         if resume_from_checkpoint:
@@ -378,7 +358,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 if own and isinstance(callback, ExportableState):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
-        self.start_of_attempts = None
         self._begin_anew()
 
         # 3. Train, with the folder held and signals caught.
@@ -412,7 +391,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         assert self.rows is not None and self.model.objective is not None
         args = self.args
         objective = self.model.objective
-        rows = self._train_batch_size
+        rows = args.train_batch_size
         length = max(self.run.rows.lengths)
         less = f"per_device_train_batch_size to {max(1, rows // 4)}"
         if objective.supports_gradcache:
@@ -644,8 +623,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
                 processes.
         """
-        if self.args.auto_find_batch_size:
-            self._begin_attempt()
         collator = self._packing_collator()
         stream = None if self.rows is None else self.rows.stream
         if stream is not None:
@@ -685,37 +662,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             packing.length = self.rows.longest
         return packing
 
-    def _begin_attempt(self) -> None:
-        """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
-        assert self.rows is not None
-        multiple = self.rows.multiple
-        self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
-        if self._train_batch_size < self.args.train_batch_size:
-            assert self.model.objective is not None
-            try:
-                self.rows.check(self.model.objective, self._train_batch_size)
-            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
-                self._train_batch_size += multiple
-                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
-            logger.warning(
-                f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
-                "rows asked for, so each sentence has fewer negatives; results.json records it"
-            )
-        if self.start_of_attempts is None:
-            weights = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
-            self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
-            return
-        weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
-        torch.set_rng_state(noise)
-        if self.optimizer is not None:
-            self.optimizer.state.clear()
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or default is None or self.args.train_sampling_strategy != "random":
             return default
-        order = self.rows.order(self._train_batch_size)
+        order = self.rows.order(self.args.train_batch_size)
         return default if order is None else order
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -867,11 +818,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
-        settings = []
-        for group in optimizer.param_groups:
-            settings.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
-        # Those of the checkpoint, which is loaded later, would take their place.
-        self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
     def floating_point_ops(self, inputs: Batch) -> int:
@@ -954,7 +900,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
-        if directory.parent.name != STAGING:  # which is the folder of a checkpoint
+        if not self.is_saving:  # a checkpoint, whose folder is new
             place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
@@ -986,9 +932,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
-        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
-        record["attention"] = CHOICES
-        write_json(folder / SETTINGS, record)
+        write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes, "attention": CHOICES})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""
@@ -1024,9 +968,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
         train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
-        arguments = changed_arguments(args)
-        if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
-            arguments["per_device_train_batch_size"] = self._train_batch_size
         processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
         if args.device.type == "cuda":
             processor = torch.cuda.get_device_name(args.device)
@@ -1041,7 +982,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "base_model": full_name(self.model.name_or_path),
             **rows,  # type: ignore[typeddict-item]
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
-            "arguments": arguments,
+            "arguments": changed_arguments(args),
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
             "train_loss": last_logged(self.state, "train_loss"),
@@ -1050,7 +991,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": args.seed,
             "dev_texts": examples,
             "changes": self.changes,
-            "decided_by": self.run.decided_by,
             "train_texts": train_texts,
             "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),

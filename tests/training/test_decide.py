@@ -13,7 +13,7 @@ from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.objectives import OBJECTIVES, Objective, register
-from simcse_hf.training.decide import Start, decide_run
+from simcse_hf.training.decide import decide_run
 from simcse_hf.training.recipe import Recipe
 
 COSINE = {"similarity": "cosine", "temperature": 0.05}
@@ -21,14 +21,12 @@ DOT = {"similarity": "dot", "temperature": 1.0}
 
 
 def arguments(tmp_path, **values):
-    return SimCSETrainingArguments(
-        str(tmp_path / "run"), use_cpu=True, report_to="none", **values
-    )
+    return SimCSETrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none", **values)
 
 
 def decide(args, model, names=()):
     """The run of a loaded model with these arguments."""
-    return decide_run(args, Start.of_model(model), names)
+    return decide_run(args, model, names)
 
 
 def losses(model, tables, tmp_path):
@@ -132,9 +130,7 @@ def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_
 ):
     before = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="dot")
     before.save_pretrained(tmp_path / "start")
-    model = AutoModelForCL.from_pretrained(
-        tmp_path / "start", objective=objective, pooler_type="avg"
-    )
+    model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
     settings = decide(arguments(tmp_path), model).settings
     assert settings["similarity_fn_name"] == similarity
 
@@ -152,10 +148,7 @@ def test_a_mixture_is_compared_as_its_first_objective_does(names, similarity, tm
 
 # --- projectors of data sets ---
 
-ROWS = [
-    {"sent0": f"a {word}", "sent1": f"the {word}"}
-    for word in ("cat", "dog", "bird", "fish")
-]
+ROWS = [{"sent0": f"a {word}", "sent1": f"the {word}"} for word in ("cat", "dog", "bird", "fish")]
 PROJECTED = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
 
 
@@ -254,17 +247,11 @@ def pickled(args):
     return pickle.loads(pickle.dumps(args))
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, pickled, dataclasses.replace]
-)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled, dataclasses.replace])
 def test_a_copy_of_arguments_leaves_open_what_they_leave_open(args, copied):
     twin = copied(args)
     for name in OPEN:
         assert getattr(twin, name) == getattr(args, name)
-
-
-def test_a_trainer_knows_that_a_default_was_decided(trainer):
-    assert trainer.run.decided_by["max_seq_length"] == "default"
 
 
 # --- defaults of a command, and of a recipe ---
@@ -283,72 +270,17 @@ def test_a_trainer_knows_that_a_default_was_decided(trainer):
         ("--eval_steps 30 --save_steps 50", {"load_best_model_at_end": False}),
     ],
 )
-def test_a_default_of_the_command_gives_way_to_what_is_given(
-    words, expected, tmp_path, save_checkpoint
-):
+def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
     args = Recipe.read("unsup", line.split()).decide().training
     assert {name: getattr(args, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "saves"), [(["--eval_steps", "30"], 30), (["--save_steps", "360"], 360)]
-)
-def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(
-    words, saves, save_checkpoint
-):
+@pytest.mark.parametrize(("words", "saves"), [(["--eval_steps", "30"], 30), (["--save_steps", "360"], 360)])
+def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(words, saves, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
-    line = (
-        f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
-    )
+    line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
     recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words])
     args = recipe.decide().training
     assert (args.save_steps, args.load_best_model_at_end) == (saves, True)
-
-
-# --- who decided ---
-
-
-@pytest.fixture(scope="module")
-def decided_from_checkpoint(tmp_path_factory):
-    """Who decided each setting of a run from a checkpoint, with a setting and an argument that are given."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    saved = BertForCL(tiny_config(), pooler_type="avg", temperature=0.2)
-    saved.save_pretrained(folder)
-    model = AutoModelForCL.from_pretrained(folder, hard_negative_weight=0.5)
-    return decide(arguments(folder, view="crop"), model).decided_by
-
-
-@pytest.fixture(scope="module")
-def decided_for_new_model(tmp_path_factory):
-    """Who decided each setting of a run of a new model with an objective that is given."""
-    model = AutoModelForCL.from_config(tiny_config(), objective="cosent")
-    return decide(arguments(tmp_path_factory.mktemp("new")), model).decided_by
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("pooler_type", "checkpoint"),
-        ("temperature", "checkpoint"),
-        ("max_seq_length", "checkpoint"),
-        ("symmetric", "checkpoint"),
-        ("hard_negative_weight", "given"),
-        ("view", "given"),
-    ],
-)
-def test_a_run_from_a_checkpoint_knows_who_decided_each_setting(
-    decided_from_checkpoint, name, layer
-):
-    assert decided_from_checkpoint[name] == layer
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [("objective", "given"), ("pooler_type", "paper"), ("mlm_weight", "default")],
-)
-def test_a_run_of_a_new_model_knows_who_decided_each_setting(
-    decided_for_new_model, name, layer
-):
-    assert decided_for_new_model[name] == layer

@@ -23,7 +23,13 @@ from trainer_helpers import (
     sentences,
     weights,
 )
-from transformers import BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    BertForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import logging
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
@@ -72,19 +78,9 @@ WORKER = {"dataloader_num_workers": 1}
 RESUMED = {"resumes": True}
 PADDED = {"padded": True}
 SMALL_BATCHES = {"per_device_eval_batch_size": 4}
-MEASURES = {
-    "compute_metrics": lambda found, compute_result=True: {
-        "width": float(found.predictions.shape[-1])
-    }
-}
-READS_LOSS = {
-    "compute_metrics": lambda found: {"given": float(found.losses is not None)}
-}
-READS_LIST = {
-    "compute_metrics": lambda found: {
-        "lists": float(isinstance(found.predictions, list))
-    }
-}
+MEASURES = {"compute_metrics": lambda found, compute_result=True: {"width": float(found.predictions.shape[-1])}}
+READS_LOSS = {"compute_metrics": lambda found: {"given": float(found.losses is not None)}}
+READS_LIST = {"compute_metrics": lambda found: {"lists": float(isinstance(found.predictions, list))}}
 GPU = "needs a GPU"
 PROCESSES = "needs several processes, as in test_equal_runs.py and test_launch.py"
 HUB = "needs a hub, as in tests/publishing/test_hub.py"
@@ -93,9 +89,7 @@ SHARDS = "shards over several devices"
 
 ARGUMENTS = {
     # what is learned
-    "per_device_train_batch_size": Case(
-        "rows", "weights", per_device_train_batch_size=4
-    ),
+    "per_device_train_batch_size": Case("rows", "weights", per_device_train_batch_size=4),
     "num_train_epochs": [
         Case(num_train_epochs=7),  # `max_steps` counts
         Case(
@@ -113,30 +107,22 @@ ARGUMENTS = {
         lr_scheduler_kwargs={"num_cycles": 2},
         given={"lr_scheduler_type": "cosine_with_restarts"},
     ),
-    "warmup_ratio": Case(
-        "rates", "weights", warmup_ratio=0.4
-    ),  # until transformers 5.2
+    "warmup_ratio": Case("rates", "weights", warmup_ratio=0.4),  # until transformers 5.2
     "warmup_steps": [
         Case("rates", "weights", warmup_steps=2),
         Case("rates", "weights", warmup_steps=0.4),
     ],
     "optim": Case("weights", optim="sgd"),
-    "optim_args": Case(
-        "weights", optim_args="momentum=0.9", given={"optim": "sgd"}, least="5.23"
-    ),
+    "optim_args": Case("weights", optim_args="momentum=0.9", given={"optim": "sgd"}, least="5.23"),
     "weight_decay": Case("weights", weight_decay=0.5),
     "adam_beta1": Case("weights", adam_beta1=0.5),
     "adam_beta2": Case("weights", adam_beta2=0.5),
     "adam_epsilon": Case("weights", adam_epsilon=1e-2),
     "optim_target_modules": "is for GaLore and APOLLO, whose packages the tests do not install",
-    "gradient_accumulation_steps": Case(
-        "rows", "noise", "weights", "log", gradient_accumulation_steps=2
-    ),
+    "gradient_accumulation_steps": Case("rows", "noise", "weights", "log", gradient_accumulation_steps=2),
     "average_tokens_across_devices": Case(average_tokens_across_devices=False),
     "max_grad_norm": Case("weights", max_grad_norm=0.01),
-    "label_smoothing_factor": Refused(
-        "label_smoothing_factor", label_smoothing_factor=0.1
-    ),
+    "label_smoothing_factor": Refused("label_smoothing_factor", label_smoothing_factor=0.1),
     "neftune_noise_alpha": Case("noise", "weights", neftune_noise_alpha=5.0),
     "seed": Case("rows", "noise", "weights", seed=1),
     "data_seed": Case("rows", "weights", data_seed=1),
@@ -158,9 +144,7 @@ ARGUMENTS = {
         ),
     ],
     # The geometry of a small batch is not logged.
-    "dataloader_drop_last": Case(
-        "rows", "weights", "log", dataloader_drop_last=True, given={"max_steps": 4}
-    ),
+    "dataloader_drop_last": Case("rows", "weights", "log", dataloader_drop_last=True, given={"max_steps": 4}),
     "ignore_data_skip": Case("rows", "weights", ignore_data_skip=True, given=RESUMED),
     "remove_unused_columns": Case(remove_unused_columns=True),
     # precision, memory and speed
@@ -187,7 +171,7 @@ ARGUMENTS = {
     "liger_kernel_config": "is read with use_liger_kernel",
     "use_cache": Case(use_cache=True),
     "torch_empty_cache_steps": Case(torch_empty_cache_steps=1),
-    "auto_find_batch_size": Case(auto_find_batch_size=True),
+    "auto_find_batch_size": Refused("gradcache_chunk_size", auto_find_batch_size=True),
     "use_cpu": "is always set on a machine without a GPU",
     "accelerator_config": [
         Case(accelerator_config={"split_batches": True}),
@@ -202,13 +186,9 @@ ARGUMENTS = {
     "deepspeed": SHARDS,
     "dataloader_num_workers": Case(**WORKER),
     "dataloader_pin_memory": Case(dataloader_pin_memory=False),
-    "dataloader_persistent_workers": Case(
-        dataloader_persistent_workers=True, given=WORKER
-    ),
+    "dataloader_persistent_workers": Case(dataloader_persistent_workers=True, given=WORKER),
     "dataloader_prefetch_factor": Case(dataloader_prefetch_factor=1, given=WORKER),
-    "dataloader_multiprocessing_context": Case(
-        dataloader_multiprocessing_context="fork", given=WORKER
-    ),
+    "dataloader_multiprocessing_context": Case(dataloader_multiprocessing_context="fork", given=WORKER),
     "dataloader_in_order": Case(dataloader_in_order=False, given=WORKER),
     "ddp_find_unused_parameters": PROCESSES,
     "ddp_bucket_cap_mb": PROCESSES,
@@ -220,9 +200,7 @@ ARGUMENTS = {
     # what is logged
     "logging_strategy": Case("log", logging_strategy="no"),
     "logging_steps": Case("log", logging_steps=2),
-    "logging_first_step": Case(
-        "log", logging_first_step=True, given={"logging_steps": 2}
-    ),
+    "logging_first_step": Case("log", logging_first_step=True, given={"logging_steps": 2}),
     "log_on_each_node": Case(log_on_each_node=False),
     "logging_nan_inf_filter": Case(logging_nan_inf_filter=True),
     "include_num_input_tokens_seen": Case("log", include_num_input_tokens_seen="all"),
@@ -243,20 +221,12 @@ ARGUMENTS = {
     "eval_steps": Case("log", eval_steps=2, given=EVALUATES),
     "eval_delay": Case("log", eval_delay=2, given=EVALUATES),
     "per_device_eval_batch_size": Case("scores", per_device_eval_batch_size=4),
-    "prediction_loss_only": Case(
-        "scores", "log", prediction_loss_only=True, given=MEASURES
-    ),
+    "prediction_loss_only": Case("scores", "log", prediction_loss_only=True, given=MEASURES),
     "eval_on_start": Case("log", eval_on_start=True),
-    "eval_do_concat_batches": Case(
-        "scores", eval_do_concat_batches=False, given=READS_LIST | SMALL_BATCHES
-    ),
+    "eval_do_concat_batches": Case("scores", eval_do_concat_batches=False, given=READS_LIST | SMALL_BATCHES),
     "eval_use_gather_object": Case(eval_use_gather_object=True, given=MEASURES),
-    "eval_accumulation_steps": Case(
-        eval_accumulation_steps=1, given=MEASURES | SMALL_BATCHES
-    ),
-    "include_for_metrics": Case(
-        "scores", include_for_metrics=["loss"], given=READS_LOSS
-    ),
+    "eval_accumulation_steps": Case(eval_accumulation_steps=1, given=MEASURES | SMALL_BATCHES),
+    "include_for_metrics": Case("scores", include_for_metrics=["loss"], given=READS_LOSS),
     "batch_eval_metrics": Case(batch_eval_metrics=True, given=MEASURES | SMALL_BATCHES),
     "label_names": Case(label_names=["labels"]),
     "load_best_model_at_end": Case("weights", load_best_model_at_end=True, given=WORST),
@@ -281,12 +251,8 @@ ARGUMENTS = {
     "save_only_model": Case("files", save_only_model=True, given=SAVING),
     "save_on_each_node": Case(save_on_each_node=True, given=SAVING),
     "enable_jit_checkpoint": Case(enable_jit_checkpoint=True),
-    "restore_callback_states_from_checkpoint": Case(
-        restore_callback_states_from_checkpoint=True, given=RESUMED
-    ),
-    "resume_from_checkpoint": Case(
-        resume_from_checkpoint="absent"
-    ),  # for programs; `train` takes a checkpoint
+    "restore_callback_states_from_checkpoint": Case(restore_callback_states_from_checkpoint=True, given=RESUMED),
+    "resume_from_checkpoint": Case(resume_from_checkpoint="absent"),  # for programs; `train` takes a checkpoint
     "push_to_hub": HUB,
     "hub_token": HUB,
     "hub_private_repo": HUB,
@@ -316,12 +282,7 @@ def twice(output, labels, num_items_in_batch=None):
 def collated(rows):
     """The batch of the trainer's own collator, for rows of two columns of token ids."""
     width = max(len(ids) for row in rows for ids in row["input_ids"])
-    ids = torch.tensor(
-        [
-            [text + [PAD] * (width - len(text)) for text in row["input_ids"]]
-            for row in rows
-        ]
-    )
+    ids = torch.tensor([[text + [PAD] * (width - len(text)) for text in row["input_ids"]] for row in rows])
     return {"input_ids": ids}
 
 
@@ -333,27 +294,19 @@ TRAINER = {
     "model_init": "test_a_run_with_model_init_is_that_with_its_model",
     "data_collator": Case(data_collator=collated),
     "eval_dataset": Case("scores", eval_dataset=OTHERS.select(range(8))),
-    "compute_loss_func": Case(
-        "weights", compute_loss_func=twice, given={"optim": "sgd", "max_grad_norm": 0.0}
-    ),
+    "compute_loss_func": Case("weights", compute_loss_func=twice, given={"optim": "sgd", "max_grad_norm": 0.0}),
     "compute_metrics": Case("scores", "log", **MEASURES),
     "callbacks": Case(callbacks=[Kept()]),
     "optimizers": "test_transformers_arguments.py and test_metrics_that_decide.py give some",
-    "optimizer_cls_and_kwargs": Case(
-        "rates", "weights", optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})
-    ),
-    "preprocess_logits_for_metrics": Case(
-        preprocess_logits_for_metrics=as_they_are, given=MEASURES
-    ),
+    "optimizer_cls_and_kwargs": Case("rates", "weights", optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})),
+    "preprocess_logits_for_metrics": Case(preprocess_logits_for_metrics=as_they_are, given=MEASURES),
 }
 
 
 def cases():
     for table in (ARGUMENTS, TRAINER):
         for name, found in table.items():
-            for number, case in enumerate(
-                found if isinstance(found, list) else [found]
-            ):
+            for number, case in enumerate(found if isinstance(found, list) else [found]):
                 if not isinstance(case, str):
                     yield pytest.param(name, case, id=f"{name}-{number}")
 
@@ -366,9 +319,7 @@ class Noted(SimCSETrainer):
 
     def training_step(self, model, inputs, *args):
         self.notes["rows"].append(inputs["input_ids"].tolist())
-        self.notes["noise"].append(
-            hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
-        )
+        self.notes["noise"].append(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
         loss = super().training_step(model, inputs, *args)
         self.notes["loss"].append(loss.item())
         return loss
@@ -420,23 +371,10 @@ def trained(folder, tokenizer, options):
     trainer.train(resume_from_checkpoint=checkpoint)
     scores.append(trainer.evaluate())
     log = [(entry["step"], sorted(entry)) for entry in trainer.state.log_history]
-    scored = [
-        {name: value for name, value in each.items() if not name.endswith(_TIMES)}
-        for each in scores
-    ]
-    files = sorted(
-        str(path.relative_to(folder))
-        for path in (folder / "run").rglob("*")
-        if path.is_file()
-    )
-    state = {
-        name: (str(x.dtype), x.float().sum().item(), x.tolist())
-        for name, x in weights(trainer.model).items()
-    }
-    digests = {
-        name: hashlib.sha256(repr(value).encode()).hexdigest()
-        for name, value in state.items()
-    }
+    scored = [{name: value for name, value in each.items() if not name.endswith(_TIMES)} for each in scores]
+    files = sorted(str(path.relative_to(folder)) for path in (folder / "run").rglob("*") if path.is_file())
+    state = {name: (str(x.dtype), x.float().sum().item(), x.tolist()) for name, x in weights(trainer.model).items()}
+    digests = {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in state.items()}
     return {
         **trainer.notes,
         "rates": rates.used,
@@ -461,18 +399,12 @@ def undone():
 
 
 def test_every_argument_is_classified():
-    assert {
-        argument.name for argument in fields(TrainingArguments)
-    } - ARGUMENTS.keys() == set()
-    assert inspect.signature(Trainer.__init__).parameters.keys() - TRAINER.keys() == {
-        "self"
-    }
+    assert {argument.name for argument in fields(TrainingArguments)} - ARGUMENTS.keys() == set()
+    assert inspect.signature(Trainer.__init__).parameters.keys() - TRAINER.keys() == {"self"}
 
 
 @pytest.mark.parametrize(("name", "case"), cases())
-def test_an_argument_changes_what_it_says_and_nothing_else(
-    name, case, tmp_path, tokenizer, undone, monkeypatch
-):
+def test_an_argument_changes_what_it_says_and_nothing_else(name, case, tmp_path, tokenizer, undone, monkeypatch):
     for variable in (
         "CUBLAS_WORKSPACE_CONFIG",
         "CUDA_LAUNCH_BLOCKING",
@@ -480,12 +412,8 @@ def test_an_argument_changes_what_it_says_and_nothing_else(
     ):
         monkeypatch.setenv(variable, "")  # so that it is as it was afterwards
     known = {field.name for field in fields(TrainingArguments)} | TRAINER.keys()
-    if name not in known or version.parse(transformers.__version__) < version.parse(
-        case.least
-    ):
-        pytest.skip(
-            f"this version of transformers has no {name}, or not this value of it"
-        )
+    if name not in known or version.parse(transformers.__version__) < version.parse(case.least):
+        pytest.skip(f"this version of transformers has no {name}, or not this value of it")
     if isinstance(case, Refused):
         with refuses(case.words):
             trained(tmp_path, tokenizer, case.given | case.options)
@@ -502,18 +430,15 @@ def test_an_argument_changes_what_it_says_and_nothing_else(
 
 
 @pytest.mark.parametrize("objective", ["simcse", "vicreg"])
-def test_a_run_with_model_init_is_that_with_its_model(
-    objective, tmp_path, tokenizer, save_checkpoint
-):
+def test_a_run_with_model_init_is_that_with_its_model(objective, tmp_path, tokenizer, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)))
     options = {"projector_dim": 8} if objective == "vicreg" else {}
 
     def load():
-        return AutoModelForCL.from_pretrained(
-            start, objective=objective, objective_options=options, pooler_type="cls"
-        )
+        return AutoModelForCL.from_pretrained(start, objective=objective, objective_options=options, pooler_type="cls")
 
     runs = []
+    set_seed(42)  # as a Trainer does before it calls `model_init`
     for given in ({"model": load()}, {"model_init": load}):
         trainer = make(tmp_path / str(len(runs)), tokenizer, ROWS, max_steps=3, **given)
         trainer.train()

@@ -77,11 +77,7 @@ def log_of(folder):
     log = []
     for entry in state["log_history"]:
         log.append(
-            {
-                name: value
-                for name, value in entry.items()
-                if "runtime" not in name and "per_second" not in name
-            }
+            {name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
         )
     return log
 
@@ -89,9 +85,7 @@ def log_of(folder):
 def have_the_same_weights(one, two):
     first = load_file(Path(one) / "model.safetensors")
     second = load_file(Path(two) / "model.safetensors")
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name], second[name]) for name in first
-    )
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 # --- each run is as if it were alone ---
@@ -147,14 +141,11 @@ OF_THE_RUN_ITSELF = {
     "best",
     "final",
     "saved",
-    "decided_by",
 }
 
 
 def without_times(results):
-    return {
-        name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF
-    }
+    return {name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF}
 
 
 @OBJECTIVES
@@ -280,9 +271,7 @@ def without_dev_set(words, tmp_path_factory):
     return Results.read(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("published", 7), ("chosen_by", None), ("mean", {})]
-)
+@pytest.mark.parametrize(("name", "value"), [("published", 7), ("chosen_by", None), ("mean", {})])
 def test_without_a_dev_set_the_first_seed_is_published(without_dev_set, name, value):
     assert without_dev_set.seeds[name] == value
 
@@ -369,15 +358,11 @@ def without_a_checkpoint(out, train, trained):
     return out
 
 
-def test_without_a_whole_checkpoint_the_run_of_a_seed_starts_again(
-    without_a_checkpoint, trained
-):
+def test_without_a_whole_checkpoint_the_run_of_a_seed_starts_again(without_a_checkpoint, trained):
     assert trained == [43]
 
 
-def test_a_run_that_starts_again_ends_with_the_same_bits(
-    without_a_checkpoint, three_seeds
-):
+def test_a_run_that_starts_again_ends_with_the_same_bits(without_a_checkpoint, three_seeds):
     folder = without_a_checkpoint / "seed-43"
     assert have_the_same_weights(folder, three_seeds / "seed-43")
 
@@ -417,16 +402,12 @@ def resumed(interrupted, train_in):
 
 
 @pytest.mark.parametrize("seed", [42, 43])
-def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(
-    resumed, three_seeds, seed
-):
+def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(resumed, three_seeds, seed):
     folder = f"seed-{seed}"
     assert have_the_same_weights(resumed / folder, three_seeds / folder)
 
 
-def test_the_best_of_resumed_seeds_is_published_with_the_same_bits(
-    resumed, three_seeds, scores
-):
+def test_the_best_of_resumed_seeds_is_published_with_the_same_bits(resumed, three_seeds, scores):
     best_of_two = max((42, 43), key=scores.get)
     assert have_the_same_weights(resumed, three_seeds / f"seed-{best_of_two}")
 
@@ -511,12 +492,8 @@ def test_a_seed_is_new_as_long_as_it_was_not_trained(prepare):
     assert prepare() == {42: "new"}
 
 
-@pytest.mark.parametrize(
-    "changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"]
-)
-def test_seeds_are_not_added_to_those_of_other_texts_or_weights(
-    tmp_path, prepare, changed
-):
+@pytest.mark.parametrize("changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"])
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, prepare, changed):
     prepare()
     file = tmp_path / changed
     change_a_letter(file)
@@ -602,9 +579,7 @@ def ended(monkeypatch):
     [(["wandb"], 0, 1), ([], 0, 0), (["wandb"], 1, 0)],
     ids=["a tracker", "no tracker", "the second process"],
 )
-def test_a_tracker_begins_a_run_of_its_own_for_each_seed(
-    ended, trackers, process, times
-):
+def test_a_tracker_begins_a_run_of_its_own_for_each_seed(ended, trackers, process, times):
     """The tracker of the Trainer logs into the run that is open in its library, if there is one."""
     release(SimpleNamespace(report_to=trackers, process_index=process))
     assert len(ended) == times
@@ -644,9 +619,7 @@ def test_two_processes_publish_the_best_seed(of_two_processes):
     assert have_the_same_weights(of_two_processes, of_two_processes / f"seed-{best}")
 
 
-def test_the_separator_of_labels_also_holds_for_the_dev_task_of_several_seeds(
-    train, tmp_path
-):
+def test_the_separator_of_labels_also_holds_for_the_dev_task_of_several_seeds(train, tmp_path):
     """Without it, each text of this file would have a class of its own, which is refused."""
     labels = ["red;1", "red;2", "blue;1", "blue;2", "red", "blue", "1", "2"]
     texts = [text.replace(",", "") for text in sentences(len(labels), 1)]

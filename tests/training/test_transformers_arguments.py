@@ -1,20 +1,15 @@
 """transformers' Trainer is honoured whole: what it takes is used, or refused before the first step."""
 
-import logging
-
 import pytest
 import torch
 from conftest import NEEDS_PEFT
-from datasets import Dataset
 from trainer_helpers import (
     KEEPS_BEST,
     SAVES,
-    assert_close_weights,
     make,
     model_of,
     refuses,
     sentences,
-    texts,
     weights,
 )
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -23,9 +18,7 @@ from transformers.trainer_callback import ExportableState
 from simcse_hf import AutoModelForCL, SimCSETrainer
 
 
-def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(
-    tmp_path, tokenizer
-):
+def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
     calls = []
 
     class Own(SimCSETrainer):
@@ -51,9 +44,7 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(
     [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
     ids=str,
 )
-def test_an_optimizer_that_misses_what_is_trained_is_refused(
-    settings, options, tmp_path, tokenizer
-):
+def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
     model = model_of(pooler_type="avg", **settings)
     optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
     with refuses("optimizer_cls_and_kwargs"):
@@ -61,9 +52,7 @@ def test_an_optimizer_that_misses_what_is_trained_is_refused(
 
 
 def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
-    model = model_of(
-        pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8}
-    )
+    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
     trainer = make(
         tmp_path,
         tokenizer,
@@ -73,11 +62,7 @@ def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
     before = weights(trainer.model)
     trainer.train()
     after = trainer.model.state_dict()
-    still = [
-        name
-        for name in before
-        if name.startswith("objective.") and torch.equal(before[name], after[name])
-    ]
+    still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
     assert still == []
 
 
@@ -105,15 +90,11 @@ def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenize
     run(max_steps=2).train()
     again = run(max_steps=4, allow_changes=True)
     again.train(resume_from_checkpoint=True)
-    counting = next(
-        x for x in again.callback_handler.callbacks if isinstance(x, Counting)
-    )
+    counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
     assert counting.steps == 4
 
 
-def test_a_notebook_may_resume_with_a_model_made_anew(
-    tmp_path, tokenizer, save_checkpoint
-):
+def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
     """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
     start = save_checkpoint(model_of(pooler_type="avg"))
 
@@ -126,118 +107,7 @@ def test_a_notebook_may_resume_with_a_model_made_anew(
     run().train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
 
 
-class OutOfMemory(SimCSETrainer):
-    """Holds batches of 5 rows."""
-
-    holds = 5
-
-    def training_step(self, model, inputs, *args):
-        if self.state.global_step == 2 and len(inputs["input_ids"]) > self.holds:
-            raise RuntimeError("CUDA out of memory.")
-        return super().training_step(model, inputs, *args)
-
-
-FINDS = {
-    "trainer_class": OutOfMemory,
-    "auto_find_batch_size": True,
-    "per_device_train_batch_size": 6,
-}
-
-
-def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(
-    tmp_path, tokenizer, caplog
-):
-    options = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1}
-    found = make(
-        tmp_path, tokenizer, model=model_of(pooler_type="avg"), **FINDS, **options
-    )
-    with caplog.at_level(logging.WARNING):
-        found.train()
-    assert "of the 6 rows asked for" in caplog.text
-    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 5
-    plain = make(
-        tmp_path,
-        tokenizer,
-        model=model_of(pooler_type="avg"),
-        per_device_train_batch_size=5,
-        **options,
-    )
-    plain.train()
-    assert_close_weights(
-        weights(plain.model), weights(found.model), atol=1e-6, rtol=1e-5
-    )
-
-
-def test_a_lowered_batch_holds_two_texts_of_each_class_and_is_taken_from_a_stream(
-    tmp_path, tokenizer
-):
-    labelled = Dataset.from_dict(
-        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
-    )
-    streamed = texts(24).to_iterable_dataset()
-    for rows, objective, size in (
-        (labelled, "class_labels", 4),
-        (streamed, "simcse", 5),
-    ):
-        model = model_of(pooler_type="avg", objective=objective)
-        found = make(tmp_path, tokenizer, rows, model, **FINDS, max_steps=3)
-        found.train()
-        assert found.describe_run()["arguments"]["per_device_train_batch_size"] == size
-
-
-def test_a_lowered_batch_of_a_mixture_holds_two_texts_of_each_class(
-    tmp_path, tokenizer
-):
-    labelled = Dataset.from_dict(
-        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
-    )
-    data = {"pairs": texts(24, 2), "labels": labelled}
-    options = {
-        "datasets": {"labels": {"objective": "class_labels"}},
-        "dataset_shares": "round_robin",
-    }
-    found = make(
-        tmp_path,
-        tokenizer,
-        data,
-        model_of(pooler_type="avg"),
-        **FINDS,
-        **options,
-        max_steps=4,
-    )
-    found.train()
-    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 4
-
-
-class Smaller(OutOfMemory):
-    """Holds batches of 3 rows."""
-
-    holds = 3
-
-
-def test_a_lowered_batch_from_which_the_objective_cannot_learn_is_refused(
-    tmp_path, tokenizer
-):
-    labelled = Dataset.from_dict(
-        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
-    )
-    model = model_of(pooler_type="avg", objective="class_labels")
-    found = make(
-        tmp_path,
-        tokenizer,
-        labelled,
-        model,
-        **FINDS | {"trainer_class": Smaller},
-        max_steps=3,
-    )
-    advice = "a step of 4 rows .* set gradcache_chunk_size to 1, .*'class_labels' needs batches .* instead of 2"
-    with pytest.raises(torch.OutOfMemoryError, match=advice):
-        found.train()
-
-
-def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(
-    tmp_path, tokenizer
-):
+def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
     def rates(folder, resume=None, **options):
         used = []
 

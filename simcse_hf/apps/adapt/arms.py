@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ... import Recipe
 from ...runtime.files import write_atomically
 from ...runtime.messages import errors_only
-from ...training.recipe import Recipe
 from ...training.run_results import Results
 from ..pretraining import MaskedLMResults, pretrain
 
@@ -24,7 +24,7 @@ PRESENT_RATES = {"simcse": 1e-5, SPANS: 1e-5, LABELS: 2e-5}
 #: Share of its steps that an arm spends on the text of the domain before it turns to the labels.
 TEXT_SHARE = 0.75
 #: Poolers that are tried beside the present model's own.
-POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
+OTHER_POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
 UNTRAINED = "untrained"
 #: What `--arms` names; those that train are in the order in which they get a part of the budget.
 ARM_NAMES = (
@@ -117,7 +117,7 @@ def make_arms(
         return stages
 
     arms = [Arm(START, model, pooler)]
-    for name in dict.fromkeys([own, *POOLERS]):
+    for name in dict.fromkeys([own, *OTHER_POOLERS]):
         if name != own:
             arms.append(Arm(name, model, name))
         arms.append(Arm(f"{name}, whitening", model, name, whitening=True))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from transformers.utils import logging
 
+from ... import load_text_dataset
 from ...data.columns import LABEL, find_parts
-from ...data.read import is_labelled, load_class_rows, load_text_dataset
+from ...data.read import is_labelled, load_class_rows
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks
 from ...retrieval.mining import fold_text
-from ...runtime.files import write_text
 
 logger = logging.get_logger(__name__)
 
@@ -36,7 +36,7 @@ _PAIR = ("sentence1", "sentence2", "score")
 _FIRST_LINES = 10_000
 
 
-def read_tasks(
+def split_tasks(
     given: Sequence[str],
     general: Mapping[str, UserTask],
     label_separator: str | None = None,
@@ -196,7 +196,7 @@ def _warn_of_overlap(
 
 def write_rows(rows: Iterable[Mapping], path: Path) -> None:
     """Write rows as a file that the training commands read."""
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separator: str | None = None) -> str:

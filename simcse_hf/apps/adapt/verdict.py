@@ -9,15 +9,16 @@ from typing import Any
 import torch
 import transformers
 
-from ..._version import __version__
-from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
-from ...publishing.card_measured import ADAPTATION
+from ... import __version__, paired_interval
+from ...evaluation.user_tasks import TaskResult, UserTask
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name
 from ..plots import COLOURS, MARKERS, STYLE, new_figure
 from .arms import START, Arm
 
+#: The verdict, beside the model, whose card reads it.
+ADAPTATION = "adaptation.json"
 GAIN = "gain"
 NO_GAIN = "no gain"
 CONFIDENCE = 0.95
@@ -44,7 +45,7 @@ def choose(scores: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Judgement:
     """Two arms on the held-out part of a task, x 100.
 
     Args:
@@ -74,13 +75,13 @@ class Comparison:
         return f"{self.difference:+.2f} [{ends}]" if ends else f"{self.difference:+.2f}"
 
 
-def compare(
+def judge(
     task: UserTask,
     name: str,
     against: str,
     before: list[TaskResult],
     after: list[TaskResult],
-) -> Comparison:
+) -> Judgement:
     """Compare two arms on a part of a task.
 
     The interval comes from a paired bootstrap over the rows or queries, and says what other seeds of the training
@@ -94,7 +95,7 @@ def compare(
         after (`list[TaskResult]`): Results of the second arm, one for each seed; `before` itself for the same arm.
 
     Returns:
-        `Comparison`: The scores and their difference.
+        `Judgement`: The scores and their difference.
     """
     difference, ends = 0.0, []
     if after is not before:
@@ -103,7 +104,7 @@ def compare(
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
     verdict = GAIN if ends and ends[0] > 0 else NO_GAIN
-    return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, ends)
+    return Judgement(verdict, name, task.metric, len(task), against, old, new, difference, ends)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Adaptation(Result):
 
     Args:
         summary (`str`): The verdict in a sentence.
-        comparisons (`list[Comparison]`): The verdicts. The first one, against the present model, decides.
+        comparisons (`list[Judgement]`): The verdicts. The first one, against the present model, decides.
         chosen (`dict[str, Any]`): The chosen arm, with its `model`, `stages` and the `seed` of the model that is kept.
         seeds (`list[int]`): The seeds of its runs in the verdict, if it trains.
         arms (`list[dict]`): `name` and `stages` of each arm that was tried, and its score on `dev`.
@@ -126,7 +127,7 @@ class Adaptation(Result):
     """
 
     summary: str
-    comparisons: list[Comparison]
+    comparisons: list[Judgement]
     chosen: dict[str, Any]
     seeds: list[int]
     arms: list[dict[str, Any]]
@@ -139,7 +140,7 @@ class Adaptation(Result):
     output: str = ""
 
     @property
-    def verdict(self) -> Comparison:
+    def verdict(self) -> Judgement:
         """The comparison that decides."""
         return self.comparisons[0]
 
@@ -169,7 +170,7 @@ class Adaptation(Result):
         """
         content = read_json_object(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        known["comparisons"] = [Comparison(**each) for each in content["comparisons"]]
+        known["comparisons"] = [Judgement(**each) for each in content["comparisons"]]
         return cls(**known, output=str(folder))
 
     def __str__(self) -> str:
@@ -182,12 +183,12 @@ class Adaptation(Result):
         return "\n".join(lines)
 
 
-def describe(
+def sum_up(
     arms: Mapping[str, Arm],
     measured: Mapping[str, dict[str, Any]],
     chosen: Arm,
     seeds: Sequence[int],
-    judged: Sequence[Comparison],
+    judged: Sequence[Judgement],
 ) -> Adaptation:
     """Say what came out of an adaptation.
 
@@ -196,7 +197,7 @@ def describe(
         measured (`Mapping[str, Any]`): The dev scores of those that were tried.
         chosen (`Arm`): The arm that was chosen.
         seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
-        judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
+        judged (`Sequence[Judgement]`): The verdicts. The first one, against the present model, decides.
 
     Returns:
         [`Adaptation`]: The verdict.
