@@ -13,10 +13,10 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.adapt.adapt import adapt as adapt
     from .apps.analysis import analyze as analyze
     from .apps.build_nli import build_nli as build_nli
-    from .apps.build_nli import build_nli_triplets as build_nli_triplets
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
     from .data.collator import ContrastiveCollator as ContrastiveCollator
+    from .data.nli import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
@@ -76,7 +76,7 @@ _MODULE_OF = {
     "adapt": "apps.adapt.adapt",
     "analyze": "apps.analysis",
     "build_nli": "apps.build_nli",
-    "build_nli_triplets": "apps.build_nli",
+    "build_nli_triplets": "data.nli",
     "card": "publishing.card",
     "check_server": "apps.check_server",
     "compare": "evaluation.compare",
