@@ -40,6 +40,7 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
+from .digests import RECORD
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
@@ -466,7 +467,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, RECORD, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:
