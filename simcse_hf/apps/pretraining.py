@@ -34,11 +34,15 @@ from ..runtime.distributed import hold_together
 from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
-from ..training.checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
-from ..training.dev_sets import check_dev_sets
-from ..training.output_folder import check_output_dir, clear_output_dir
+from ..training.checkpoints import (
+    RESULTS,
+    StopOnSignal,
+    WholeCheckpointTrainer,
+    check_output_dir,
+    clear_output_dir,
+    resolve_checkpoint,
+)
 from ..training.parser import DEFAULTS, check_files, fill, option
-from ..training.run_results import RESULTS
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 
@@ -370,7 +374,6 @@ def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedL
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    check_dev_sets([], args, losses=["loss"])
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run

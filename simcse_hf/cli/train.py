@@ -51,9 +51,9 @@ def train_main(argv: list[str]) -> int:
         print_help(method, _METHODS[method], argv[1:])
         return 0
     from ..apps.pretraining import pretrain
-    from ..training.progress import RunLog
     from ..training.recipe import Recipe
     from ..training.run_results import Results
+    from ..training.watch import RunLog
 
     as_json, quiet = "--json" in argv, "--quiet" in argv
     argv = [word for word in argv if word not in ("--json", "--quiet")]

@@ -26,9 +26,9 @@ from ..runtime.distributed import hold_together, on_first_process
 from ..runtime.errors import did_you_mean, no_model
 from ..runtime.loading import load_pretrained
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
+from .checkpoints import SEEDS, check_output_dir, clear_output_dir
 from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
-from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, TEXTS, argument_names, check_files, convert_values, fill, over, read_recipe, read_words
 from .run_results import Results
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list

@@ -21,11 +21,8 @@ from ..publishing.secrets import hide_secrets
 from ..runtime.errors import refuse_changes
 from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .arguments import SimCSETrainingArguments
-from .checkpoints import newest_whole_checkpoint
-from .dev_sets import DEV_SCORES, dev_change, general_changes
-from .output_folder import SEEDS, check_output_dir, clear_output_dir
-from .run_record import hyperparameter_values
-from .run_results import RESULTS, Results
+from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
+from .run_results import Results, dev_change, general_changes, hyperparameter_values
 
 logger = logging.get_logger(__name__)
 
