@@ -22,7 +22,7 @@ from ..models.digests import WeightDigests
 from ..models.settings import SPACE, THRESHOLD
 from ..names import KEYWORDS, PRECISIONS, ModelOptions
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
+from ..postprocessing.transform import TRANSFORMS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
@@ -578,7 +578,7 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
         """
-        check_values(METHODS, method=method)
+        check_values(TRANSFORMS, method=method)
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]

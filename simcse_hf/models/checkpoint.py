@@ -21,8 +21,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
-from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.transform import TRANSFORM_FILE
 from ..runtime.files import (
     HubArguments,
     StrPath,
@@ -464,7 +464,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     """
     directory = Path(directory).expanduser()
     made = list(GRAPHS)
-    if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
+    if (directory / TRANSFORM_FOLDER / TRANSFORM_FILE).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
     patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, RECORD, *NAMES, *made]
