@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .publishing.hub import push as push
     from .retrieval.commands import duplicates as duplicates
     from .retrieval.commands import index as index
+    from .retrieval.commands import index_add as index_add
+    from .retrieval.commands import index_delete as index_delete
     from .retrieval.commands import mine as mine
     from .retrieval.commands import search as search
     from .retrieval.indexes.description import describe as describe
@@ -90,6 +92,8 @@ _MODULE_OF = {
     "fit_postprocessing": "encoding.fitting",
     "gather_rows": "runtime.distributed",
     "index": "retrieval.commands",
+    "index_add": "retrieval.commands",
+    "index_delete": "retrieval.commands",
     "load_text_dataset": "data.read",
     "mine": "retrieval.commands",
     "paired_interval": "evaluation.user_tasks",
