@@ -239,18 +239,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator_of_masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
             self.masker = partial(mask_tokens, masker=collator_of_masks)
 
-        # 7. The callbacks run in this order: the last ones see what the others request.
+        # 7. What watches the run; the last callbacks see what the others request.
         self.watch = RunWatch()
         self.stop_on_signal = StopOnSignal()
-        watches: list[TrainerCallback] = [self.watch]
-        if self.rows is not None:
-            watches += self.rows.callbacks
+        of_rows = [] if self.rows is None else self.rows.callbacks
+        callbacks += [self.watch, *of_rows, self.stop_on_signal, FiniteWeights()]
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
         self.results: Results | None = None
-        #: The optimizer and the schedule of the caller, who may have made none.
-        self.own_optimizers: tuple[Any, Any] | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
 
@@ -269,9 +266,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             eval_dataset=evaluation,
             processing_class=tokenizer,
             data_collator=collator,
-            callbacks=[*callbacks, *watches, self.stop_on_signal, FiniteWeights()],
+            callbacks=callbacks,
             **kwargs,
         )
+        #: The optimizer and the schedule of the caller, who may have made none: each call of `train` begins with them.
+        self.own_optimizers = (self.optimizer, self.lr_scheduler)
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
@@ -348,9 +347,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 if own and isinstance(callback, ExportableState):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
-        self._begin_anew()
 
-        # 3. Train, with the folder held and signals caught.
+        # 3. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
+        set_seed(self.args.seed)
+        self.optimizer, self.lr_scheduler = self.own_optimizers
+
+        # 4. Train, with the folder held and signals caught.
         if self.args.device.type == "cpu":
             keep_freed_memory()
         decided = self.args
@@ -392,13 +394,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
             f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
-
-    def _begin_anew(self) -> None:
-        """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
-        set_seed(self.args.seed)
-        if self.own_optimizers is None:
-            self.own_optimizers = (self.optimizer, self.lr_scheduler)
-        self.optimizer, self.lr_scheduler = self.own_optimizers
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
