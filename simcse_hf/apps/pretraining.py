@@ -42,7 +42,6 @@ from ..training.checkpoints import (
     clear_output_dir,
     resolve_checkpoint,
 )
-from ..training.dev_sets import check_dev_sets
 from ..training.parser import DEFAULTS, check_files, fill, option
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
@@ -375,7 +374,6 @@ def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedL
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    check_dev_sets([], args, losses=["loss"])
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run

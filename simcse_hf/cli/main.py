@@ -45,6 +45,8 @@ COMMANDS: dict[str, Command | str] = {
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
+    "index-add": Command("retrieval.commands:index_add"),
+    "index-delete": Command("retrieval.commands:index_delete", flags={"filters": ("--filter",)}),
     "search": Command(
         "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
@@ -55,7 +57,7 @@ COMMANDS: dict[str, Command | str] = {
     ),
     "mine": Command("retrieval.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("apps.build_nli:build_nli"),
-    "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "export": Command("publishing.export:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
     "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),

@@ -21,8 +21,9 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
-from ..postprocessing.transform import DESCRIPTION
+from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.transform import TRANSFORM_FILE
 from ..runtime.files import (
     HubArguments,
     StrPath,
@@ -40,7 +41,8 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
-from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
+from .digests import RECORD
+from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
@@ -66,7 +68,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 #: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
-GRAPHS = ("onnx/*.onnx*", "openvino/*.xml", "openvino/*.bin", "model.onnx*", "openvino_model.*")
+GRAPHS = (*(f"{backend}/*model*" for backend in BACKENDS[1:]), "model.onnx*", "openvino_model.*")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 
@@ -301,7 +303,11 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        draw_layer(model, "contrastive_head")
+        std = getattr(model.config, "initializer_range", 0.02)
+        for part in model.contrastive_head.modules():
+            if isinstance(part, nn.Linear):  # as BERT draws it
+                nn.init.normal_(part.weight, std=std)
+                nn.init.zeros_(part.bias)
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
@@ -463,10 +469,10 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     """
     directory = Path(directory).expanduser()
     made = list(GRAPHS)
-    if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
+    if (directory / TRANSFORM_FOLDER / TRANSFORM_FILE).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, RECORD, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:

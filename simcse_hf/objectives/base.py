@@ -138,13 +138,6 @@ class EncodedBatch:
             return None
         return self.packing.lengths_of_rows.reshape(self.inputs["input_ids"].shape[:2])
 
-    def packing_of(self, column: int) -> Packing | None:
-        """Return where the tokens of the texts of one column lie in a row of their own."""
-        if self.packing is None:
-            return None
-        rows, columns = self.inputs["input_ids"].shape[:2]
-        return self.packing.select(np.arange(rows) * columns + column)
-
     @property
     def text_ids(self) -> Tensor:
         """The integers `(batch, num_sentences)` that are equal for equal texts.
@@ -251,11 +244,8 @@ class TrainingRows:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
-    def check_hard_negatives(self, reason: str) -> None:
-        """Check that every row has a hard negative.
-
-        Args:
-            reason (`str`): Why the objective needs them.
+    def check_hard_negatives(self) -> None:
+        """Check that every row has a hard negative, for an objective that compares the positive with nothing else.
 
         Raises:
             ValueError: If a row has none.
@@ -265,6 +255,7 @@ class TrainingRows:
             texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
         for number, count in enumerate(texts, 1):
             if count < 3:
+                reason = "negatives=own compares the positive with nothing else"
                 advice = "add hard negatives (simcse-hf mine), or remove rows without any"
                 raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
 

@@ -148,7 +148,7 @@ class DevSetCallback(TrainerCallback, ABC):
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
             name = start_metric(pooler, headline)
             value = metrics[name] = values[headline]
-            if not self.scores:  # but in the first process
+            if headline not in scores:  # not the first process, or nothing to resample
                 continue
             self.scores[name] = scores[headline]
             own = metrics[headline]
@@ -185,10 +185,6 @@ class DevSetCallback(TrainerCallback, ABC):
         embeddings = encoder.embed(self._token_ids, show_progress_bar=self.shows_bar)
         similarity = encoder.settings.similarity_fn_name
         return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.roles, embeddings, similarity)))
-
-    def metric_names(self) -> list[str]:
-        """Return the names of the metrics."""
-        return self.headlines
 
     def warn_of_shared(self, texts: set[str], what: str) -> None:
         """Warn if texts of the sets also occur elsewhere; `what` says in words where."""
@@ -241,15 +237,6 @@ class SimilarityEvalCallback(DevSetCallback):
         self.headlines = [self.headline]
         self.gold = list(pairs.scores)
         self._task = ScoredPairsTask.of(name, {"pairs": pairs}, pairs.name)
-        gold = np.asarray(pairs.scores)
-        self._positive = gold > POSITIVE_SHARE * gold.max()
-
-    def metric_names(self) -> list[str]:
-        """Return the names of the metrics."""
-        geometry = ["uniformity", "mean_cosine", "effective_rank"]
-        if self._positive.any():
-            geometry.insert(0, "alignment")
-        return [self.headline, *(f"{self.name}_{metric}" for metric in geometry)]
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
@@ -266,9 +253,11 @@ class SimilarityEvalCallback(DevSetCallback):
         result = self._task.score(embeddings)
         self.scores = {self.headline: result.scores}
         metrics = dict(result.metrics)
-        if self._positive.any():
+        gold = np.asarray(self.pairs.scores)
+        positive = gold > POSITIVE_SHARE * gold.max()
+        if positive.any():
             first, second = (
-                torch.from_numpy(embeddings(compress(side, self._positive)))
+                torch.from_numpy(embeddings(compress(side, positive)))
                 for side in (self.pairs.sentences1, self.pairs.sentences2)
             )
             metrics["alignment"] = alignment(first, second)
@@ -298,10 +287,6 @@ class TasksEvalCallback(DevSetCallback):
         self.headlines = [f"{name}_{task.metric}" for name, task in tasks.items()]
         self.headline = self.headlines[0]
         self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
-
-    def metric_names(self) -> list[str]:
-        """Return the names of the metrics."""
-        return [f"{name}_{metric}" for name, task in self.tasks.items() for metric in task.metrics]
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the tasks.
@@ -365,19 +350,15 @@ def make_dev_sets(
     return callbacks
 
 
-def check_dev_sets(
-    dev_sets: Sequence[DevSetCallback], args: TrainingArguments, losses: Sequence[str] | None = None
-) -> None:
-    """Refuse dev sets whose metrics would overwrite each other, and a best model by a metric that nothing computes.
+def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments) -> None:
+    """Refuse dev sets whose metrics would overwrite each other.
 
     Args:
         dev_sets (`Sequence[DevSetCallback]`): The dev sets of a trainer.
         args (`SimCSETrainingArguments`): The training arguments.
-        losses (`Sequence[str]`, *optional*): The metrics of the evaluation rows. `None` if they are not known, and
-            `metric_for_best_model` is then taken as it is.
 
     Raises:
-        ValueError: If two dev sets have the same name, or `metric_for_best_model` is no metric of the evaluation.
+        ValueError: If two dev sets have the same name.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
@@ -389,17 +370,6 @@ def check_dev_sets(
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
     if metric.startswith("general_"):
         logger.warning(f"{metric} chooses the checkpoint, so its change may not show what the model forgets.")
-    if not metric or losses is None or metric in [*losses, *[dev_set.headline for dev_set in dev_sets]]:
-        return
-    known = [*losses]
-    for dev_set in dev_sets:
-        known += dev_set.metric_names()
-    if known and metric not in known:
-        more = "" if losses else ", or pass eval_dataset for a loss"
-        raise ValueError(
-            f"metric_for_best_model={metric!r} is no metric of this run: take one of "
-            f"{', '.join(map(repr, known))}{more}"
-        )
 
 
 def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:

@@ -28,7 +28,6 @@ from ..data.samplers import (
     LARGEST_LISTED,
     ClassSampler,
     MixtureSampler,
-    NeighborSampler,
     NoDuplicatesSampler,
     PermutedSampler,
 )
@@ -74,7 +73,7 @@ class Reader:
     args: SimCSETrainingArguments
 
 
-class Description(TypedDict, total=False):
+class RowFacts(TypedDict, total=False):
     """What `results.json` says about the rows of a run.
 
     Args:
@@ -160,7 +159,7 @@ class Rows:
         self.known = self.known.add_column("row", np.arange(len(self.known)))
 
     def order(self, batch_size: int) -> PermutedSampler | None:
-        """Choose the sampler, which keeps neighbours or texts of a class together.
+        """Choose the sampler, which keeps equal texts apart or texts of a class together.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
@@ -182,11 +181,6 @@ class Rows:
                     "batch_sampler out"
                 )
             return NoDuplicatesSampler(self.text_numbers, batch_size * args.world_size, args.rows_seed)
-        if args.batch_neighbors and self.vectors:
-            # Twice as many, because some were drawn before; and the row itself is among them.
-            vectors = next(iter(self.vectors.values()))
-            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
-            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
         if has_classes and isinstance(self.known, Dataset) and not self.vectors:
             return ClassSampler(self.known.with_format(None)[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
@@ -290,14 +284,14 @@ class Rows:
         name = str(self.source.path)
         return name, [] if find_paths(name) else [name.partition(":")[0]]
 
-    def describe(self, num_views: int) -> Description:
+    def describe(self, num_views: int) -> RowFacts:
         """Describe the rows for `results.json` and the card.
 
         Args:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `Description`: The number of rows, and what they hold.
+            `RowFacts`: The number of rows, and what they hold.
         """
         says = self.says or _SAYS.get(self.num_sentences, "hard negatives")
         view: ViewDescription | None = None
@@ -376,7 +370,7 @@ class Mixed(Rows):
         """Return the names of the data sets that are on the hub; see [`Rows.names`]."""
         return None, [name for part in self.parts.values() for name in part.names()[1]]
 
-    def describe(self, num_views: int) -> Description:
+    def describe(self, num_views: int) -> RowFacts:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
         return {
             "train_rows": len(self.known),

@@ -225,15 +225,6 @@ def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
                 and words[3][0] != "-"
             ):
                 assert words[3] in recipes, command
-        elif command.startswith("python -m benchmarks") and len(words) > 3:
-            module = (
-                words[2].replace(".", "/")
-                if "." in words[2]
-                else f"benchmarks/{words[3]}"
-            )
-            assert any((ROOT / f"{module}{end}").exists() for end in ("", ".py")), (
-                command
-            )
         elif (
             command.startswith("python -m reproduction")
             and len(words) > 3
