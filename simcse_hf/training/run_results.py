@@ -9,6 +9,7 @@ from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better, with_scale
 from ..models.settings import Values
 from ..runtime.files import read_json_object
+from ..runtime.outputs import Result
 
 RESULTS = "results.json"
 
@@ -215,7 +216,7 @@ _OWN = ("model", "train_seconds", "command", "versions", "seeds", "weights")
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(Result):
     """The results of a training run: the content of its `results.json`.
 
     Args:
@@ -289,6 +290,11 @@ class Results:
         return cls(dev=dev, run=run, change=change and Change(**change), general=general, **own)
 
     def __str__(self) -> str:
+        # The trainer of one run has said its verdict.
+        return self.where() if self.seeds is None else self.details()
+
+    def details(self) -> str:
+        """Say what the dev set scored, and which model is saved where."""
         return f"{self.verdict()}{self.where()}"
 
     def verdict(self) -> str:
