@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
-from simcse_hf.encoding.shards import write_vectors
+from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.report import spread
 from simcse_hf.training.recipe import Recipe

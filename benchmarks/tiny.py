@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, BertTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.encoding.shards import write_vectors
+from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.runtime.files import MANIFEST
 

@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from simcse_hf import SimCSE
 from simcse_hf.data.table import stream_texts
-from simcse_hf.encoding.shards import read_manifest, read_shards
+from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.runtime.files import digest
 
 COPY = "COPY sentences (row, text, columns, vector) FROM STDIN WITH (FORMAT BINARY)"

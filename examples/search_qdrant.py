@@ -14,7 +14,7 @@ from qdrant_client.models import Distance, FieldCondition, Filter, MatchValue, P
 
 from simcse_hf import SimCSE
 from simcse_hf.data.table import stream_texts
-from simcse_hf.encoding.shards import read_manifest, read_shards
+from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.runtime.files import digest
 
 COLLECTION = "sentences"

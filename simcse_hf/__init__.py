@@ -16,12 +16,13 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.build_nli import build_nli_triplets as build_nli_triplets
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
+    from .apps.pretraining import pretrain as pretrain
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.read import load_text_dataset as load_text_dataset
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
     from .data.views.words import TextView as TextView
-    from .encoding.encode import encode as encode
+    from .encoding.files import encode as encode
     from .encoding.fitting import fit_postprocessing as fit_postprocessing
     from .encoding.quantization import quantize as quantize
     from .encoding.simcse import SimCSE as SimCSE
@@ -83,7 +84,7 @@ _MODULE_OF = {
     "demo": "apps.demo",
     "describe": "retrieval.indexes.description",
     "duplicates": "retrieval.commands",
-    "encode": "encoding.encode",
+    "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
     "export": "publishing.exports",
@@ -93,6 +94,7 @@ _MODULE_OF = {
     "load_text_dataset": "data.read",
     "mine": "retrieval.commands",
     "paired_interval": "evaluation.user_tasks",
+    "pretrain": "apps.pretraining",
     "push": "publishing.hub",
     "quantize": "encoding.quantization",
     "read_task": "evaluation.user_tasks",

@@ -19,7 +19,7 @@ from simcse_hf import (
     SimilarityEvalCallback,
 )
 from simcse_hf.data.documents import SpanDataset
-from simcse_hf.encoding.shards import write_vectors
+from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.runtime.files import LOCK
@@ -52,19 +52,12 @@ SETTINGS = dict.fromkeys(OBJECTIVES, {}) | {
 
 def sentences(rows, seed=0, words=6):
     generator = torch.Generator().manual_seed(seed)
-    return [
-        " ".join(
-            WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)
-        )
-        for _ in range(rows)
-    ]
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)) for _ in range(rows)]
 
 
 def texts(rows, columns=1, seed=0):
     """Rows of random sentences."""
-    return Dataset.from_dict(
-        {f"sent{c}": sentences(rows, seed + 100 * c) for c in range(columns)}
-    )
+    return Dataset.from_dict({f"sent{c}": sentences(rows, seed + 100 * c) for c in range(columns)})
 
 
 def scored(rows=19, seed=3):
@@ -94,9 +87,7 @@ def scored_by(model, tokenizer, rows=40):
 def model_of(model_type="bert", dropout=None, **settings):
     """Make a model whose weights are large enough for clearly different embeddings of random sentences."""
     torch.manual_seed(1)
-    return AutoModelForCL.from_config(
-        tiny_config(model_type, dropout=dropout, initializer_range=0.2), **settings
-    )
+    return AutoModelForCL.from_config(tiny_config(model_type, dropout=dropout, initializer_range=0.2), **settings)
 
 
 def arguments(tmp_path, **changes):
@@ -156,17 +147,13 @@ _OF_THE_TRAINER = {
 }
 
 
-def make(
-    tmp_path, tokenizer, data=None, model=None, trainer_class=SimCSETrainer, **options
-):
+def make(tmp_path, tokenizer, data=None, model=None, trainer_class=SimCSETrainer, **options):
     """A trainer of 4 steps; options are those of the trainer or of its arguments."""
     own = {name: options.pop(name) for name in _OF_THE_TRAINER & options.keys()}
     if model is None and "model_init" not in own:
         model = model_of()
     data = texts(32) if data is None else data
-    return trainer_class(
-        model, arguments(tmp_path, **options), data, processing_class=tokenizer, **own
-    )
+    return trainer_class(model, arguments(tmp_path, **options), data, processing_class=tokenizer, **own)
 
 
 def weights(model):
@@ -193,20 +180,14 @@ def train_and_resume(trainer, step):
     whole = trainer()
     whole.train()
     resumed = trainer()
-    resumed.train(
-        resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}"))
-    )
+    resumed.train(resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}")))
     assert_same_weights(weights(whole.model), weights(resumed.model))
     return whole, resumed
 
 
 def files_of(path, *but):
     """The content of a file, or of each file in a folder by its name, without the lock and the names left out."""
-    files = [
-        each
-        for each in (path, *path.rglob("*"))
-        if each.is_file() and each.name not in (LOCK, *but)
-    ]
+    files = [each for each in (path, *path.rglob("*")) if each.is_file() and each.name not in (LOCK, *but)]
     return {each.relative_to(path): each.read_bytes() for each in files}
 
 
@@ -215,9 +196,7 @@ def refuses(words, kinds=ValueError):
     """Expect an error that names each of some words."""
     with pytest.raises(kinds) as raised:
         yield
-    assert [word for word in words.split() if word not in str(raised.value)] == [], (
-        raised.value
-    )
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
 def logged(trainer, name):
@@ -230,18 +209,12 @@ def rows_for(objective, tokenizer):
     if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
     if row_type == "nli":
-        texts = [
-            [s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))
-        ]
-        return Dataset.from_dict(
-            {"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]}
-        )
+        texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
+        return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
     if row_type == "scored_pairs":
         return scored(16, seed=0)
     if row_type == "classes":
-        return Dataset.from_dict(
-            {"text": sentences(16), "label": [i % 5 for i in range(16)]}
-        )
+        return Dataset.from_dict({"text": sentences(16), "label": [i % 5 for i in range(16)]})
     return Dataset.from_dict({"sent0": sentences(16)})
 
 
@@ -267,16 +240,10 @@ def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
     model = AutoModelForCL.from_pretrained(
         start,
         head="fresh",
-        **{"do_mlm": False, "objective": objective}
-        | settings
-        | {"objective_options": options},
+        **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options},
     )
     rows = rows_for(objective, tokenizer)
-    values = (
-        SAVES
-        | EVALUATES
-        | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
-    )
+    values = SAVES | EVALUATES | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
     values |= {"logging_steps": 1, "save_steps": 3, "eval_steps": 6}
     if objective == "distill":
         values["teacher"] = vectors_of(tmp_path / "teacher", rows)
@@ -285,6 +252,4 @@ def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
 
 def train_command(method, words):
     """Train as `simcse-hf train METHOD` does with these words, in one string or a list."""
-    return Recipe.read(
-        method, words.split() if isinstance(words, str) else words
-    ).train()
+    return Recipe.read(method, words.split() if isinstance(words, str) else words).train()

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from simcse_hf import AutoModelForCL, load_text_dataset
-from simcse_hf.encoding.encoding import encode_token_ids, tokenize_texts
+from simcse_hf.encoding.batching import encode_token_ids, tokenize_texts
 from simcse_hf.evaluation.sts import ScoredPairs, read_sts_task
 from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.postprocessing import VectorTransform

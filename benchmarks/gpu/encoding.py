@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.files import encode
 
 from ..contestants import encode_peer
 from ..synthetic import LENGTHS, encoder_config, texts

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..evaluation.bootstrap import join_parts
 from ..evaluation.report import read_results
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, read_json_object, write_json
@@ -20,6 +19,7 @@ STSB = "STSBenchmark"
 _STATE = "trainer_state.json"
 #: Endings of dev metrics that describe the geometry of the embeddings or the evaluation itself.
 _NOT_QUALITY = ("_alignment", "_uniformity", "_mean_cosine", "_effective_rank", "_loss", "_runtime", "_per_second")
+_SCORES = ("predicted", "gold")
 BANDS = 5
 DENSITY_POINTS = 201
 #: Fewer distinct cosines than this have no density estimate.
@@ -206,7 +206,8 @@ def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
     for name, tasks in scores.items():
         for task, parts in tasks.items():
             if parts and all("predicted" in arrays for arrays in parts.values()):
-                sets.setdefault(task, {})[name] = join_parts(parts.values())
+                whole = {each: np.concatenate([arrays[each] for arrays in parts.values()]) for each in _SCORES}
+                sets.setdefault(task, {})[name] = whole
     if not sets:
         return {}
     chosen = sets.get(STSB) or max(sets.values(), key=len)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ..encoding.load import load_model
 from ..encoding.probes import SERVED
-from ..encoding.simcse import SimCSE
+from ..encoding.simcse import SimCSE, load_model
 from ..models.pooling import POOLERS
 from ..names import ModelOptions
 from ..retrieval.indexes.description import SAME

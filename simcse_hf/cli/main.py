@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
-    "encode": Command("encoding.encode:encode", together=True),
+    "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
     "search": Command(
         "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"

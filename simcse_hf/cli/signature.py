@@ -93,7 +93,7 @@ def find_definition(name: str) -> ast.FunctionDef | ast.ClassDef:
 
 
 def read_fields(name: str) -> dict[str, tuple[Any, str]]:
-    """Read the arguments that a dataclass of this package adds: the default of each, if it is a literal, and its help."""
+    """Read the arguments that a dataclass of this package adds: its default, if that is a literal, and its help."""
     found = {}
     for field in find_definition(name).body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):

@@ -157,6 +157,8 @@ def every_option(method: str) -> Iterator[tuple[Parameter, Sequence[str]]]:
             default = DEFAULTS[method].get(field.name, field.default)
             if not isinstance(default, (str, int, float)) or re.search("default: |Defaults? to ", words):
                 default = None
+            if default is True and field.default is not True:  # there is no --no_x, but `--x false`
+                default = "true"
             group = cls._argument_group_name
             if field.name in of_transformers:
                 group = "training, of transformers' TrainingArguments"

@@ -1,6 +1,8 @@
 """Texts as token ids, in training and in inference. Nothing here imports datasets, which takes half a second."""
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -9,6 +11,8 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
+#: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
+_LOCK = threading.Lock()
 _SAMPLE = 2_000  # texts whose tokens are counted
 _FEW_TOKENS = 20  # say nothing about the language of a text
 _HARD_TO_READ = 0.05  # share of unknown tokens that is reported
@@ -19,6 +23,27 @@ def number_of(token_ids: Sequence[int]) -> int:
     """Return a hash of token ids that is the same in all processes; 0 for an absent text."""
     # Python salts the hashes of strings but not those of integers.
     return hash(tuple(token_ids)) if token_ids else 0
+
+
+@contextmanager
+def locked(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Keep other threads from a tokenizer, and restore what a fast one keeps of its last call and would save."""
+    with _LOCK:
+        if not tokenizer.is_fast:
+            yield
+            return
+        backend = tokenizer.backend_tokenizer
+        truncation = backend.truncation
+        padding = backend.padding
+        try:
+            yield
+        finally:
+            backend.no_truncation()
+            backend.no_padding()
+            if truncation is not None:
+                backend.enable_truncation(**truncation)
+            if padding is not None:
+                backend.enable_padding(**padding)
 
 
 def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:

@@ -10,8 +10,7 @@ from ..names import Transform, WeightOptions
 from ..postprocessing.transform import DESCRIPTION, FOLDER, MODULES, save_transform
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
-from .load import load_model
-from .simcse import SimCSE
+from .simcse import SimCSE, load_model
 
 
 @dataclass(frozen=True)

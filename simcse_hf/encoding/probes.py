@@ -12,7 +12,7 @@ from ..models.settings import THRESHOLD
 from ..postprocessing.transform import FOLDER, Fit
 from ..retrieval.indexes.description import PROBE, agreement
 from ..runtime.identity import Identity
-from .encoder import Encoder
+from .batching import Encoder
 
 #: The cosines of the first one with the others are saved with a threshold.
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
@@ -19,21 +20,21 @@ from ..data.table import stream_texts, text_column
 from ..data.token_ids import check_known
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SPACE, THRESHOLD
-from ..names import PRECISIONS
+from ..names import KEYWORDS, PRECISIONS, ModelOptions
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
-from ..runtime.errors import check_finite, check_values
-from ..runtime.files import HubArguments, hub_commit
+from ..runtime.errors import check_finite, check_values, no_model
+from ..runtime.files import HubArguments, StrPath, hub_commit
 from ..runtime.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
+from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
-from .encoder import Encoder
-from .encoding import Batching, one_ahead
+from .batching import Batching, Encoder, one_ahead
 from .exported import refuse_settings
-from .loaded import load_encoder
+from .load import load_encoder
 from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
 
@@ -46,6 +47,8 @@ _CHOOSE_THRESHOLD = (
     "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
     "--save_threshold"
 )
+#: The types of weights by their names on the command line.
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 T = TypeVar("T")
 Texts = str | Iterable[str]
 Embeddings = torch.Tensor | np.ndarray
@@ -734,3 +737,48 @@ def model_meta(identity: Identity) -> Any:
     if identity.revision is None:
         name = f"local/{name.strip('/').replace('/', '_')}"
     return ModelMeta.create_empty({"name": name, "revision": identity.revision or digest_value(identity)})
+
+
+def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loading: Unpack[ModelOptions]) -> SimCSE:
+    """Load a model in each of the processes that the launcher has started, or take one that is loaded.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder or hub name; or a model, which is returned as it is.
+        revision (`str`, *optional*): Branch, tag or commit on the hub.
+        **loading (`ModelOptions`): How the model is loaded. `None` stands for the default.
+
+    Returns:
+        `SimCSE`: The model.
+
+    Raises:
+        ValueError: If the model or the device does not exist, options are given together with a loaded model, or as
+            `SimCSE` says.
+    """
+    settings: dict[str, Any] = {"revision": revision, **loading}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if isinstance(model, SimCSE):
+        if settings:
+            raise ValueError(f"the model is loaded already: leave out {', '.join(settings)}")
+        return model
+    if model == KEYWORDS:
+        raise ValueError(
+            f"{KEYWORDS} is keyword search, which has no vectors: only evaluate and compare take it. For a folder of "
+            f"this name, write ./{KEYWORDS}"
+        )
+    state = join_processes()
+    if "device" in settings:
+        device = settings["device"]
+        try:
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError, ImportError) as error:  # unknown, absent, or not in this build of torch
+            raise ValueError(f"device {device}: this machine cannot use it ({error}); leave out device") from None
+    elif state.num_processes > 1:
+        settings["device"] = str(state.device)
+    if "dtype" in settings:
+        settings["dtype"] = _DTYPES[settings["dtype"]]
+    if "model_backend" in settings:
+        settings["backend"] = settings.pop("model_backend")
+    try:
+        return SimCSE(model, **settings)
+    except (OSError, HFValidationError) as error:
+        raise ValueError(f"model {no_model(model, error)}") from error

@@ -17,8 +17,7 @@ from ..retrieval.indexes.exact import ExactIndex
 from ..runtime.distributed import on_first_process, wait_for_all, world
 from ..runtime.files import hold, read_npy, write_npy
 from ..runtime.identity import Identity, digest_texts, digest_value
-from .encode import encode
-from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
+from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.templates import read_template, special_tokens
-from .encoding import TOKENIZER_LOCK, unchanged
+from ..data.token_ids import locked
 
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’」』）]*|\n""")
@@ -60,7 +60,7 @@ def split_long(
     long = {number: texts[number] for number, row in enumerate(token_ids) if len(row) >= full}
     if not long:
         return windows
-    with TOKENIZER_LOCK, unchanged(tokenizer):
+    with locked(tokenizer):
         around = read_template(templates[0], tokenizer) if templates else special_tokens(tokenizer)
         lead = " " if around.space else ""
         batch = [lead + text for text in long.values()]

@@ -15,8 +15,7 @@ from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.load import load_model
-from ..encoding.simcse import SimCSE
+from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..retrieval.indexes.description import Role
 from ..runtime.distributed import wait_for_all, world

@@ -138,13 +138,6 @@ class EncodedBatch:
             return None
         return self.packing.lengths_of_rows.reshape(self.inputs["input_ids"].shape[:2])
 
-    def packing_of(self, column: int) -> Packing | None:
-        """Return where the tokens of the texts of one column lie in a row of their own."""
-        if self.packing is None:
-            return None
-        rows, columns = self.inputs["input_ids"].shape[:2]
-        return self.packing.select(np.arange(rows) * columns + column)
-
     @property
     def text_ids(self) -> Tensor:
         """The integers `(batch, num_sentences)` that are equal for equal texts.

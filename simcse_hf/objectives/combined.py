@@ -27,11 +27,6 @@ def first_given(values: Iterable[Any]) -> Any:
     return next((value for value in values if value), None)
 
 
-def rows_of_sum(kinds: list[str]) -> str:
-    """Return the rows of the first part, or scored lists, whose texts a part that needs no scores reads as well."""
-    return "scored_lists" if "scored_lists" in kinds else kinds[0]
-
-
 class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
@@ -93,7 +88,8 @@ class Sum(Combined):
         ValueError: If the parts read different training rows or different columns of embeddings.
     """
 
-    rows = of_parts("rows", rows_of_sum)
+    # The texts of scored lists are read by parts that need no scores as well.
+    rows = of_parts("rows", lambda kinds: "scored_lists" if "scored_lists" in kinds else kinds[0])
 
     def __init__(
         self,

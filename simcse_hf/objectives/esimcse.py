@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,7 +117,11 @@ class ESimCSE(SimCSEObjective):
             self.momentum_encoder.contrastive_head.load_state_dict(head)
             # 2. It embeds the anchors.
             anchors: dict[str, Any] = {name: batch.inputs[name][:, 0] for name in batch.inputs.keys() & TEXT_INPUTS}
-            embeddings = gather_rows(self.momentum_encoder.embed(**anchors, packing=batch.packing_of(0)))
+            packing = batch.packing
+            if packing is not None:  # where the tokens of the anchors lie in a row of their own
+                rows, columns = batch.inputs["input_ids"].shape[:2]
+                packing = packing.select(np.arange(rows) * columns)
+            embeddings = gather_rows(self.momentum_encoder.embed(**anchors, packing=packing))
             # 3. They join the queue: newest first, and not normalized, because the loss applies the similarity, at the
             # width that it uses.
             newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])

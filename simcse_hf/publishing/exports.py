@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..apps.int8 import INT8_EXPORTS, Checks, Form, describe_form, export_int8
-from ..encoding.load import load_model
-from ..encoding.simcse import SimCSE
+from ..encoding.simcse import SimCSE, load_model
 from ..names import Export, Instructions, ModelOptions, WeightOptions
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder

@@ -10,9 +10,8 @@ from transformers import AutoConfig
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
-from ..encoding.load import load_model
-from ..encoding.shards import read_manifest, read_shards
-from ..encoding.simcse import SimCSE
+from ..encoding.files import read_manifest, read_shards
+from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..runtime.files import StrPath, digest

@@ -1,11 +1,11 @@
-"""Checkpoints that are whole or absent: written by a Trainer or at a signal, found again, and resumed."""
+"""The folder of a run: protected from other runs, with checkpoints that are whole or absent, and resumed."""
 
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState, ProgressCallback
+from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
@@ -32,11 +32,15 @@ from ..data.samplers import RepeatableSampler
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import on_first_process, same_noise, wait_for_all
 from ..runtime.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
-from .progress import RunBar, RunLog
 from .pushes import PushingTrainer
+from .watch import RunBar, RunLog
 
 logger = logging.get_logger(__name__)
 
+#: The results of a run, the folder with the scores of each of its evaluations, and what several seeds have in common.
+RESULTS = "results.json"
+DEV_SCORES = "_dev_scores"
+SEEDS = "_seeds.json"
 #: A checkpoint to resume from; `True` is the newest whole one.
 CheckpointName = str | os.PathLike[str] | bool
 
@@ -89,6 +93,55 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str | None]]) -> None:
+    """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
+
+    The Trainer verifies the checkpoint when training begins.
+
+    Args:
+        args (`TrainingArguments`): Names the directory and the checkpoint.
+        overwrite (`bool`): Whether [`clear_output_dir`] may delete the checkpoints and results of an earlier run.
+        inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
+
+    Raises:
+        ValueError: If the directory holds another run, or one of the inputs would be deleted.
+    """
+    if args.resume_from_checkpoint is not None or args.process_index > 0:
+        return
+    directory = Path(str(args.output_dir))
+    earlier = checkpoints(directory)
+    deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
+    for name, path in inputs:
+        if path is None or not overwrite:
+            continue
+        if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
+            raise ValueError(
+                f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
+                "choose another --output_dir"
+            )
+    results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
+    if not overwrite and (earlier or results):
+        raise ValueError(
+            f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
+            "--overwrite_output_dir, or choose another --output_dir."
+        )
+
+
+def clear_output_dir(args: TrainingArguments) -> None:
+    """Delete the checkpoints and results of an earlier run, unless this one resumes it.
+
+    Args:
+        args (`TrainingArguments`): Names the directory, which [`check_output_dir`] has checked.
+    """
+    if args.resume_from_checkpoint is not None or args.process_index > 0:
+        return
+    directory = Path(str(args.output_dir))
+    for folder in (*checkpoints(directory), directory / STAGING, directory / DEV_SCORES):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in (RESULTS, SEEDS):
+        (directory / name).unlink(missing_ok=True)
+
+
 def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     """Choose the checkpoint to resume from; the first process verifies it for all of them.
 
@@ -131,63 +184,34 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     return on_first_process(find)
 
 
-@contextmanager
-def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Iterator[Path]:
-    """Yield a staging folder for a checkpoint, and give the checkpoint its name if the block ends without an error.
+def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
+    """Delete the checkpoints that were written first; at the same time, that of the lower step.
 
-    A checkpoint is therefore whole or absent, whenever the run is killed. Older checkpoints are deleted only
-    afterwards. Every process must enter the context.
+    transformers would also delete a folder such as `checkpoint-old`.
 
     Args:
-        directory (`Path`): The `output_dir` of the run, or the folder of a trial of a search.
-        state (`TrainerState`): The state of the Trainer at this step, which is saved as well.
-        args (`TrainingArguments`): The arguments of the run.
-
-    Yields:
-        `Path`: The folder of the checkpoint inside the staging folder. It may not exist yet.
-
-    Raises:
-        OSError: In one line, if the disk is full.
+        directory (`Path`): The folder of the run.
+        limit (`int`, *optional*): How many are left; all of them without a limit.
+        keep (`set[Path]`): Those that stay in any case.
     """
-    checkpoint = directory / f"checkpoint-{state.global_step}"
-    folder = directory / STAGING / checkpoint.name
-    if args.should_save:
-        remove(folder.parent)  # unfinished, of a run that was killed
-    wait_for_all()
-    best = directory / f"checkpoint-{state.best_global_step}"
-    try:
-        yield folder
-        wait_for_all()
-        if state.best_global_step and (best == checkpoint or best.is_dir()):
-            state.best_model_checkpoint = str(best)
-        if args.should_save:
-            state.save_to_json(str(folder / "trainer_state.json"))
-            write_manifest(folder)
-            put_in_place(folder, checkpoint)
-            remove(folder.parent)
-    except Exception as error:
-        remove(folder.parent)
-        explain_full_disk(error, checkpoint, _WHEN_FULL)
-        raise
-    limit = args.save_total_limit or 0
-    if args.should_save and limit > 0:
-        # Those that were written first are deleted; at the same time, that of the lower step. The newest and the best
-        # one stay in any case.
-        keep = {checkpoint, best} if best.is_dir() else {checkpoint}
-        found = checkpoints(directory)
-        others = [path for path in reversed(found) if path not in keep]
-        others.sort(key=lambda path: path.stat().st_mtime_ns)
-        surplus = len(found) - max(limit, len(keep))
-        for path in others[: max(0, surplus)]:
-            shutil.rmtree(path, ignore_errors=True)
-    wait_for_all()
+    found = checkpoints(directory)
+    others = [path for path in reversed(found) if path not in keep]
+    others.sort(key=lambda path: path.stat().st_mtime_ns)
+    surplus = len(found) - (limit or len(found))
+    for path in others[: max(0, surplus)]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class WholeCheckpointTrainer(PushingTrainer):
-    """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`].
+    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed.
 
     A run that logs nothing and shows no bar leaves standard output to the program that trains.
     """
+
+    #: Whether a checkpoint is being written.
+    is_saving = False
+    #: What a run that continues a checkpoint has changed on purpose.
+    changes: Sequence[Any] = ()
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -240,33 +264,69 @@ class WholeCheckpointTrainer(PushingTrainer):
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
 
+    def _get_output_dir(self, trial: Any) -> str:
+        directory = super()._get_output_dir(trial)
+        return os.path.join(directory, STAGING) if self.is_saving else directory
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint in a staging folder, delete older ones when it is whole, and push it if asked for."""
+        """Write a checkpoint as transformers does, but under another name until all of it is there."""
         state, args = self.state, self.args
-        if self.hp_search_backend is None and trial is None:
-            self.store_flos()
         directory = Path(self._get_output_dir(trial))
+        checkpoint = directory / f"checkpoint-{state.global_step}"
+        best = directory / f"checkpoint-{state.best_global_step}"
+        folder = directory / STAGING / checkpoint.name
+        # 1. An earlier push may read what is replaced here, and a killed run may have left an unfinished checkpoint.
         if args.push_to_hub:
-            self.finish_push_of_old_files()
-        with staged(directory, state, args) as folder:
-            self.save_model(str(folder), _internal_call=True)
-            if not args.save_only_model:
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-            # The states of the callbacks and of the control are saved with that of the Trainer, as in transformers.
-            saved: Any = state.stateful_callbacks
-            for callback in [*self.callback_handler.callbacks, self.control]:
-                name = type(callback).__name__
-                if not args.should_save or not isinstance(callback, ExportableState):
-                    continue
-                if isinstance(saved[name], list):
-                    saved[name].append(callback.state())
-                else:
-                    saved[name] = callback.state()
+            self.finish_push_of_checkpoint()
+        if args.should_save:
+            remove(folder.parent)
+        wait_for_all()
+        # 2. Write it.
+        self.is_saving = True
+        try:
+            super()._save_checkpoint(model, trial)
             self.add_to_checkpoint(folder)
+            wait_for_all()
+            if state.best_global_step and (best == checkpoint or best.is_dir()):
+                state.best_model_checkpoint = str(best)
+            if args.should_save:
+                state.save_to_json(str(folder / "trainer_state.json"))
+                write_manifest(folder)
+                put_in_place(folder, checkpoint)
+                remove(folder.parent)
+        except Exception as error:
+            remove(folder.parent)
+            explain_full_disk(error, checkpoint, _WHEN_FULL)
+            raise
+        finally:
+            self.is_saving = False
+        # 3. Now that it is whole, older ones may go.
+        if args.should_save:
+            delete_old_checkpoints(directory, args.save_total_limit, {checkpoint, best})
+        wait_for_all()
         if args.push_to_hub:
-            self.push_checkpoint(directory / f"checkpoint-{state.global_step}")
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load their states; a run with other settings than those of the checkpoint keeps its own rates.
+
+        Its first step then has the learning rate that a run with these settings would have at this step.
+        """
+        optimizer: Any = self.optimizer
+        names = ("initial_lr", "weight_decay", "betas", "eps", "momentum")
+        settings = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if not self.changes:
+            return
+        schedule: Any = self.lr_scheduler
+        for number, (group, own) in enumerate(zip(optimizer.param_groups, settings, strict=True)):
+            factor = group["lr"] / group["initial_lr"] if group.get("initial_lr") else 1.0
+            if isinstance(schedule, LambdaLR):
+                factor = schedule.lr_lambdas[number](schedule.last_epoch)
+            group.update(own)
+            group["lr"] = own["initial_lr"] * factor
+        schedule.base_lrs = [own["initial_lr"] for own in settings]
+        schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -375,39 +435,3 @@ class StopOnSignal(TrainerCallback):
         if self.stopping == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + self.stopping)
-
-
-#: What the saved state of an optimizer would override.
-OPTIMIZER_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
-
-
-class RunOptimizer(TrainerCallback):
-    """Give the optimizer of a resumed run its own settings in the place of those in the checkpoint (`allow_changes`).
-
-    The first step then has the learning rate that a run with these settings would have at this step.
-
-    Attributes:
-        own (`Sequence[Mapping]`): The settings of each group of parameters before those of the checkpoint were
-            loaded. Without any, the optimizer stays as it is.
-    """
-
-    own: Sequence[Mapping[str, Any]] = ()
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
-    ) -> None:
-        """Set the groups of the optimizer, and the rate that the schedule gives them at this step."""
-        if not self.own:
-            return
-        groups = event["optimizer"].param_groups
-        schedule = event["lr_scheduler"]
-        for group, own in zip(groups, self.own, strict=True):
-            factor = group["lr"] / group["initial_lr"] if group.get("initial_lr") else 1.0
-            group.update(own)
-            group["initial_lr"] = own["lr"]
-            group["lr"] = own["lr"] * factor
-        schedule.base_lrs = [own["lr"] for own in self.own]
-        if isinstance(schedule, LambdaLR):
-            for group, factor_at in zip(groups, schedule.lr_lambdas, strict=True):
-                group["lr"] = group["initial_lr"] * factor_at(schedule.last_epoch)
-        schedule._last_lr = [group["lr"] for group in groups]

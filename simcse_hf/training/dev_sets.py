@@ -1,9 +1,9 @@
-"""Dev sets, evaluated while a model trains; their scores on disk, and what training changed in them."""
+"""Dev sets are encoded and scored while a run trains; and what changes from one evaluation to another."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import chain, compress, product
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from datasets import Dataset, Value
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.encoder import Encoder
+from ..encoding.batching import Encoder
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
     interval,
     mean_over_drawn_seeds,
-    optimism_of_choice,
     resampled_scores,
 )
+from ..evaluation.compare import describe_difference
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.scoring import TaskData
@@ -34,8 +34,7 @@ from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
 from ..kernels.unpadded import reads_left_to_right
 from ..retrieval.indexes.description import Role
 from ..runtime.distributed import on_first_process
-from ..runtime.files import digest, read_arrays, write_arrays
-from .run_results import Change, Results
+from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)
 
@@ -43,8 +42,6 @@ logger = logging.get_logger(__name__)
 POSITIVE_SHARE = 0.8
 #: How one uses an encoder that says nothing of a pooler: the mean of all tokens, or the token [CLS].
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
-#: Folder of `output_dir` with the scores of each evaluation.
-DEV_SCORES = "_dev_scores"
 _CONFIDENCE = 0.95
 _RESAMPLES = 1000
 
@@ -52,6 +49,37 @@ _RESAMPLES = 1000
 def start_metric(pooler: str, metric: str) -> str:
     """Return the name of a metric of the encoder that a run starts from, with a pooler that is not the run's own."""
     return f"start_{pooler}_{metric}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What training has changed in the main metric of the dev set, with its interval.
+
+    Args:
+        metric (`str`): The metric.
+        difference (`float`): Saved weights minus start, the mean over the seeds.
+        low (`float`): The lower end of the interval.
+        high (`float`): Its upper end.
+        confidence (`float`): The level of the interval.
+        resamples (`int`): Resamples of the bootstrap.
+        optimism (`float`): By how much the choice of the checkpoint on the dev set flatters it.
+        seeds (`int`): The number of runs.
+        source (`str`): The file of a general task.
+    """
+
+    metric: str
+    difference: float
+    low: float
+    high: float
+    confidence: float
+    resamples: int
+    optimism: float = 0.0
+    seeds: int = 1
+    source: str = ""
+
+    def __str__(self) -> str:
+        file = f"   ({Path(self.source).name})" if self.source else ""
+        return describe_difference(self.difference, self.low, self.high, self.confidence) + file
 
 
 class DevSetCallback(TrainerCallback, ABC):
@@ -124,7 +152,7 @@ class DevSetCallback(TrainerCallback, ABC):
                 continue
             self.scores[name] = scores[headline]
             own = metrics[headline]
-            change = _change(name, [self.scores[headline], scores[headline]], value - own)
+            change = change_between(name, [self.scores[headline], scores[headline]], value - own)
             if change.low > 0:
                 logger.info(
                     f"Before training, {headline} is {value:.2f} with the pooler {pooler} and {own:.2f} with the "
@@ -380,86 +408,7 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         dev_set.warn_of_shared(found, "also training texts")
 
 
-def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
-    """Write what an evaluation scored.
-
-    Args:
-        dev_sets (`Sequence[DevSetCallback]`): The dev sets, which were evaluated just now.
-        state (`TrainerState`): The step.
-        output_dir (`str`): The output directory of the run.
-    """
-    scores: Scores = {}
-    for dev_set in dev_sets:
-        scores |= dev_set.scores
-    if scores:
-        path = Path(output_dir, DEV_SCORES, f"step-{state.global_step}.npz")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_arrays(path, scores)
-
-
-def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) -> Change | None:
-    """Compare the saved weights of a run, or of its repetitions with other seeds, with the start.
-
-    The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
-    seeds over the seeds as well. Where the dev set chose the checkpoint, the interval is moved by the optimism of that
-    choice (see [`optimism_of_choice`]), so the difference need not lie in its middle.
-
-    Args:
-        runs (`Sequence[tuple[Path, Results]]`): For each seed, the output directory and the results.
-        metric (`str`, *optional*): The metric, such as that of a general task. The default is that of the dev set.
-
-    Returns:
-        `Change`, *optional*: The change, its difference the mean over the seeds; `None` without the scores of both
-        evaluations.
-    """
-    systems = []
-    differences = []
-    optimism = []
-    for folder, results in runs:
-        dev = results.dev
-        if dev is None:
-            return None
-        name = metric or dev.metric
-        begin = start_metric(dev.start.pooler, name) if dev.start.pooler else name
-        start = _read_scores(folder, dev.start.step, begin)
-        saved = _read_scores(folder, dev.saved.step, name)
-        if start is None or saved is None:
-            return None
-        others = []
-        for step in dev.chosen_among if name == dev.metric else ():
-            scores = _read_scores(folder, step, name)
-            if scores is not None and step != dev.saved.step:
-                others.append(scores)
-        systems += [start, saved]
-        optimism.append(optimism_of_choice(start, saved, others) if others else 0.0)
-        differences.append(dev.saved.metrics[name] - dev.initial.metrics[begin])
-    return _change(name, systems, float(np.mean(differences)), optimism)
-
-
-def general_changes(runs: Sequence[tuple[Path, Results]], tasks: Mapping[str, str]) -> list[Change]:
-    """Compare the saved weights with the start on general tasks, as [`dev_change`] does on the dev set.
-
-    Args:
-        runs (`Sequence[tuple[Path, Results]]`): As there.
-        tasks (`Mapping[str, str]`): The file of each task by its metric.
-
-    Returns:
-        `list[Change]`: The changes on the tasks that both evaluations scored.
-    """
-    changes = []
-    for metric, source in tasks.items():
-        change = dev_change(runs, metric)
-        if change is not None:
-            changes.append(replace(change, source=source))
-    return changes
-
-
-def _read_scores(folder: Path, step: int, metric: str) -> Any:
-    path = folder / DEV_SCORES / f"step-{step}.npz"
-    return read_arrays(path, "train the model again.").get(metric) if path.is_file() else None
-
-
-def _change(metric: str, systems: list, difference: float, optimism: Sequence[float] = (0.0,)) -> Change:
+def change_between(metric: str, systems: list, difference: float, optimism: Sequence[float] = (0.0,)) -> Change:
     """Return the change from every first of two systems to the second, with its interval."""
     resampled = resampled_scores(systems, resamples=_RESAMPLES)
     changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]

@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 from huggingface_hub import HfApi
 from transformers import Trainer
@@ -15,46 +15,50 @@ from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, pu
 
 #: What belongs to a checkpoint, and not to the model in it.
 _OF_A_RUN = ("trainer_state.json", "run_settings.json", MANIFEST)
+#: Where a strategy pushes a checkpoint; `None` is a folder of its own.
+_PLACES = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: None}
 
 
 class PushingTrainer(Trainer):
     """transformers' Trainer, which pushes in one commit what `simcse-hf push` would, and nothing about the machine."""
 
-    def push_checkpoint(self, checkpoint: Path) -> None:
-        """Push a checkpoint in the background, as `hub_strategy` says. It becomes the model in the output directory.
+    is_saving = False
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a whole checkpoint in the background, as `hub_strategy` says; the output directory becomes its model.
 
         Nothing is pushed while an earlier push goes on. With `hub_always_push` the checkpoint has waited for its end.
-
-        Args:
-            checkpoint (`Path`): The checkpoint.
         """
         args = self.args
-        if args.hub_strategy == HubStrategy.END or self._is_pushing() or not self.is_world_process_zero():
+        running = cast(PushInProgress | None, self.push_in_progress)
+        is_busy = self.is_saving or (running is not None and not running.is_done())
+        if is_busy or args.hub_strategy == HubStrategy.END or not self.is_world_process_zero():
             return
         self.callback_handler.on_push_begin(args, self.state, self.control)
+        checkpoint = Path(checkpoint_folder)
         with replace_model(str(args.output_dir), getattr(self.model, "save_adapter", False)) as folder:
             for path in public_files(checkpoint):
                 if path not in _OF_A_RUN:
                     (folder / path).parent.mkdir(exist_ok=True)
                     shutil.copy(checkpoint / path, folder / path)
-        message = f"Training in progress, step {self.state.global_step}"
-        jobs: list[Any] = [self._commit(commit_message=message, run_as_future=True)]
-        if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            place = "last-checkpoint" if args.hub_strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            message = f"{message}, checkpoint"
-            jobs.append(self._commit(checkpoint, place, commit_message=message, run_as_future=True))
+        api = HfApi(token=args.hub_token, library_name="simcse_hf")
+        repo_id = str(self.hub_model_id)
+        options: CommitOptions = {
+            "commit_message": f"Training in progress, step {self.state.global_step}",
+            "revision": args.hub_revision,
+            "run_as_future": True,
+        }
+        jobs = [commit_folder(api, str(args.output_dir), repo_id, **options)]
+        if args.hub_strategy in _PLACES:
+            options["commit_message"] += ", checkpoint"
+            place = _PLACES[args.hub_strategy] or checkpoint.name
+            jobs.append(commit_checkpoint(api, checkpoint, repo_id, place, **options))
         self.push_in_progress = PushInProgress(cast(Any, jobs))  # type: ignore[assignment]
 
-    def finish_push_of_old_files(self) -> None:
-        """Wait for a push in the background whose files the next checkpoint would replace or delete."""
-        args = self.args
-        pushes_checkpoints = args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
-        if args.hub_always_push or (pushes_checkpoints and args.save_total_limit is not None):
+    def finish_push_of_checkpoint(self) -> None:
+        """Wait for a push that reads a checkpoint, which the next one may replace or delete."""
+        if self.args.hub_always_push or self.args.hub_strategy in _PLACES:
             self._finish_current_push()
-
-    def _is_pushing(self) -> bool:
-        running = cast(PushInProgress | None, self.push_in_progress)
-        return running is not None and not running.is_done()
 
     def push_to_hub(
         self,
@@ -86,21 +90,11 @@ class PushingTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         cast(Any, self).create_model_card(**card)
-        message = commit_message or "End of training"
-        return self._commit(token=token, branch=revision, commit_message=message, run_as_future=not blocking)
-
-    def _commit(
-        self,
-        checkpoint: Path | None = None,
-        place: str = "",
-        token: str | None = None,
-        branch: str | None = None,
-        **options: Unpack[CommitOptions],
-    ) -> Any:
-        """Upload the output directory, or a checkpoint into a folder of the repository."""
-        api = HfApi(token=token or self.args.hub_token, library_name="simcse_hf")
-        options["revision"] = branch or self.args.hub_revision
-        repo_id = cast(str, self.hub_model_id)
-        if checkpoint is not None:
-            return commit_checkpoint(api, checkpoint, repo_id, place, **options)
-        return commit_folder(api, str(self.args.output_dir), repo_id, **options)
+        return commit_folder(
+            HfApi(token=token or self.args.hub_token, library_name="simcse_hf"),
+            str(self.args.output_dir),
+            str(self.hub_model_id),
+            commit_message=commit_message or "End of training",
+            revision=revision or self.args.hub_revision,
+            run_as_future=not blocking,
+        )

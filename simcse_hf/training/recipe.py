@@ -26,12 +26,11 @@ from ..runtime.errors import did_you_mean, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
+from .checkpoints import SEEDS, check_output_dir, clear_output_dir
 from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
-from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, TEXTS, argument_names, check_files, fill, read_sources
 from .run_results import Results
-from .sample_run import describe_sample_run
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
 
@@ -85,7 +84,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Refuse what is unknown."""
         if self.command not in ("unsup", "sup"):
-            raise ValueError(f"{self.command!r} is no way to train; there are unsup, sup, and mlm of the function train")
+            raise ValueError(f"{self.command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
         known = argument_names(ARGUMENTS)
         unknown = sorted(self.given.keys() - known)
         if unknown:
@@ -245,6 +244,8 @@ class Recipe:
             if args.push_to_hub:
                 trainer.push_to_hub()
             if self.is_sample and trainer.is_world_process_zero():
+                from .sample_run import describe_sample_run
+
                 print(describe_sample_run(trainer.results.folder))
         return trainer.results
 
@@ -288,9 +289,7 @@ class Recipe:
         return results
 
 
-def train(
-    method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any
-) -> Results | Result:
+def train(method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> Results | Result:
     """Train a model: unsup, sup, or mlm (masked-LM pretraining).
 
     The command `simcse-hf train` is this function: everything that nobody wrote is decided in the same way.

@@ -37,7 +37,7 @@ from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
-from ..encoding.encoding import full_length
+from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows

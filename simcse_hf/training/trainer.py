@@ -33,7 +33,7 @@ from ..data.collator import CheckedCollator
 from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
-from ..encoding.encoder import Encoder
+from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
@@ -63,23 +63,15 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
-from ..runtime.files import STAGING, folder_problem, full_name, read_json_object, write_json
+from ..runtime.files import folder_problem, full_name, read_json_object, write_json
 from ..runtime.loading import load_pretrained
 from .arguments import SimCSETrainingArguments
-from .checkpoints import (
-    OPTIMIZER_SETTINGS,
-    CheckpointName,
-    RunOptimizer,
-    StopOnSignal,
-    WholeCheckpointTrainer,
-    resolve_checkpoint,
-)
+from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
     check_dev_sets,
-    keep_dev_scores,
     make_dev_sets,
     warn_of_overlap,
 )
@@ -93,15 +85,18 @@ from .rows import (
     read_evaluation_rows,
     read_training_rows,
 )
-from .run_record import (
+from .run_results import (
     SETTINGS,
+    Changed,
+    Results,
+    RunDescription,
     changed_arguments,
     compare_settings,
+    keep_dev_scores,
     last_logged,
     make_results,
     run_settings,
 )
-from .run_results import Changed, Results, RunDescription
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
@@ -254,9 +249,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 7. The callbacks run in this order: the last ones see what the others request.
         self.watch = RunWatch()
-        self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
+        watches: list[TrainerCallback] = [self.watch]
         if self.rows is not None:
             watches += self.rows.callbacks
 
@@ -827,11 +821,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
-        settings = []
-        for group in optimizer.param_groups:
-            settings.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
-        # Those of the checkpoint, which is loaded later, would take their place.
-        self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
     def floating_point_ops(self, inputs: Batch) -> int:
@@ -914,7 +903,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
-        if directory.parent.name != STAGING:  # which is the folder of a checkpoint
+        if not self.is_saving:  # a checkpoint, whose folder is new
             place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,16 @@
-"""Watch a run: the parts of its loss, the geometry of its embeddings, and weights that are not finite."""
+"""Watch a run: its loss, the geometry of its embeddings, weights that are not finite, and what a terminal shows."""
 
 import math
+import re
+import sys
 import time
 from collections import Counter
 from typing import Any
 
 import torch
+from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
 from ..evaluation.metrics import collapse, uniformity
@@ -224,3 +228,30 @@ def _measures(logs: dict[str, float]) -> dict[str, tuple[float, float]]:
         if source != name and rank is not None:
             found[source] = (1 - cosine, rank)
     return found
+
+
+#: What is not shown. `trainer_state.json` and the trackers have everything.
+_HIDDEN = re.compile(
+    "epoch|grad_norm|learning_rate|total_flos|contrastive_loss|(train|batch|eval_start)_.*|"
+    ".*_(runtime|per_second|alignment|uniformity|mean_cosine|effective_rank)"
+)
+
+
+class RunLog(TrainerCallback):
+    """Show the losses and the scores of a run on standard error; those of an evaluation stand beside the loss."""
+
+    line = ""
+
+    def on_log(self, args, state, control, logs=None, **_):  # type: ignore[no-untyped-def]
+        """Show what was logged, unless an evaluation of the same step follows."""
+        for name, value in logs.items():
+            if isinstance(value, float) and not _HIDDEN.fullmatch(name):
+                self.line += f"  {name} {value:<#6.4g}"
+        is_shown = logging.get_logger("simcse_hf").level <= logging.INFO and state.is_world_process_zero
+        if is_shown and self.line and not ("loss" in logs and control.should_evaluate):
+            tqdm.write(f"step {state.global_step:>5}{self.line.rstrip()}", file=sys.stderr)
+            self.line = ""
+
+
+class RunBar(RunLog, ProgressCallback):
+    """Show the lines above transformers' bar."""

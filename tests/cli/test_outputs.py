@@ -10,7 +10,7 @@ from evaluation_helpers import write
 from trainer_helpers import files_of
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.shards import read_shards
+from simcse_hf.encoding.files import read_shards
 
 SENTENCES = [
     "a cat sat on a mat",
@@ -67,20 +67,14 @@ def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
         )
         == 0
     )
-    assert (
-        f"no sentence reaches 1; the best one has {answer['best_score']:.4f}"
-        in capsys.readouterr().out
-    )
+    assert f"no sentence reaches 1; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
 
 
 def test_prompts_are_put_before_queries_and_documents(base, capsys):
     prompt = "the woman : "
     assert _write("index", base, "prompted", "--prompt", prompt) == 0
     model = SimCSE(base / "model", device="cpu")
-    query, documents = (
-        model.encode(texts)
-        for texts in ("the man a cat", [prompt + text for text in SENTENCES])
-    )
+    query, documents = (model.encode(texts) for texts in ("the man a cat", [prompt + text for text in SENTENCES]))
     for options, embedding in (
         ((), model.encode("a cat")),
         (("--prompt", "the man "), query),
@@ -93,9 +87,7 @@ def test_prompts_are_put_before_queries_and_documents(base, capsys):
 
 def test_encode_puts_the_prompt_before_each_text(base):
     assert _write("encode", base, "prompted-vectors", "--prompt", "the man ") == 0
-    expected = SimCSE(base / "model", device="cpu").encode(
-        [f"the man {text}" for text in SENTENCES]
-    )
+    expected = SimCSE(base / "model", device="cpu").encode([f"the man {text}" for text in SENTENCES])
     np.testing.assert_allclose(
         np.concatenate(list(read_shards(base / "prompted-vectors"))),
         expected,
@@ -112,18 +104,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
-    command, base, tmp_path, capsys
-):
+def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
     pairs = write(
         tmp_path / "pairs.tsv",
         [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)],
     )
-    words = (
-        COMMANDS[command]
-        .format(model=base / "model", texts=base / "texts.txt", pairs=pairs)
-        .split()
-    )
+    words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
 
     def run(output, *more):
         return status(command, *words, "--output", str(output), *more)
@@ -131,9 +117,7 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     output = tmp_path / "output"
     assert run(output, "--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(
-        command, "sentences"
-    ) in document
+    assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
     before = files_of(output)
     assert run(output) == 2 and files_of(output) == before
     assert re.search("overwrite|resume", capsys.readouterr().err)
@@ -141,15 +125,9 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     before = files_of(output)
     if command == "encode":
         for option in ("--column", "--columns"):
-            assert (
-                run(output, "--overwrite", option, "nosuch") == 2
-                and files_of(output) == before
-            )
+            assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
         empty = write(tmp_path / "empty.txt", [""])
-        assert (
-            run(output, "--overwrite", "--input", str(empty)) == 2
-            and files_of(output) == before
-        )
+        assert run(output, "--overwrite", "--input", str(empty)) == 2 and files_of(output) == before
     if "--input" in words:
         words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
         assert run(output, "--overwrite") == 2 and files_of(output) == before

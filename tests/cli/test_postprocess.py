@@ -18,16 +18,13 @@ from transformers import BertForMaskedLM
 import simcse_hf
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.cli.main import main
-from simcse_hf.encoding.shards import read_manifest, read_shards
+from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import evaluate
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
 DIM = 32
 DRAW = random.Random(0)
-SENTENCES = [
-    " ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12)))
-    for _ in range(150)
-]
+SENTENCES = [" ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12))) for _ in range(150)]
 TEXTS = SENTENCES[:6]
 load = partial(SimCSE, device="cpu")
 FAST = {
@@ -87,21 +84,13 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     original = load(raw, pooler_type="avg_first_last")
     assert torch.equal(plain.encode(TEXTS), original.encode(TEXTS))
     vectors = applied.encode(TEXTS, normalize_embeddings=False)
-    wanted = applied.postprocessing.transform(
-        original.encode(TEXTS, normalize_embeddings=False)
-    )
+    wanted = applied.postprocessing.transform(original.encode(TEXTS, normalize_embeddings=False))
     torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
-    assert not torch.allclose(
-        F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1
-    )
+    assert not torch.allclose(F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1)
     one = F.normalize(vectors[0], dim=0)
-    torch.testing.assert_close(
-        applied.encode(TEXTS[0]), one, rtol=0, atol=1e-4
-    )  # whitening magnifies rounding
+    torch.testing.assert_close(applied.encode(TEXTS[0]), one, rtol=0, atol=1e-4)  # whitening magnifies rounding
     assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
-    record = json.loads((directory / "postprocessing/postprocessing.json").read_text())[
-        "fit"
-    ]
+    record = json.loads((directory / "postprocessing/postprocessing.json").read_text())["fit"]
     assert (record["pooler"], record["file"], record["sentences"]) == (
         "avg_first_last",
         "sentences.txt",
@@ -110,14 +99,8 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
 
 
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
-    directory = save_checkpoint(
-        perturb(BertForCL(tiny_config(), pooler_type="avg")), "own"
-    )
-    files = [
-        path
-        for path in directory.iterdir()
-        if path.is_file() and path.name != "modules.json"
-    ]
+    directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
+    files = [path for path in directory.iterdir() if path.is_file() and path.name != "modules.json"]
     before = {path: path.read_bytes() for path in files}
     plain = load(directory).encode(TEXTS)
     for method in (
@@ -143,13 +126,9 @@ def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
         )
 
 
-def test_the_function_returns_what_it_fitted_and_takes_a_loaded_model(
-    raw, sentences, tmp_path
-):
+def test_the_function_returns_what_it_fitted_and_takes_a_loaded_model(raw, sentences, tmp_path):
     model = load(raw, pooler_type="avg")
-    result = simcse_hf.fit_postprocessing(
-        model, sentences, tmp_path / "new", "whitening", dim=8
-    )
+    result = simcse_hf.fit_postprocessing(model, sentences, tmp_path / "new", "whitening", dim=8)
     assert (result.method, result.pooler_type, result.output_dim, result.sentences) == (
         "whitening",
         "avg",
@@ -158,13 +137,9 @@ def test_the_function_returns_what_it_fitted_and_takes_a_loaded_model(
     )
     assert torch.equal(load(tmp_path / "new").encode(TEXTS), model.encode(TEXTS))
     with pytest.raises(ValueError, match="method whitening has no option blocks"):
-        simcse_hf.fit_postprocessing(
-            raw, sentences, tmp_path / "other", "whitening", blocks=2
-        )
+        simcse_hf.fit_postprocessing(raw, sentences, tmp_path / "other", "whitening", blocks=2)
     with pytest.raises(ValueError, match="new is not an empty folder"):
-        simcse_hf.fit_postprocessing(
-            raw, sentences, tmp_path / "new", "whitening", pooler_type="avg"
-        )
+        simcse_hf.fit_postprocessing(raw, sentences, tmp_path / "new", "whitening", pooler_type="avg")
 
 
 # --- where it is applied ------------------------------------------------------------------------------------------
@@ -178,12 +153,7 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
     results = []
     for name, options in (("applied", []), ("plain", ["--no_postprocess"])):
         model = load(directory, postprocess=not options)
-        assert (
-            encode_main(
-                [*common, str(tmp_path / name), "--input", str(sentences), *options]
-            )
-            == 0
-        )
+        assert encode_main([*common, str(tmp_path / name), "--input", str(sentences), *options]) == 0
         vectors = np.concatenate(list(read_shards(tmp_path / name)))
         np.testing.assert_allclose(vectors, model.encode(SENTENCES), rtol=0, atol=1e-5)
         output = tmp_path / f"{name}.json"
@@ -196,11 +166,7 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
         )
         results.append(json.loads(output.read_text()))
         method = None if options else "whitening"
-        assert (
-            results[-1]["postprocessing"]
-            == read_manifest(tmp_path / name)["model"]["postprocessing"]
-            == method
-        )
+        assert results[-1]["postprocessing"] == read_manifest(tmp_path / name)["model"]["postprocessing"] == method
         model.build_index(SENTENCES)
         assert model.search(SENTENCES[3], top_k=1)[0][1] == pytest.approx(1.0, abs=1e-5)
     assert results[0]["results"] != results[1]["results"]
@@ -220,9 +186,7 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(
-    fit, sentences, tmp_path
-):
+def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, sentences, tmp_path):
     whitened, flow = fit("whitening"), fit("flow")
     write(tmp_path / "full/notes.txt", ["mine"])
     for call, message in (
@@ -268,14 +232,10 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
         words = f"--method {method} --model {raw} --input {few} --output {tmp_path / method} --pooler avg --device cpu"
         assert main(["postprocess", "fit", *words.split()]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert (
-            "few.txt" in error and message in error and not (tmp_path / method).exists()
-        )
+        assert "few.txt" in error and message in error and not (tmp_path / method).exists()
 
 
-def test_a_transform_beside_other_weights_of_the_same_width_is_refused(
-    fit, save_checkpoint
-):
+def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, save_checkpoint):
     folder = fit("whitening")
     assert np.isfinite(load(folder, dtype=torch.bfloat16).encode(TEXTS).numpy()).all()
     torch.manual_seed(5)

@@ -7,7 +7,7 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 
-from simcse_hf.encoding.load import load_model
+from simcse_hf.encoding.simcse import load_model
 
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
@@ -130,24 +130,18 @@ def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys, monkey
     write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
     for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
         assert status(command, *MODEL_COMMANDS[command].split(), model) == 2
-        (line,) = [
-            line for line in capsys.readouterr().err.splitlines() if "error" in line
-        ]
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert line.startswith(f"simcse-hf {command}: error: ") and model in line
         assert not (tmp_path / "output").exists()
 
 
 @pytest.mark.parametrize("command", ["evaluate", "train"])
-def test_a_model_that_is_not_here_says_why_the_hub_was_not_asked(
-    command, tmp_path, capsys, monkeypatch
-):
+def test_a_model_that_is_not_here_says_why_the_hub_was_not_asked(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "texts.txt", ["a cat", "a dog"])
     write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
     assert status(command, *MODEL_COMMANDS[command].split(), "bert-base-uncsed") == 2
-    assert (
-        "HF_HUB_OFFLINE is set: unset it, or name the folder" in capsys.readouterr().err
-    )
+    assert "HF_HUB_OFFLINE is set: unset it, or name the folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["evaluate", "train"])

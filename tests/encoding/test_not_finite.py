@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simcse_hf import SentenceIndex, SimCSE
-from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.files import encode
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.names import PRECISIONS
 
@@ -55,9 +55,7 @@ def test_the_text_is_named(call, subject, broken):
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_shards_name_the_line_and_are_not_written(precision, broken, tmp_path):
     (tmp_path / "t.txt").write_text("a cat\n\na dog\nbird\n")
-    with pytest.raises(
-        ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"
-    ):
+    with pytest.raises(ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"):
         encode(broken, tmp_path / "t.txt", tmp_path / "out", precision=precision)
     assert not list(tmp_path.glob("out/*.npy"))
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from encoding_helpers import random_texts
 
-from simcse_hf.encoding import encode as encode_module
-from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding import files as encode_module
+from simcse_hf.encoding.files import Shard, encode, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
-from simcse_hf.encoding.shards import Shard, read_shards
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.names import PRECISIONS
 
@@ -43,42 +42,28 @@ def windows(monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])
-def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(
-    format, model, source, tmp_path, windows
-):
+def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(format, model, source, tmp_path, windows):
     encode(model, source, tmp_path / "out", shard_size=20, format=format)
     assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
     assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
     expected = model.encode(random_texts(53), convert_to_numpy=True)
-    np.testing.assert_allclose(
-        np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6
-    )
+    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
-def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(
-    model, source, tmp_path, windows
-):
-    names = encode(
-        model, source, tmp_path / "out", shard_size=20, format="parquet"
-    ).shards
+def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(model, source, tmp_path, windows):
+    names = encode(model, source, tmp_path / "out", shard_size=20, format="parquet").shards
     missing = tmp_path / "out" / names[1]
     expected = missing.read_bytes()
     missing.unlink()
     windows.clear()
-    encode(
-        model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True
-    )
+    encode(model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True)
     assert windows == [8, 8, 4] and missing.read_bytes() == expected
 
 
-def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(
-    model, tmp_path, windows
-):
+def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(model, tmp_path, windows):
     model.prompts = {"query": "a small ", "document": "the old "}
     texts = random_texts(60)
-    pd.DataFrame(
-        {"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}
-    ).to_csv(tmp_path / "t.csv")
+    pd.DataFrame({"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}).to_csv(tmp_path / "t.csv")
     encode(
         model,
         tmp_path / "t.csv",
@@ -86,28 +71,19 @@ def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_col
         columns=["sent0", "sent1", "hard_neg"],
         shard_size=20,
     )
-    prompted = [
-        model.prompts["document" if place % 3 else "query"] + text
-        for place, text in enumerate(texts)
-    ]
+    prompted = [model.prompts["document" if place % 3 else "query"] + text for place, text in enumerate(texts)]
     expected = model.encode(prompted, prompt="", convert_to_numpy=True)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6
-    )
+    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_is_written_while_the_next_one_is_computed(
-    model, source, tmp_path, monkeypatch
-):
+def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_path, monkeypatch):
     write, begun = Shard.write, [threading.Event() for _ in range(3)]
 
     def wait_for_the_next_one(shard, *args):
-        assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), (
-            "the next shard waits for this one"
-        )
+        assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), "the next shard waits for this one"
         write(shard, *args)
 
     calls = iter(begun)
@@ -122,9 +98,7 @@ def test_a_shard_is_written_while_the_next_one_is_computed(
     assert len(np.load(tmp_path / "out/vectors.npy")) == 53
 
 
-def test_the_array_is_made_while_shards_are_written(
-    model, source, tmp_path, monkeypatch
-):
+def test_the_array_is_made_while_shards_are_written(model, source, tmp_path, monkeypatch):
     read, write, appended, before = Shard.read, Shard.write, [], []
     monkeypatch.setattr(
         Shard,
@@ -143,9 +117,7 @@ def test_the_array_is_made_while_shards_are_written(
     assert before == [0, 1, 2]
 
 
-def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(
-    model, source, tmp_path, monkeypatch
-):
+def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(model, source, tmp_path, monkeypatch):
     write = Shard.write
 
     def fail(shard, *args):
@@ -157,10 +129,7 @@ def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array
     with pytest.raises(OSError, match="the disk is gone"):
         encode(model, source, tmp_path / "out", shard_size=20)
     assert (tmp_path / "out/vectors-00000-of-00003.parquet").exists()
-    assert (
-        not list((tmp_path / "out").glob(".*.partial"))
-        and not (tmp_path / "out/vectors.npy").exists()
-    )
+    assert not list((tmp_path / "out").glob(".*.partial")) and not (tmp_path / "out/vectors.npy").exists()
     monkeypatch.undo()
     encode(model, source, tmp_path / "out", shard_size=20, resume=True)
     assert len(np.load(tmp_path / "out/vectors.npy")) == 53
@@ -217,11 +186,7 @@ def gpu(monkeypatch):
         return x if isinstance(x, OnGPU) else as_tensor(x, dtype=dtype)
 
     def pinned(x, *args, pin_memory=False, **options):
-        return (
-            torch.empty(x.shape, dtype=x.dtype)
-            if pin_memory
-            else empty_like(x, *args, **options)
-        )
+        return torch.empty(x.shape, dtype=x.dtype) if pin_memory else empty_like(x, *args, **options)
 
     monkeypatch.setattr(SimCSE, "encode_stream", encode_stream)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
@@ -231,12 +196,8 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_the_thread_that_writes_waits_for_a_gpu(
-    precision, model, source, tmp_path, windows, request
-):
-    ranges = (
-        np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
-    )
+def test_only_the_thread_that_writes_waits_for_a_gpu(precision, model, source, tmp_path, windows, request):
+    ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
     options = {
         "shard_size": 20,
         "precision": precision,
@@ -248,21 +209,15 @@ def test_only_the_thread_that_writes_waits_for_a_gpu(
     encode(model, source, tmp_path / "gpu", **options)
     assert len(threads) == 1 and threading.current_thread() not in threads
     for name in ("vectors-00000-of-00003.parquet", "vectors-00002-of-00003.parquet"):
-        assert (tmp_path / "gpu" / name).read_bytes() == (
-            tmp_path / "cpu" / name
-        ).read_bytes()
+        assert (tmp_path / "gpu" / name).read_bytes() == (tmp_path / "cpu" / name).read_bytes()
 
 
-def test_another_accelerator_is_used_by_one_thread_only(
-    model, source, tmp_path, monkeypatch
-):
+def test_another_accelerator_is_used_by_one_thread_only(model, source, tmp_path, monkeypatch):
     stream = SimCSE.encode_stream
     monkeypatch.setattr(
         SimCSE,
         "encode_stream",
-        lambda *args, **options: (
-            (key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)
-        ),
+        lambda *args, **options: ((key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)),
     )
     encode(model, source, tmp_path / "out", shard_size=20)
     assert Elsewhere.threads == {threading.current_thread()}
@@ -301,6 +256,4 @@ def test_the_codes_of_a_tensor_are_those_of_an_array(precision, dim):
         assert (bits[:, :dim] == (vectors > 0)).all() and not bits[:, dim:].any()
     else:
         np.testing.assert_array_equal(codes, vectors)
-    np.testing.assert_array_equal(
-        codes, quantize(vectors, precision, ranges), strict=True
-    )
+    np.testing.assert_array_equal(codes, quantize(vectors, precision, ranges), strict=True)

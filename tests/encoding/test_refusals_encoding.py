@@ -8,9 +8,8 @@ import torch
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.files import encode, read_manifest, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
-from simcse_hf.encoding.shards import read_manifest, read_shards
 
 VECTORS = np.ones((3, 4), dtype=np.float32)
 
@@ -98,9 +97,7 @@ OF_MODELS = {
         "embeddings are int8: .*no codes",
     ),
     "bits": (
-        lambda model: model.similarity_pairwise(
-            torch.ones(3, 4, dtype=torch.uint8), VECTORS
-        ),
+        lambda model: model.similarity_pairwise(torch.ones(3, 4, dtype=torch.uint8), VECTORS),
         "embeddings are torch.uint8: .*no codes",
     ),
     "length of a model": (
@@ -155,12 +152,8 @@ def test_a_damaged_tokenizer_is_an_error_that_names_its_folder(checkpoint):
 
 
 @pytest.mark.parametrize("content", [None, "{}"])
-def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(
-    save_checkpoint, content
-):
-    checkpoint = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg")
-    )
+def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(save_checkpoint, content):
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg"))
     (checkpoint / "tokenizer_config.json").unlink()
     if content is not None:
         (checkpoint / "tokenizer_config.json").write_text(content)
@@ -184,9 +177,7 @@ def test_a_model_folder_without_a_tokenizer_is_refused(checkpoint):
 def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
     texts, full, bad = tmp_path / "t.txt", tmp_path / "full", tmp_path / "b.jsonl"
     texts.write_text("a cat\na dog\n")
-    bad.write_text(
-        '{"text": "fine"}\n{"text": "half \\ud83d of one"}\n{"text": null}\n'
-    )
+    bad.write_text('{"text": "fine"}\n{"text": "half \\ud83d of one"}\n{"text": null}\n')
     full.mkdir()
     (full / "letter.txt").write_text("mine")
     ranges = np.zeros((2, 32))
@@ -226,9 +217,7 @@ def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
         source, folder, *options = arguments
         with pytest.raises(ValueError, match=message):
             encode(model, source, folder, **(options[0] if options else {}))
-        assert not list(tmp_path.glob("out/*.npy")), (
-            "nothing is encoded before an input is checked"
-        )
+        assert not list(tmp_path.glob("out/*.npy")), "nothing is encoded before an input is checked"
     with pytest.raises(ValueError, match="not a folder that"):
         list(read_shards(full))
     (full / "_manifest.json").write_text(json.dumps({"input": {}})[:-1])

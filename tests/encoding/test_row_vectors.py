@@ -17,10 +17,9 @@ from encoding_helpers import random_texts
 from process_helpers import held_elsewhere, in_processes
 
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.encoding import encoder as encoder_module
+from simcse_hf.encoding import batching as encoder_module
 from simcse_hf.encoding import vectors as module
-from simcse_hf.encoding.encode import encode
-from simcse_hf.encoding.shards import write_vectors
+from simcse_hf.encoding.files import encode, write_vectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.encoding.vectors import RowVectors
 
@@ -35,9 +34,7 @@ def rows_of(count=7, columns=3):
 
 def write_random(folder, rows, dim=4, seed=0):
     """Write random vectors of the texts of rows; return the folder and the normalized vectors."""
-    vectors = (
-        np.random.default_rng(seed).normal(size=(*rows.shape, dim)).astype(np.float32)
-    )
+    vectors = np.random.default_rng(seed).normal(size=(*rows.shape, dim)).astype(np.float32)
     write_vectors(folder, rows, vectors, "an API", shard_size=5)
     return str(folder), vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
@@ -84,9 +81,7 @@ def test_a_worker_of_the_data_loader_finds_the_same_vectors(tmp_path, rows):
 
 @pytest.fixture
 def first_teacher(tmp_path, rows):
-    return write_random(
-        tmp_path / "a:3", rows, dim=4
-    )  # a path with a colon is no weight
+    return write_random(tmp_path / "a:3", rows, dim=4)  # a path with a colon is no weight
 
 
 @pytest.fixture
@@ -112,9 +107,7 @@ def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(
     np.testing.assert_allclose(products(found), expected, atol=1e-6)
 
 
-def test_vectors_of_several_teachers_have_the_length_1(
-    rows, first_teacher, second_teacher
-):
+def test_vectors_of_several_teachers_have_the_length_1(rows, first_teacher, second_teacher):
     found = all_vectors(rows, f"{first_teacher[0]}:1", f"{second_teacher[0]}:3")
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, rtol=1e-6)
 
@@ -130,9 +123,7 @@ def test_teachers_without_weights_count_equally(rows, first_teacher, second_teac
 # --- vectors of a model ---
 
 
-def test_encode_writes_what_a_run_on_the_same_file_reads(
-    model, checkpoint, tmp_path, rows
-):
+def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_path, rows):
     names = ["query", "positive", "negative"]
     file = str(tmp_path / "rows.csv")
     rows.rename_columns(dict(zip(rows.column_names, names, strict=True))).to_csv(file)
@@ -144,9 +135,7 @@ def test_encode_writes_what_a_run_on_the_same_file_reads(
         "--output",
         str(tmp_path / "out"),
     ]
-    assert (
-        encode_main([*words, "--columns", *names, "--shard_size", "4", "--quiet"]) == 0
-    )
+    assert encode_main([*words, "--columns", *names, "--shard_size", "4", "--quiet"]) == 0
     found = all_vectors(load_text_dataset(file), tmp_path / "out")
     for column in range(3):
         expected = model.encode(rows[f"sent{column}"][:], convert_to_numpy=True)
@@ -159,9 +148,7 @@ def test_a_model_encodes_the_texts_of_a_run(model, checkpoint, rows):
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
 
 
-def test_a_model_encodes_the_texts_once_for_all_runs(
-    checkpoint, cache, monkeypatch, rows
-):
+def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch, rows):
     found = all_vectors(rows, checkpoint)
     monkeypatch.setattr(encoder_module, "encode_token_ids", None)
     np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
@@ -244,9 +231,7 @@ def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
     vectors = np.ones((7, 2, 4))
     vectors[4, 1] = 0
     write_vectors(tmp_path / "api", rows, vectors, "an API")
-    with pytest.raises(
-        ValueError, match="the vector of training row 5 is zero or not finite"
-    ):
+    with pytest.raises(ValueError, match="the vector of training row 5 is zero or not finite"):
         all_vectors(rows, tmp_path / "api")
 
 
@@ -261,9 +246,7 @@ def test_vectors_are_not_written_into_a_folder_that_is_not_empty(tmp_path, rows)
         write_vectors(folder, rows, vectors, "an API")
 
 
-@pytest.mark.parametrize(
-    "kept", [range(6, -1, -1), range(6)], ids=["another order", "fewer"]
-)
+@pytest.mark.parametrize("kept", [range(6, -1, -1), range(6)], ids=["another order", "fewer"])
 def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, rows, kept):
     folder, _ = write_random(tmp_path / "api", rows)
     message = r"api holds the vectors of other texts, .* \(21 there, "
@@ -278,9 +261,7 @@ def test_a_weight_of_0_is_refused(tmp_path, rows):
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path, rows):
-    message = (
-        "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"
-    )
+    message = "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"
     with pytest.raises(ValueError, match=message):
         row_vectors(rows, tmp_path / "nothing-here")
 

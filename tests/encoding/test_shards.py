@@ -20,9 +20,15 @@ from transformers import BertModel
 
 import simcse_hf
 from simcse_hf import AutoModelForCL
-from simcse_hf.encoding.encode import EncodeJob, encode
+from simcse_hf.encoding.files import (
+    EncodeJob,
+    Shard,
+    encode,
+    read_manifest,
+    read_shards,
+    remove_run,
+)
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
-from simcse_hf.encoding.shards import Shard, read_manifest, read_shards, remove_run
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime import files
 from simcse_hf.runtime.files import entries
@@ -42,12 +48,8 @@ def contents(folder):
 # --- shards ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("truncate_dim", "format"), [(None, "npy"), (8, "npy"), (8, "parquet")]
-)
-def test_shards_hold_the_embeddings_in_the_order_of_the_texts(
-    truncate_dim, format, model, source, tmp_path
-):
+@pytest.mark.parametrize(("truncate_dim", "format"), [(None, "npy"), (8, "npy"), (8, "parquet")])
+def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, format, model, source, tmp_path):
     result = encode(
         model,
         source,
@@ -63,13 +65,9 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(
         *result.shards,
     }
     assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
-    full = model.encode(
-        random_texts(53), normalize_embeddings=False, convert_to_numpy=True
-    )[:, :truncate_dim]
+    full = model.encode(random_texts(53), normalize_embeddings=False, convert_to_numpy=True)[:, :truncate_dim]
     expected = full / np.linalg.norm(full, axis=1, keepdims=True)
-    np.testing.assert_allclose(
-        np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6
-    )
+    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
 def test_an_empty_cell_keeps_its_row(model, tmp_path):
@@ -77,17 +75,11 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     pd.DataFrame({"id": range(54), "said": texts}).to_csv(path, index=False)
     encode(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
-    np.testing.assert_allclose(
-        vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6
-    )
+    np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
 
 
-def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(
-    model, checkpoint, source, tmp_path
-):
-    result = simcse_hf.encode(
-        checkpoint, source, tmp_path / "out", device="cpu", max_length=5
-    )
+def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(model, checkpoint, source, tmp_path):
+    result = simcse_hf.encode(checkpoint, source, tmp_path / "out", device="cpu", max_length=5)
     assert str(result) == f"53 texts in 1 file under {tmp_path / 'out'}"
     assert result.to_dict() == {
         "output": tmp_path / "out",
@@ -95,27 +87,17 @@ def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(
         "shards": ["vectors.npy"],
     }
     expected = model.encode(random_texts(53), max_length=5, convert_to_numpy=True)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6
-    )
-    with pytest.raises(
-        ValueError, match="the model is loaded already: leave out max_length"
-    ):
+    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="the model is loaded already: leave out max_length"):
         simcse_hf.encode(model, source, tmp_path / "out", max_length=5)
 
 
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given", [None, np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)]
-)
-def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards(
-    model, source, tmp_path, given
-):
-    encode(
-        model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given
-    )
+@pytest.mark.parametrize("given", [None, np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)])
+def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards(model, source, tmp_path, given):
+    encode(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given)
     vectors = model.encode(random_texts(53), convert_to_numpy=True)
     ranges = np.load(tmp_path / "out" / "_ranges.npy")
     expected = [vectors[:20].min(0), vectors[:20].max(0)] if given is None else given
@@ -124,10 +106,7 @@ def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards
     assert codes.dtype == np.int8
     inside = np.clip(vectors, *ranges)
     steps = (ranges[1] - ranges[0]) / 255
-    assert (
-        np.abs(ranges[0] + (codes.astype(np.float32) + 128) * steps - inside)
-        <= steps / 2 + 1e-5
-    ).all()
+    assert (np.abs(ranges[0] + (codes.astype(np.float32) + 128) * steps - inside) <= steps / 2 + 1e-5).all()
 
 
 def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
@@ -137,9 +116,7 @@ def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
     options = {"precision": "int8", "ranges": tmp_path / "out" / "_ranges.npy"}
     encode(model, source, tmp_path / "out", precision="int8")
     encode(model, source, tmp_path / "queries", prompt_name="query", **options)
-    other = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "other"
-    )
+    other = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "other")
     with pytest.raises(
         ValueError,
         match="ranges .*_ranges.npy are those of another model: other weights",
@@ -149,16 +126,11 @@ def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
 
 def test_the_manifest_names_the_model_without_its_folder(model, source, tmp_path):
     encode(model, source, tmp_path / "out")
-    assert (
-        read_manifest(tmp_path / "out")["model"]["name_or_path"]
-        == Path(model.name_or_path).name
-    )
+    assert read_manifest(tmp_path / "out")["model"]["name_or_path"] == Path(model.name_or_path).name
     assert str(tmp_path) not in (tmp_path / "out" / "_manifest.json").read_text()
 
 
-def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(
-    model, source, tmp_path
-):
+def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(model, source, tmp_path):
     folder = tmp_path / "out"
     options = {"shard_size": 20, "precision": "int8", "format": "parquet"}
     encode(model, source, folder, **options)
@@ -189,9 +161,7 @@ def test_int8_codes_are_linear_and_saturate():
 
 
 def test_codes_equal_those_of_sentence_transformers():
-    library = pytest.importorskip(
-        "sentence_transformers", reason="sentence-transformers is not installed"
-    )
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     vectors = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
     ranges = calibrate_ranges(vectors)
     for precision, largest in (
@@ -265,9 +235,7 @@ def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])
 @pytest.mark.parametrize("damage", [b"", b"the first half"])
-def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(
-    model, source, tmp_path, format, damage
-):
+def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, tmp_path, format, damage):
     names = encode(model, source, tmp_path / "out", shard_size=20, format=format).shards
     expected = contents(tmp_path / "out")
     paths = [tmp_path / "out" / name for name in names]
@@ -279,9 +247,7 @@ def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "shorter"])
-def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(
-    model, source, tmp_path, monkeypatch, change
-):
+def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, source, tmp_path, monkeypatch, change):
     start = EncodeJob.open
 
     def start_and_change(*arguments):
@@ -289,22 +255,16 @@ def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(
         if change == "touched":
             os.utime(source, ns=(0, 0))
         else:
-            source.write_text(
-                "one more\n" + source.read_text() if change == "longer" else "a cat\n"
-            )
+            source.write_text("one more\n" + source.read_text() if change == "longer" else "a cat\n")
         return manifest
 
     monkeypatch.setattr(EncodeJob, "open", start_and_change)
-    with pytest.raises(
-        ValueError, match=r"texts\.txt: the file was changed while it was encoded"
-    ):
+    with pytest.raises(ValueError, match=r"texts\.txt: the file was changed while it was encoded"):
         encode(model, source, tmp_path / "out", shard_size=10)
     assert not list((tmp_path / "out").glob("vectors-*"))
 
 
-def test_resuming_with_another_input_model_or_setting_is_refused(
-    model, checkpoint, source, tmp_path
-):
+def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
     encode(model, source, tmp_path / "out", shard_size=20)
     other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
     changed = SimCSE(checkpoint, device="cpu")
@@ -340,9 +300,7 @@ def test_resuming_with_another_input_model_or_setting_is_refused(
 
 
 def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, source):
-    checkpoint = save_checkpoint(
-        BertModel(tiny_config("bert"), add_pooling_layer=False), "bare"
-    )
+    checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
     for resume in (False, True):
         encode(
             SimCSE(checkpoint, pooler_type="avg", device="cpu"),
@@ -352,17 +310,13 @@ def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, sourc
         )
 
 
-def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(
-    model, checkpoint, source, tmp_path
-):
+def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(model, checkpoint, source, tmp_path):
     encode(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
     words = f"--model {checkpoint} --input {source} --output {tmp_path / 'out'} --device cpu --quiet".split()
     with held_elsewhere(tmp_path / "out") as child:
         for option in ("--overwrite", "--resume"):
-            with pytest.raises(
-                ValueError, match=f"process {child} on .* is writing there"
-            ):
+            with pytest.raises(ValueError, match=f"process {child} on .* is writing there"):
                 encode_main([*words, option])
         assert contents(tmp_path / "out") == before
 
@@ -422,17 +376,11 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     source.write_text("the cat\n\na dog\nred house\n")
     encode(model, source, tmp_path / "out", shard_size=2, format="parquet")
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
-    np.testing.assert_allclose(
-        vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6
-    )
-    loaded = load_dataset(
-        str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
-    )
+    np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
+    loaded = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     for table in (pq.read_table(tmp_path / "out"), loaded.with_format("arrow")[:]):
         assert table["vector"].to_pylist() == vectors.tolist()
-        assert (
-            table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
-        )
+        assert table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
 
 
 def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp_path):
@@ -459,9 +407,7 @@ def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp
     assert contents(folder).keys() == {"_manifest.json", "vectors.npy"}
 
 
-def test_a_resumed_run_and_overwriting_remove_their_own_files_only(
-    model, source, tmp_path
-):
+def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source, tmp_path):
     encode(model, source, tmp_path / "out")
     path = tmp_path / "out/vectors.npy"
     leftover = path.with_name(f".{path.name}.77.partial")
@@ -477,9 +423,7 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(
     assert not leftover.exists()
     for _ in range(2):
         remove_run(tmp_path / "out")
-        assert {path.name for path in path.parent.iterdir()} - {"_run.lock"} == set(
-            mine
-        )
+        assert {path.name for path in path.parent.iterdir()} - {"_run.lock"} == set(mine)
 
 
 @pytest.mark.parametrize(
@@ -512,14 +456,8 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(
     ],
     ids=str,
 )
-def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(
-    folder, model, source, content
-):
-    written = (
-        content
-        if isinstance(content, bytes)
-        else json.dumps(MANIFEST | content).encode()
-    )
+def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, source, content):
+    written = content if isinstance(content, bytes) else json.dumps(MANIFEST | content).encode()
     (folder / "_manifest.json").write_bytes(written)
     before = contents(folder)
     calls = (read_manifest, lambda path: next(read_shards(path)), remove_run)
@@ -534,15 +472,11 @@ def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(
     [
         lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',"),
         lambda path: path.write_bytes(path.read_bytes()[:-5]),
-        lambda path: path.write_bytes(
-            path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")
-        ),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")),
         lambda path: np.save(path, np.ones((2, 4), dtype=np.float32)),
         lambda path: np.save(path, np.ones((3, 0), dtype=np.float32)),
         lambda path: np.save(path, np.ones(3, dtype=np.float32)),
-        lambda path: np.savez(
-            path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)
-        ),
+        lambda path: np.savez(path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)),
     ],
 )
 def test_a_damaged_shard_is_named(folder, damage):
@@ -570,9 +504,7 @@ def test_a_damaged_shard_is_named(folder, damage):
 )
 def test_a_parquet_shard_without_vectors_is_named(folder, table):
     settings = MANIFEST["settings"] | {"format": "parquet"}
-    (folder / "_manifest.json").write_text(
-        json.dumps(MANIFEST | {"settings": settings})
-    )
+    (folder / "_manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet is missing"):
         list(read_shards(folder))
     path = folder / "vectors-00000-of-00002.parquet"
@@ -595,7 +527,5 @@ def test_damaged_ranges_are_named(tmp_path, content):
         "--precision",
         "int8",
     ]
-    with pytest.raises(
-        ValueError, match=r"ranges .*ranges\.npz: not a readable npy file"
-    ):
+    with pytest.raises(ValueError, match=r"ranges .*ranges\.npz: not a readable npy file"):
         encode_main([*words, "--ranges", str(tmp_path / "ranges.npz")])

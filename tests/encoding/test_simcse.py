@@ -12,10 +12,8 @@ from transformers import AutoModel, BertForMaskedLM, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
-from simcse_hf.encoding.encode import encode
-from simcse_hf.encoding.encoder import Encoder
-from simcse_hf.encoding.encoding import encode_token_ids, tokenize_texts
-from simcse_hf.encoding.shards import read_shards
+from simcse_hf.encoding.batching import Encoder, encode_token_ids, tokenize_texts
+from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
@@ -42,9 +40,7 @@ def make(save_checkpoint):
 
     def make(family="bert", options=None, **settings):
         model = AutoModelForCL.from_config(tiny_config(family), **settings)
-        return SimCSE(
-            save_checkpoint(model, f"{family}-model"), device="cpu", **(options or {})
-        )
+        return SimCSE(save_checkpoint(model, f"{family}-model"), device="cpu", **(options or {}))
 
     return make
 
@@ -63,9 +59,7 @@ def slow_encode(simcse, text, pooler_type):
     if pooler_type == "cls":
         return output.pooler_output[0]
     pooler = POOLERS[pooler_type]
-    pooled = pooler.pool(
-        output.last_hidden_state, inputs["attention_mask"], output.hidden_states
-    )
+    pooled = pooler.pool(output.last_hidden_state, inputs["attention_mask"], output.hidden_states)
     return pooled[0]
 
 
@@ -84,9 +78,7 @@ def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(
     make,
 ):
     simcse = make(pooler_type=pooler_type)
-    vectors = simcse.encode(
-        TEXTS, normalize_embeddings=False, token_budget=token_budget
-    )
+    vectors = simcse.encode(TEXTS, normalize_embeddings=False, token_budget=token_budget)
     expected = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
     assert_close(vectors, expected)
 
@@ -203,18 +195,14 @@ def move_to_accelerator(monkeypatch):
     return move
 
 
-def test_the_windows_of_an_accelerator_are_put_together_in_order(
-    simcse, move_to_accelerator
-):
+def test_the_windows_of_an_accelerator_are_put_together_in_order(simcse, move_to_accelerator):
     texts = [f"a cat {'sat ' * (number % 9)}" for number in range(50)]
     expected = simcse.encode(texts)
     move_to_accelerator(simcse)
     assert_close(simcse.encode(texts), expected)
 
 
-def test_an_embedding_that_is_not_finite_is_named_in_a_later_window(
-    simcse, move_to_accelerator
-):
+def test_an_embedding_that_is_not_finite_is_named_in_a_later_window(simcse, move_to_accelerator):
     move_to_accelerator(simcse)
     word = simcse.tokenizer.convert_tokens_to_ids("bird")
     with torch.no_grad():
@@ -223,9 +211,7 @@ def test_an_embedding_that_is_not_finite_is_named_in_a_later_window(
     with pytest.raises(ValueError, match=message):
         simcse.encode(["dog"] * 30 + ["bird"] + ["dog"] * 10)
     names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("simcse-")], (
-        "no thread is left"
-    )
+    assert not [name for name in names if name.startswith("simcse-")], "no thread is left"
 
 
 @pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])
@@ -276,14 +262,10 @@ def test_a_shorter_maximum_length_of_a_call_truncates(of_six_tokens):
 
 def test_a_longer_maximum_length_of_a_call_reads_more(of_six_tokens):
     longer = of_six_tokens.encode("a cat sat on the", max_length=7)
-    assert not torch.allclose(
-        longer, of_six_tokens.encode("a cat sat on the"), atol=1e-5
-    )
+    assert not torch.allclose(longer, of_six_tokens.encode("a cat sat on the"), atol=1e-5)
 
 
-def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(
-    tokenizer, monkeypatch
-):
+def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(tokenizer, monkeypatch):
     class Shouting(type(tokenizer)):
         def _encode_plus(self, text, **options):
             return super()._encode_plus([f"{entry} dog" for entry in text], **options)
@@ -305,9 +287,7 @@ def vectors(simcse):
 @pytest.fixture
 def cosines(vectors):
     """The cosine of each two texts."""
-    return F.cosine_similarity(
-        vectors[:, None].double(), vectors.double(), dim=-1
-    ).float()
+    return F.cosine_similarity(vectors[:, None].double(), vectors.double(), dim=-1).float()
 
 
 def test_the_similarity_of_two_texts_is_a_number(simcse, cosines):
@@ -321,9 +301,7 @@ def test_the_similarity_of_a_text_to_several_is_a_vector(simcse, cosines):
 
 
 @pytest.mark.parametrize("first, second", [(3, 7), (7, 1)])
-def test_the_similarity_of_several_texts_to_several_is_a_matrix(
-    simcse, cosines, first, second
-):
+def test_the_similarity_of_several_texts_to_several_is_a_matrix(simcse, cosines, first, second):
     found = simcse.similarity(TEXTS[:first], TEXTS[:second])
     assert_close(found, cosines[:first, :second])
 
@@ -364,9 +342,7 @@ def test_the_pooler_is_that_of_the_config_whatever_the_folder_is_called(
 
 
 @pytest.mark.parametrize("pooler", [None, *POOLER_TYPES])
-def test_texts_are_encoded_with_the_pooler_that_is_named(
-    pooler, folder_with_a_misleading_name
-):
+def test_texts_are_encoded_with_the_pooler_that_is_named(pooler, folder_with_a_misleading_name):
     simcse = SimCSE(folder_with_a_misleading_name, pooler_type=pooler, device="cpu")
     assert simcse.pooler_type == (pooler or "cls_before_pooler")
     expected = slow_encode(simcse, TEXTS[2], simcse.pooler_type)
@@ -444,9 +420,7 @@ def test_how_a_text_is_read_depends_on_its_prompt(with_prompt):
 def test_dev_scores_of_training_use_the_length_of_inference(make):
     model = make(pooler_type="avg")
     model.tokenizer.model_max_length = 6
-    dev_set = SimilarityEvalCallback(
-        ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])
-    )
+    dev_set = SimilarityEvalCallback(ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0]))
     dev_set.evaluate(model.model, model.tokenizer)
     assert max(len(ids) for ids in dev_set._token_ids) == 6
 

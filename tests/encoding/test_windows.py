@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.templates import read_template
-from simcse_hf.encoding.encoding import tokenize_texts
+from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.encoding.windows import split_long, split_tokens
 
 LONG = "a cat sat on the mat . the dog ran in the big house . a bird sang . the old man slept in a small red house"
@@ -30,9 +30,7 @@ def make(save_checkpoint):
             AutoModelForCL.from_config(tiny_config(family), **settings),
             f"{family}-model",
         )
-        return SimCSE(
-            directory, device="cpu", max_length=max_length, long_texts=long_texts
-        )
+        return SimCSE(directory, device="cpu", max_length=max_length, long_texts=long_texts)
 
     return make
 
@@ -49,9 +47,7 @@ def make(save_checkpoint):
         ("谢谢你好吗", 2, ["谢谢", "你好", "吗"]),
     ],
 )
-def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(
-    text, room, windows
-):
+def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(text, room, windows):
     ends = [match.end() for match in re.finditer(r"[a-zA-Z]+|[^\w\s]|\w", text)]
     starts = split_tokens(text, ends, room)
     bounds = [0, *(ends[start - 1] for start in starts[1:]), len(text)]
@@ -62,19 +58,12 @@ def test_windows_end_with_a_sentence_or_else_with_a_word_or_anywhere(
 def metaspace():
     """A Unigram tokenizer that puts a token of its own before each text, as those of SentencePiece do."""
     words = [
-        (piece, -float(i))
-        for i, piece in enumerate(
-            ["<unk>", "<s>", "</s>", "<pad>", *"▁ab.!?。的", "▁ab", "ab"]
-        )
+        (piece, -float(i)) for i, piece in enumerate(["<unk>", "<s>", "</s>", "<pad>", *"▁ab.!?。的", "▁ab", "ab"])
     ]
     backend = Tokenizer(models.Unigram(words, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.post_processor = processors.TemplateProcessing(
-        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>"
-    )
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>")
 
 
 @settings(max_examples=200, deadline=None)
@@ -83,18 +72,13 @@ def metaspace():
     st.integers(1, 9),
     st.sampled_from(["", "a: ", "b"]),
 )
-def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(
-    metaspace, text, room, prompt
-):
+def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(metaspace, text, room, prompt):
     (prompted,) = tokenize_texts(metaspace, [prompt])
     full = len(prompted) + room
     cut = tokenize_texts(metaspace, [prompt + text], full)
     (windows,) = split_long(metaspace, [prompt + text], cut, full, prompt=prompt)
     (whole,) = tokenize_texts(metaspace, [prompt + text])
-    assert (
-        max(map(len, windows)) <= full
-        and windows[0][: len(windows[0]) - 1] == whole[: len(windows[0]) - 1]
-    )
+    assert max(map(len, windows)) <= full and windows[0][: len(windows[0]) - 1] == whole[: len(windows[0]) - 1]
     if len(windows) == 1:
         assert windows == cut == [whole]
     repeated = [  # how many leading tokens each window may share with the first one
@@ -116,9 +100,7 @@ def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tok
     backend.enable_padding(length=11)
     before = backend.truncation, backend.padding
     texts = [LONG * 20] * 4
-    expected = {
-        kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")
-    }
+    expected = {kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")}
     with ThreadPoolExecutor(4) as pool:
         found = list(
             pool.map(
@@ -126,10 +108,7 @@ def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tok
                 ["cut", "mean"] * 40,
             )
         )
-    assert all(
-        ids == expected[kind]
-        for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True)
-    )
+    assert all(ids == expected[kind] for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True))
     assert (backend.truncation, backend.padding) == before
 
 
@@ -138,13 +117,9 @@ def test_a_long_text_is_the_mean_of_its_windows_by_tokens(pooler_type, make):
     simcse = make(pooler_type=pooler_type)
     parts = [x.strip() for x in (LONG[:22], LONG[22:53], LONG[53:67], LONG[67:])]
     raw = simcse.encode(parts, normalize_embeddings=False)
-    tokens = torch.tensor(
-        [len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float
-    )
+    tokens = torch.tensor([len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float)
     whole = simcse.encode(LONG, normalize_embeddings=False)
-    torch.testing.assert_close(
-        whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6)
 
 
 def test_short_texts_keep_their_embeddings_bit_by_bit(make):

@@ -20,8 +20,8 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.encoding.encoder import Encoder
-from simcse_hf.encoding.shards import read_shards
+from simcse_hf.encoding.batching import Encoder
+from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.retrieval.indexes.description import PROBE
@@ -36,9 +36,7 @@ DOCUMENTS = {"d0": "a bird sang", "d1": "the woman ran", "d2": "a house"}
 def model(request, save_checkpoint, tmp_path, monkeypatch):
     """A model with prompts for queries and documents, without and with a default prompt."""
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    encoder = AutoModelForCL.from_config(
-        tiny_config(initializer_range=0.3), pooler_type="avg_no_cls"
-    )
+    encoder = AutoModelForCL.from_config(tiny_config(initializer_range=0.3), pooler_type="avg_no_cls")
     encoder.update_settings(prompts=PROMPTS, default_prompt_name=request.param)
     return SimCSE(save_checkpoint(encoder), device="cpu")
 
@@ -58,9 +56,7 @@ def encoded(monkeypatch):
 
 
 def beir(folder):
-    return write_beir(
-        folder / "faq", DOCUMENTS, QUERIES, {"q0": {"d0": 1}, "q1": {"d1": 1}}
-    )
+    return write_beir(folder / "faq", DOCUMENTS, QUERIES, {"q0": {"d0": 1}, "q1": {"d1": 1}})
 
 
 def candidates(folder):
@@ -74,17 +70,13 @@ def candidates(folder):
 
 
 def triplets(folder):
-    rows = zip(
-        QUERIES.values(), DOCUMENTS.values(), [DOCUMENTS["d2"]] * 2, strict=False
-    )
+    rows = zip(QUERIES.values(), DOCUMENTS.values(), [DOCUMENTS["d2"]] * 2, strict=False)
     return write_rows(folder / "rows.csv", ["query", "positive", "negative"], rows)
 
 
 def columns(folder):
     *others, last = DOCUMENTS.values()
-    return Dataset.from_dict(
-        {"sent0": list(QUERIES.values()), "sent1": others, "sent2": [last] * 2}
-    )
+    return Dataset.from_dict({"sent0": list(QUERIES.values()), "sent1": others, "sent2": [last] * 2})
 
 
 def search_by_command(model, folder):
@@ -98,9 +90,7 @@ def search_in_memory(model, folder):
 
 
 def dev_tasks(model, folder):
-    TasksEvalCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(
-        model.model, model.tokenizer
-    )
+    TasksEvalCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(model.model, model.tokenizer)
 
 
 DOORS = {
@@ -110,18 +100,10 @@ DOORS = {
     ),
     "index and search": search_by_command,
     "SentenceIndex": search_in_memory,
-    "mine": lambda model, folder: mine(
-        model, triplets(folder), folder / "mined.csv", columns=None
-    ),
-    "evaluate retrieval": lambda model, folder: evaluate(
-        model, task=[f"retrieval={beir(folder)}"]
-    ),
-    "evaluate reranking": lambda model, folder: evaluate(
-        model, task=[f"reranking={candidates(folder)}"]
-    ),
-    "a task": lambda model, folder: read_task("retrieval", beir(folder)).evaluate(
-        model
-    ),
+    "mine": lambda model, folder: mine(model, triplets(folder), folder / "mined.csv", columns=None),
+    "evaluate retrieval": lambda model, folder: evaluate(model, task=[f"retrieval={beir(folder)}"]),
+    "evaluate reranking": lambda model, folder: evaluate(model, task=[f"reranking={candidates(folder)}"]),
+    "a task": lambda model, folder: read_task("retrieval", beir(folder)).evaluate(model),
     "dev tasks": dev_tasks,
     "encode --columns": lambda model, folder: encode(
         model,
@@ -130,9 +112,7 @@ DOORS = {
         columns=["query", "positive", "negative"],
         shard_size=2,
     ),
-    "teacher or guide": lambda model, folder: RowVectors(
-        [model.name_or_path], columns(folder), torch.device("cpu")
-    ),
+    "teacher or guide": lambda model, folder: RowVectors([model.name_or_path], columns(folder), torch.device("cpu")),
 }
 
 
@@ -173,20 +153,12 @@ def dev_pairs(model, folder):
 
 
 OTHER_DOORS = {
-    "encode": lambda model, folder: encode(
-        model, write(folder / "t.txt", ["a cat", "a dog"]), folder / "out"
-    ),
+    "encode": lambda model, folder: encode(model, write(folder / "t.txt", ["a cat", "a dog"]), folder / "out"),
     "similarity": lambda model, folder: model.similarity("a cat", "a dog"),
     "scored pairs": lambda model, folder: evaluate(model, pairs=[scored_pairs(folder)]),
-    "classification": lambda model, folder: evaluate(
-        model, task=[f"classification={labelled(folder)}"]
-    ),
-    "clustering": lambda model, folder: evaluate(
-        model, task=[f"clustering={labelled(folder)}"]
-    ),
-    "pairs": lambda model, folder: evaluate(
-        model, task=[f"pairs={labelled(folder, 'sentence1', 'sentence2')}"]
-    ),
+    "classification": lambda model, folder: evaluate(model, task=[f"classification={labelled(folder)}"]),
+    "clustering": lambda model, folder: evaluate(model, task=[f"clustering={labelled(folder)}"]),
+    "pairs": lambda model, folder: evaluate(model, task=[f"pairs={labelled(folder, 'sentence1', 'sentence2')}"]),
     "dev set": dev_pairs,
 }
 
@@ -194,31 +166,23 @@ OTHER_DOORS = {
 @pytest.mark.parametrize("door", OTHER_DOORS)
 def test_texts_that_are_neither_get_the_default_prompt(door, model, encoded, tmp_path):
     OTHER_DOORS[door](model, tmp_path)
-    assert {prompt for prompt, _ in encoded} == {
-        PROMPTS["other"] if model.default_prompt_name else ""
-    }
+    assert {prompt for prompt, _ in encoded} == {PROMPTS["other"] if model.default_prompt_name else ""}
 
 
 @pytest.mark.parametrize("shard_size", [2, 100])
-def test_the_vectors_of_a_teacher_are_those_of_encode_query_and_encode_document(
-    shard_size, model, tmp_path
-):
+def test_the_vectors_of_a_teacher_are_those_of_encode_query_and_encode_document(shard_size, model, tmp_path):
     rows = columns(tmp_path)
     found = RowVectors([model.name_or_path], rows, torch.device("cpu"))(np.arange(2))
     encode(model, rows, tmp_path / "out", shard_size=shard_size)
     written = np.concatenate(list(read_shards(tmp_path / "out"))).reshape(found.shape)
     for vectors in (found, written):
-        np.testing.assert_allclose(
-            vectors[:, 0], model.encode_query(rows["sent0"][:]), atol=1e-6
-        )
+        np.testing.assert_allclose(vectors[:, 0], model.encode_query(rows["sent0"][:]), atol=1e-6)
         for column in (1, 2):
             expected = model.encode_document(rows[f"sent{column}"][:])
             np.testing.assert_allclose(vectors[:, column], expected, atol=1e-6)
 
 
-def test_a_teacher_with_a_default_prompt_only_reads_all_columns_with_it(
-    model, encoded, tmp_path
-):
+def test_a_teacher_with_a_default_prompt_only_reads_all_columns_with_it(model, encoded, tmp_path):
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
     encode(model, columns(tmp_path), tmp_path / "out")
@@ -231,16 +195,12 @@ def test_a_prompt_that_is_given_stands_before_all_columns(model, encoded, tmp_pa
 
 
 @pytest.mark.parametrize("role", ["query", "document"])
-def test_a_default_prompt_that_a_search_does_not_use_is_mentioned(
-    role, model, caplog, tmp_path
-):
+def test_a_default_prompt_that_a_search_does_not_use_is_mentioned(role, model, caplog, tmp_path):
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
     model.name_or_path = str(tmp_path)  # a message is said once for a model
     assert model.role_prompt(role) == ""
-    assert (
-        f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
-    )
+    assert f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
 
 
 class Foreign:
@@ -256,13 +216,9 @@ class Foreign:
         return np.random.default_rng(0).standard_normal((len(texts), 4))
 
 
-@pytest.mark.parametrize(
-    "door", ["SentenceIndex", "evaluate retrieval", "evaluate reranking", "a task"]
-)
+@pytest.mark.parametrize("door", ["SentenceIndex", "evaluate retrieval", "evaluate reranking", "a task"])
 def test_a_model_of_another_package_gets_its_prompts_before_the_texts(door, tmp_path):
     model = Foreign()
     DOORS[door](model, tmp_path)
-    expected = {f"ask {text}" for text in QUERIES.values()} | {
-        f"tell {text}" for text in DOCUMENTS.values()
-    }
+    expected = {f"ask {text}" for text in QUERIES.values()} | {f"tell {text}" for text in DOCUMENTS.values()}
     assert set(model.seen) - {f"tell {PROBE}"} == expected

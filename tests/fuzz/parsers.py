@@ -18,7 +18,7 @@ from simcse_hf.apps.build_nli import build_nli_groups
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.read import table_cleaners
 from simcse_hf.data.table import open_table, stream_texts
-from simcse_hf.encoding.shards import read_manifest, read_shards
+from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
 from simcse_hf.evaluation.sts import read_sts_task
 from simcse_hf.evaluation.transfer import read_transfer_task
@@ -53,9 +53,7 @@ def training_rows(folder):
     for _ in cleaner.read():
         pass
     records = sum(1 for _ in table.rows(cleaner.columns))
-    return min(
-        records, cleaner.kept + cleaner.counts["dropped"]
-    )  # a list of positives gives several rows
+    return min(records, cleaner.kept + cleaner.counts["dropped"])  # a list of positives gives several rows
 
 
 def streamed(folder):
@@ -64,11 +62,7 @@ def streamed(folder):
 
 def text_of(files):
     ((name, content),) = files.items()
-    return (
-        (gzip.decompress(content) if name.endswith(".gz") else content)
-        .removeprefix(b"\xef\xbb\xbf")
-        .decode()
-    )
+    return (gzip.decompress(content) if name.endswith(".gz") else content).removeprefix(b"\xef\xbb\xbf").decode()
 
 
 def count_lines(files):
@@ -78,13 +72,7 @@ def count_lines(files):
 def count_records(delimiter):
     def count(files):
         lines = io.StringIO(re.sub(r"\r\n|\r", "\n", text_of(files)), newline="")
-        return (
-            sum(
-                bool(cells)
-                for cells in csv.reader(lines, delimiter=delimiter, strict=True)
-            )
-            - 1
-        )
+        return sum(bool(cells) for cells in csv.reader(lines, delimiter=delimiter, strict=True)) - 1
 
     return count
 
@@ -113,9 +101,7 @@ def one(name, *contents):
         if isinstance(content, list):
             content = content_of(name.split(".")[1], content)
         content = content.encode() if isinstance(content, str) else content
-        folders.append(
-            {name: gzip.compress(content, mtime=0) if name.endswith(".gz") else content}
-        )
+        folders.append({name: gzip.compress(content, mtime=0) if name.endswith(".gz") else content})
     return folders
 
 
@@ -125,9 +111,7 @@ TRIPLETS = [
     ("one, two", 'a "quoted" cell', "x"),
     ("line\nbreak", "y", "é"),
 ]
-OBJECTS = [
-    dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS
-]
+OBJECTS = [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS]
 LISTS = [
     {"query": "q", "pos": ["p", "r"], "neg": ["n", "m"]},
     {"query": "s", "pos": ["t"], "neg": ["u", "v"]},
@@ -148,29 +132,15 @@ TRANSFER = {
         "MR/rt-polarity.pos": b"good film .\nnice\n",
         "MR/rt-polarity.neg": b"bad \xe9 film\n",
     },
-    "SST2": {
-        f"SST/binary/sentiment-{split}": b"good\t1\nbad\t0\n"
-        for split in ("train", "dev", "test")
-    },
-    "SST5": {
-        f"SST/fine/sentiment-{split}": b"4 very good\n0 bad\n"
-        for split in ("train", "dev", "test")
-    },
-    "TREC": {
-        f"TREC/{name}.label": b"HUM:ind Who is it ?\nNUM:date When ?\n"
-        for name in ("train_5500", "TREC_10")
-    },
+    "SST2": {f"SST/binary/sentiment-{split}": b"good\t1\nbad\t0\n" for split in ("train", "dev", "test")},
+    "SST5": {f"SST/fine/sentiment-{split}": b"4 very good\n0 bad\n" for split in ("train", "dev", "test")},
+    "TREC": {f"TREC/{name}.label": b"HUM:ind Who is it ?\nNUM:date When ?\n" for name in ("train_5500", "TREC_10")},
     "MRPC": {
         f"MRPC/msr_paraphrase_{split}.txt": b"Quality\t#1\t#2\ta\tb\n1\t10\t11\tx y\tz\n0\t1\t2\tq\tr\n"
         for split in ("train", "test")
     },
 }
-RECIPE = (
-    Path(simcse_hf.__file__)
-    .with_name("training")
-    .joinpath("recipes/esimcse-bert-base-uncased.yaml")
-    .read_bytes()
-)
+RECIPE = Path(simcse_hf.__file__).with_name("training").joinpath("recipes/esimcse-bert-base-uncased.yaml").read_bytes()
 
 
 def _nli(folder):
@@ -182,15 +152,11 @@ def _scored(folder):
 
 
 def _recipe(folder):
-    read_yaml(
-        str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments)
-    )
+    read_yaml(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
 
 
 def _shards(folder):
-    return max(
-        sum(map(len, read_shards(folder))), read_manifest(folder)["input"]["rows"]
-    )
+    return max(sum(map(len, read_shards(folder))), read_manifest(folder)["input"]["rows"])
 
 
 PARSERS = {
@@ -200,22 +166,12 @@ PARSERS = {
         count_lines,
     ),
     "txt.gz": Parser(streamed, one("a.txt.gz", LINES), count_lines),
-    "csv": Parser(
-        training_rows, one("a.csv", OBJECTS, b"text\na\nb\n"), count_records(",")
-    ),
-    "tsv": Parser(
-        training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")
-    ),
-    "json": Parser(
-        training_rows, one("a.json", OBJECTS, LISTS, TRIPLETS), count_objects
-    ),
-    "jsonl": Parser(
-        training_rows, one("a.jsonl", OBJECTS, LISTS, TRIPLETS), count_objects
-    ),
+    "csv": Parser(training_rows, one("a.csv", OBJECTS, b"text\na\nb\n"), count_records(",")),
+    "tsv": Parser(training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")),
+    "json": Parser(training_rows, one("a.json", OBJECTS, LISTS, TRIPLETS), count_objects),
+    "jsonl": Parser(training_rows, one("a.jsonl", OBJECTS, LISTS, TRIPLETS), count_objects),
     "parquet": Parser(training_rows, one("a.parquet", OBJECTS, LISTS), count_parquet),
-    "parquet_texts": Parser(
-        streamed, one("a.parquet", [{"text": "a"}, {"text": "b"}]), count_parquet
-    ),
+    "parquet_texts": Parser(streamed, one("a.parquet", [{"text": "a"}, {"text": "b"}]), count_parquet),
     "parquet.gz": Parser(training_rows, one("a.parquet.gz", OBJECTS)),
     "documents": Parser(
         lambda folder: sum(map(len, read_documents(only(folder)))),
@@ -223,28 +179,18 @@ PARSERS = {
         count_lines,
     ),
     "nli_jsonl": Parser(_nli, one("a.jsonl", NLI)),
-    "nli_csv": Parser(
-        _nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")
-    ),
+    "nli_csv": Parser(_nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")),
     "scored_tsv": Parser(_scored, one("a.tsv", SCORED), count_scored),
     "scored_stsb": Parser(_scored, one("sts-dev.csv", STSB)),
-    "scored_csv": Parser(
-        _scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')
-    ),
+    "scored_csv": Parser(_scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')),
     "scored_jsonl": Parser(_scored, one("a.jsonl", [PAIR] * 3)),
     "scored_parquet": Parser(_scored, one("a.parquet", [PAIR] * 3)),
-    "senteval_STS12": Parser(
-        lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]
-    ),
+    "senteval_STS12": Parser(lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]),
     **{
-        f"senteval_{task}": Parser(
-            lambda folder, task=task: read_transfer_task(task, folder), [files]
-        )
+        f"senteval_{task}": Parser(lambda folder, task=task: read_transfer_task(task, folder), [files])
         for task, files in TRANSFER.items()
     },
     "recipe": Parser(_recipe, one("recipe.yaml", RECIPE)),
     "shards": Parser(_shards, []),
-    "checkpoint": Parser(
-        lambda folder: SimCSE(folder, device="cpu").encode(["a"]), [], names_file=False
-    ),
+    "checkpoint": Parser(lambda folder: SimCSE(folder, device="cpu").encode(["a"]), [], names_file=False),
 }

@@ -59,12 +59,8 @@ def decoder_tokenizer():
     words = {word: i for i, word in enumerate(VOCABULARY)} | {"<|end|>": EOS}
     backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(
-        single="$A <|end|>", special_tokens=[("<|end|>", EOS)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="[UNK]", eos_token="<|end|>"
-    )
+    backend.post_processor = processors.TemplateProcessing(single="$A <|end|>", special_tokens=[("<|end|>", EOS)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="<|end|>")
 
 
 @pytest.fixture
@@ -74,9 +70,7 @@ def save_decoder(tmp_path, decoder_tokenizer):
     def save(family="llama", **changes):
         torch.manual_seed(0)
         folder = tmp_path / family
-        AutoModelForCausalLM.from_config(
-            tiny_decoder(family, **changes)
-        ).save_pretrained(folder)
+        AutoModelForCausalLM.from_config(tiny_decoder(family, **changes)).save_pretrained(folder)
         decoder_tokenizer.save_pretrained(folder)
         return folder
 
@@ -87,11 +81,7 @@ def save_decoder(tmp_path, decoder_tokenizer):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_embeddings_do_not_depend_on_padding_or_its_side(family, pooler):
     torch.manual_seed(0)
-    model = (
-        AutoModelForCL.from_config(tiny_decoder(family), pooler_type=pooler)
-        .double()
-        .eval()
-    )
+    model = AutoModelForCL.from_config(tiny_decoder(family), pooler_type=pooler).double().eval()
     rows = [torch.randint(EOS, (length,)) for length in (9, 3, 6)]
     alone = torch.cat([model.embed(row[None]) for row in rows])
     for side in ("left", "right"):
@@ -103,18 +93,14 @@ def test_embeddings_do_not_depend_on_padding_or_its_side(family, pooler):
     expected = AutoModel.from_config(tiny_decoder(family)).double().eval()
     expected.load_state_dict(model.base_model.state_dict())
     states = [expected(row[None]).last_hidden_state[0] for row in rows]
-    reference = torch.stack(
-        [x[-1] if pooler == "lasttoken" else x.mean(0) for x in states]
-    )
+    reference = torch.stack([x[-1] if pooler == "lasttoken" else x.mean(0) for x in states])
     torch.testing.assert_close(alone, reference, rtol=1e-9, atol=1e-10)
     assert not model.runs_unpadded
 
 
 @pytest.mark.parametrize("pooler", ["lasttoken", "avg"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
-def test_other_libraries_load_a_saved_decoder_with_the_same_vectors(
-    family, pooler, save_decoder, tmp_path
-):
+def test_other_libraries_load_a_saved_decoder_with_the_same_vectors(family, pooler, save_decoder, tmp_path):
     start = save_decoder(family)
     model = SimCSE(start, pooler_type=pooler)
     saved = tmp_path / "saved"
@@ -122,12 +108,8 @@ def test_other_libraries_load_a_saved_decoder_with_the_same_vectors(
     model.tokenizer.save_pretrained(saved)
     assert not (saved / "2_Dense").exists()
     vectors = SimCSE(saved).encode(TEXTS, normalize_embeddings=False).numpy()
-    np.testing.assert_allclose(
-        vectors, model.encode(TEXTS, normalize_embeddings=False).numpy(), atol=1e-6
-    )
-    np.testing.assert_allclose(
-        SentenceTransformer(str(saved), device="cpu").encode(TEXTS), vectors, atol=1e-5
-    )
+    np.testing.assert_allclose(vectors, model.encode(TEXTS, normalize_embeddings=False).numpy(), atol=1e-6)
+    np.testing.assert_allclose(SentenceTransformer(str(saved), device="cpu").encode(TEXTS), vectors, atol=1e-5)
     _, info = AutoModel.from_pretrained(saved, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
@@ -144,9 +126,7 @@ def test_the_end_of_text_counts_although_it_also_pads(save_decoder):
 
 def trainer_of(start, tmp_path, rate):
     config = AutoModel.from_pretrained(start).config
-    model = AutoModelForCL.from_pretrained(
-        start, pooler_type="avg", **dropout_settings(config, rate)
-    )
+    model = AutoModelForCL.from_pretrained(start, pooler_type="avg", **dropout_settings(config, rate))
     return make(tmp_path, None, sentences(24), model)
 
 
@@ -156,38 +136,27 @@ def test_dropout_of_a_decoder_makes_two_views(family, save_decoder, tmp_path):
     trainer = trainer_of(save_decoder(family), tmp_path, rate=0.3)
     before = [x.clone() for x in trainer.model.parameters()]
     trainer.train()
-    assert any(
-        not torch.equal(x, y)
-        for x, y in zip(before, trainer.model.parameters(), strict=True)
-    )
+    assert any(not torch.equal(x, y) for x, y in zip(before, trainer.model.parameters(), strict=True))
 
 
 def test_a_decoder_without_dropout_is_refused_with_advice(save_decoder, tmp_path):
     trainer = trainer_of(save_decoder(), tmp_path, rate=None)
-    with pytest.raises(
-        ValueError, match="attention_dropout = 0.0.*attention_dropout=0.3 for Llama"
-    ):
+    with pytest.raises(ValueError, match="attention_dropout = 0.0.*attention_dropout=0.3 for Llama"):
         trainer.train()
 
 
-def test_a_decoder_whose_texts_all_begin_alike_is_evaluated_before_training(
-    save_decoder, decoder_tokenizer, tmp_path
-):
+def test_a_decoder_whose_texts_all_begin_alike_is_evaluated_before_training(save_decoder, decoder_tokenizer, tmp_path):
     """Llama puts the same token before each text, which sees nothing of it."""
     decoder_tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
         single="<|end|> $A", special_tokens=[("<|end|>", EOS)]
     )
-    model = AutoModelForCL.from_pretrained(
-        save_decoder(initializer_range=0.2), pooler_type="lasttoken"
-    )
+    model = AutoModelForCL.from_pretrained(save_decoder(initializer_range=0.2), pooler_type="lasttoken")
     pairs = {
         "sentence1": sentences(24),
         "sentence2": sentences(24, seed=1),
         "score": list(range(24)),
     }
     rows = {"anchor": sentences(24), "positive": sentences(24, seed=1)}
-    trainer = make(
-        tmp_path, None, rows, model, dev_set=pairs, eval_strategy="steps", eval_steps=4
-    )
+    trainer = make(tmp_path, None, rows, model, dev_set=pairs, eval_strategy="steps", eval_steps=4)
     trainer.train()
     assert trainer.results.dev.initial.step == 0

@@ -28,7 +28,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.templates import read_template
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.encoding.encoding import tokenize_texts
+from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows
 from simcse_hf.publishing import write_card
 
@@ -69,9 +69,7 @@ def slow_loss(model, texts, temperature):
     [(TEXTS, 0.05), (TEXTS[:2], 0.5), (TEXTS[1:5], 0.2)],
     ids=["six texts", "two texts", "four texts"],
 )
-def test_loss_and_gradient_match_a_slow_reference(
-    tokenizer, texts, temperature, unpadded, head
-):
+def test_loss_and_gradient_match_a_slow_reference(tokenizer, texts, temperature, unpadded, head):
     model = promptbert(tokenizer, temperature=temperature, options={"head": head})
     model.unpadded = unpadded
     loss = model(**batch_of_templates(tokenizer, texts)).loss
@@ -109,9 +107,7 @@ def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(
     template_embeddings,
 ):
     found = template_embeddings(SOME_WORDS)
-    torch.testing.assert_close(
-        found, template_embeddings(OTHER_WORDS), rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(found, template_embeddings(OTHER_WORDS), rtol=0, atol=1e-10)
 
 
 @FAMILIES
@@ -220,9 +216,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 
 def test_the_transform_of_berts_head_is_refused_for_other_encoders():
     with pytest.raises(ValueError, match="'roberta': use denoising 'tanh'"):
-        AutoModelForCL.from_config(
-            tiny_config("roberta"), **OPTIONS, denoising="transform"
-        )
+        AutoModelForCL.from_config(tiny_config("roberta"), **OPTIONS, denoising="transform")
 
 
 def rows_of_one_text(ids):
@@ -260,9 +254,7 @@ def slow_embedding(model, text):
         return state
     layer = model.template_head.layer
     if model.settings.denoising == "tanh":
-        return torch.tanh(
-            layer.dense.weight @ (state - without_text) + layer.dense.bias
-        )
+        return torch.tanh(layer.dense.weight @ (state - without_text) + layer.dense.bias)
     return slow_transform(layer, state) - slow_transform(layer, without_text)
 
 
@@ -292,9 +284,7 @@ def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(
 
 
 @pytest.mark.parametrize("denoising, number", [("transform", 4), ("tanh", 2)])
-def test_all_weights_of_the_head_of_a_template_are_trained(
-    tokenizer, denoising, number
-):
+def test_all_weights_of_the_head_of_a_template_are_trained(tokenizer, denoising, number):
     parameters = list(denoised(tokenizer, denoising).template_head.parameters())
     assert len(parameters) == number
     assert all(parameter.requires_grad for parameter in parameters)
@@ -356,9 +346,7 @@ def test_the_config_of_a_saved_model_describes_its_template(run, denoising):
 def test_a_saved_model_gives_the_embeddings_of_training(trainer, run):
     trained = copy.deepcopy(trainer.model).double().eval()
     with torch.no_grad():
-        expected = torch.stack(
-            [slow_embedding(trained, text) for text in TEXTS]
-        ).float()
+        expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
     torch.testing.assert_close(embeddings_of(run), expected, rtol=0, atol=1e-5)
 
 
@@ -400,18 +388,10 @@ def test_a_saved_model_without_its_head_of_templates_is_refused(run, tmp_path):
         SimCSE(damaged)
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"do_mlm": True}], ids=["alone", "with masked-LM"]
-)
-def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(
-    start, more
-):
-    stock = AutoModelForMaskedLM.from_pretrained(
-        start
-    ).cls.predictions.transform.state_dict()
-    model = AutoModelForCL.from_pretrained(
-        start, denoising="transform", **OPTIONS, **more
-    )
+@pytest.mark.parametrize("more", [{}, {"do_mlm": True}], ids=["alone", "with masked-LM"])
+def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(start, more):
+    stock = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.state_dict()
+    model = AutoModelForCL.from_pretrained(start, denoising="transform", **OPTIONS, **more)
     layer = model.template_head.layer.state_dict()
     assert layer.keys() == stock.keys()
     for name, tensor in stock.items():
@@ -421,6 +401,4 @@ def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(
 def test_a_checkpoint_without_a_masked_lm_head_has_no_transform(start, tmp_path):
     AutoModel.from_pretrained(start).save_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no trained masked-LM head"):
-        AutoModelForCL.from_pretrained(
-            tmp_path / "bare", denoising="transform", **OPTIONS
-        )
+        AutoModelForCL.from_pretrained(tmp_path / "bare", denoising="transform", **OPTIONS)

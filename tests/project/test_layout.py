@@ -109,8 +109,11 @@ def public_names():
     return listed | {("", name) for name in simcse_hf.__all__}
 
 
-@pytest.mark.xfail(strict=False, reason="the imports of apps are on their way to public names")
-@pytest.mark.parametrize("path", APPS, ids=name_of)
+#: Apps whose imports are on their way to public names.
+MOVING = ("check_server.py", "demo.py", "int8.py", "pretraining.py", "vocabulary.py", "which_model.py")
+
+
+@pytest.mark.parametrize("path", [path for path in APPS if path.name not in MOVING], ids=name_of)
 def test_apps_import_public_names_only(path):
     found = [(".".join(module), name) for module, name in imports_of(path) if module[:1] != ("apps",)]
     assert set(found) <= public_names()

@@ -17,9 +17,8 @@ from conftest import tiny_config
 import simcse_hf
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.encoding.encode import encode
-from simcse_hf.encoding.load import load_model
-from simcse_hf.encoding.shards import read_shards
+from simcse_hf.encoding.files import encode, read_shards
+from simcse_hf.encoding.simcse import load_model
 from simcse_hf.evaluation.report import read_results
 from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.training.arguments import ModelArguments
@@ -81,14 +80,8 @@ def folder(save_checkpoint):
 def test_the_package_has_no_call_that_unpickles(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            modules = (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [name.name for name in node.names]
-            )
-            assert not {module.split(".")[0] for module in modules} & FORBIDDEN, (
-                f"line {node.lineno}"
-            )
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
+            assert not {module.split(".")[0] for module in modules} & FORBIDDEN, f"line {node.lineno}"
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
@@ -98,10 +91,9 @@ def test_the_package_has_no_call_that_unpickles(path):
             assert given.get("weights_only") == "True", where
         if called in ("np.load", "numpy.load"):
             assert given.get("allow_pickle") == "False", where
-        assert (
-            given.get("allow_pickle", "False") == "False"
-            and given.get("trust_remote_code", "False") == "False"
-        ), where
+        assert given.get("allow_pickle", "False") == "False" and given.get("trust_remote_code", "False") == "False", (
+            where
+        )
         assert called not in (
             "eval",
             "exec",
@@ -179,32 +171,22 @@ def test_files_that_only_a_training_reads_are_not_opened(folder, payload):
     ],
 )
 def test_code_beside_a_model_is_not_imported(name, change, folder, payload):
-    (folder / "evil.py").write_text(
-        f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n"
-    )
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n")
     content = json.loads((folder / name).read_text())
     (folder / name).write_text(json.dumps(content | change))
     load(folder)
 
 
-@pytest.mark.parametrize(
-    "kind", ["os.mkdir", "evil.Module", "torch.nn.modules.linear.evil", "builtins.exec"]
-)
-def test_modules_and_activations_are_not_imported_by_name(
-    kind, folder, payload, monkeypatch
-):
+@pytest.mark.parametrize("kind", ["os.mkdir", "evil.Module", "torch.nn.modules.linear.evil", "builtins.exec"])
+def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload, monkeypatch):
     (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
     monkeypatch.syspath_prepend(folder)
     modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(
-        json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}])
-    )
+    (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}]))
     load(folder)
     (folder / "modules.json").write_text(json.dumps(modules))
     for config in folder.glob("*/*/config.json"):
-        config.write_text(
-            json.dumps(json.loads(config.read_text()) | {"activation_function": kind})
-        )
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
         load(folder)
     content = json.loads((folder / "config.json").read_text())
     content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
@@ -236,16 +218,10 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
             lambda path: save(path, array),
         ):
             damage(path)
-            if path.name in (
-                digests := json.loads(described)["digests"]
-            ):  # the digest was changed with the file
+            if path.name in (digests := json.loads(described)["digests"]):  # the digest was changed with the file
                 digests[path.name] = blake2b(path.read_bytes()).hexdigest()
-                description.write_text(
-                    json.dumps(json.loads(described) | {"digests": digests})
-                )
-            with pytest.raises(
-                ValueError, match="damaged|not readable|cannot be read|not a JSON"
-            ):
+                description.write_text(json.dumps(json.loads(described) | {"digests": digests}))
+            with pytest.raises(ValueError, match="damaged|not readable|cannot be read|not a JSON"):
                 SentenceIndex.load(tmp_path / "index", model)
                 list(read_shards(tmp_path / "shards"))
         path.write_bytes(kept)
@@ -260,9 +236,7 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
         str(tmp_path / "new"),
     ]
     with pytest.raises(ValueError, match="not a readable npy file"):
-        encode_main(
-            [*words, "--precision", "int8", "--ranges", str(tmp_path / "ranges.npy")]
-        )
+        encode_main([*words, "--precision", "int8", "--ranges", str(tmp_path / "ranges.npy")])
 
 
 def save(path, array):
@@ -287,9 +261,7 @@ def test_result_files_run_nothing(payload, tmp_path):
 def test_a_result_file_names_scores_beside_it_only(tmp_path):
     (tmp_path / "inner").mkdir()
     np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
-    (tmp_path / "inner" / "e.json").write_text(
-        json.dumps({"results": {}, "scores": "../secret.npz"})
-    )
+    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
     assert read_results(tmp_path / "inner" / "e.json")[1] == {}
 
 
@@ -299,9 +271,7 @@ def test_a_result_file_names_scores_beside_it_only(tmp_path):
 )
 def test_data_files_run_nothing(name, payload, tmp_path):
     content = pickle.dumps(payload)
-    (tmp_path / name).write_bytes(
-        gzip.compress(content) if name.endswith(".gz") else content
-    )
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         load_text_dataset(tmp_path / name, cache_dir=tmp_path / "cache")
 
@@ -311,8 +281,6 @@ def test_data_files_run_nothing(name, payload, tmp_path):
     ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"],
 )
 def test_a_recipe_runs_nothing(tag, payload, tmp_path):
-    (tmp_path / "recipe.yaml").write_text(
-        f"pooler_type: !!python/object/{tag} [{payload.folder}]\n"
-    )
+    (tmp_path / "recipe.yaml").write_text(f"pooler_type: !!python/object/{tag} [{payload.folder}]\n")
     with pytest.raises(ValueError, match=r"recipe\.yaml is not valid YAML"):
         read_yaml(str(tmp_path / "recipe.yaml"), [ModelArguments])

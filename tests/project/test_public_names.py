@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from importlib import import_module
 
 import pytest
 from docs_workspace import ROOT
@@ -33,3 +34,8 @@ def test_an_example_imports_public_names(path):
             module = node.module.removeprefix("simcse_hf").strip(".")
             found |= {(module, alias.name) for alias in node.names}
     assert found <= public_names()
+
+
+def test_what_the_reference_lists_exists():
+    for module, name in public_names():
+        assert hasattr(import_module(f"simcse_hf.{module}".rstrip(".")), name), f"{module}.{name}"

@@ -1,4 +1,4 @@
-"""A new objective, view and pooler take the places that CONTRIBUTING.md names, and every command knows them."""
+"""A new objective, view, pooler and app take the places that CONTRIBUTING.md names, and every command knows them."""
 
 import json
 import os
@@ -63,23 +63,53 @@ class Middle(Pooler):
     def pool(self, states, mask, layers=()):
         return masked_mean((layers[2] + states) / 2, mask)
 '''
+APP = '''
+"""Count words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..runtime.outputs import Result
+
+
+@dataclass(frozen=True)
+class Count(Result):
+    """The number of words."""
+
+    words: int
+
+    def __str__(self) -> str:
+        return f"{self.words} words"
+
+
+def count_words(texts: Sequence[str], *, longest: int = 100) -> Count:
+    """Count the words of some texts.
+
+    Args:
+        texts (`Sequence[str]`): The texts.
+        longest (`int`, *optional*, defaults to `100`): Letters of the longest word that counts.
+
+    Returns:
+        `Count`: The number of words.
+    """
+    return Count(sum(len(word) <= longest for text in texts for word in text.split()))
+'''
 PROGRAM = """
 import io, runpy, sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from simcse_hf import SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import SimCSETrainer, SimCSETrainingArguments, sample_files
 from simcse_hf.cli.main import main
-from simcse_hf.data.sample import sample_files
 
 def run(words):
     assert main(words.split()) == 0, words
 
-def help_of(words):
+def print_of(words):
     printed = io.StringIO()
     with redirect_stdout(printed), suppress(SystemExit):
         main(words.split())
-    Path("help.txt").open("a").write(printed.getvalue())
+    Path("printed.txt").open("a").write(printed.getvalue())
 
 encoder = sample_files()[1]
 texts = ["a cat sits", "a dog runs", "the sun is hot", "rain falls"] * 4
@@ -95,9 +125,12 @@ run("evaluate --model model --pairs pairs.csv --output model/evaluation.json")
 run(f"evaluate --model {encoder} --pooler_type avg_middle --pairs pairs.csv --output other.json")
 run("encode --model model --input texts.txt --output vectors --pooler_type avg_middle")
 run("card model")
-help_of("train unsup near --help")
-help_of("train unsup --objective near --help_all")
-help_of("encode --help")
+print_of("train unsup near --help")
+print_of("train unsup --objective near --help_all")
+print_of("encode --help")
+print_of("--help")
+print_of("count-words --help")
+print_of("count-words one two --longest 3")
 write = runpy.run_path("source/tools/write_reference.py")["write"]
 Path("api.md").write_text(write(Path("source/docs/api.md").read_text()))
 """
@@ -109,38 +142,30 @@ def insert(path, before, text):
     path.write_text(content.replace(before, text + before), "utf-8")
 
 
+def append(path, text):
+    path.write_text(path.read_text("utf-8") + text, "utf-8")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that the program writes with a copy of the package that has the three."""
+    """The files that the program writes with a copy of the package that has the four."""
     folder = tmp_path_factory.mktemp("two_places")
     package = folder / "source" / "simcse_hf"
-    shutil.copytree(
-        ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("tools/write_reference.py", "docs/api.md"):
         (folder / "source" / file).parent.mkdir()
         shutil.copy(ROOT / file, folder / "source" / file)
     (package / "objectives" / "near.py").write_text(OBJECTIVE.lstrip(), "utf-8")
     insert(package / "objectives" / "__init__.py", "    promptbert,\n", "    near,\n")
-    words = package / "data" / "views" / "words.py"
-    words.write_text(words.read_text("utf-8") + VIEW, "utf-8")
-    pooling = package / "models" / "pooling.py"
-    pooling.write_text(pooling.read_text("utf-8") + POOLER, "utf-8")
+    append(package / "data" / "views" / "words.py", VIEW)
+    append(package / "models" / "pooling.py", POOLER)
     insert(package / "names.py", '    "avg_top2",\n', '    "avg_middle",\n')
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(package.parent),
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "200",
-    }
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    (package / "apps" / "words.py").write_text(APP.lstrip(), "utf-8")
+    command = '    "count-words": Command("apps.words:count_words", positional=("texts",)),\n'
+    insert(package / "cli" / "main.py", '    "analyze": ', command)
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    words = [sys.executable, "-c", PROGRAM]
+    run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stderr[-3000:]
     return folder
 
@@ -148,52 +173,34 @@ def folder(tmp_path_factory):
 def test_a_run_uses_the_three(folder):
     results = json.loads((folder / "model/results.json").read_text())
     settings = results["settings"]
-    assert (
-        settings["objective"],
-        results["view"]["name"],
-        settings["pooler_type"],
-    ) == (
-        "near",
-        "reversed",
-        "avg_middle",
-    )
+    used = (settings["objective"], results["view"]["name"], settings["pooler_type"])
+    assert used == ("near", "reversed", "avg_middle")
 
 
 def test_an_evaluation_uses_the_pooler(folder):
+    assert json.loads((folder / "other.json").read_text())["identity"]["pooler"] == "avg_middle"
+
+
+def missing(path, *parts):
+    text = path.read_text("utf-8")
+    return [part for part in parts if part not in text]
+
+
+def test_the_card_describes_the_three(folder):
+    objective = "the squared distance of two views (with `weight` 2)"
+    view = "the sentence with its words from last to first (view `reversed`"
+    code = "(outputs.hidden_states[2] + outputs.last_hidden_state) / 2"
     assert (
-        json.loads((folder / "other.json").read_text())["identity"]["pooler"]
-        == "avg_middle"
+        missing(folder / "model/README.md", objective, view, "the mean of the second and the last layer", code) == []
     )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "the squared distance of two views (with `weight` 2)",
-        "the sentence with its words from last to first (view `reversed`",
-        "the mean of the second and the last layer",
-        "(outputs.hidden_states[2] + outputs.last_hidden_state) / 2",
-    ],
-)
-def test_the_card_describes_the_three(words, folder):
-    assert words in (folder / "model/README.md").read_text()
+def test_help_and_the_reference_name_the_three(folder):
+    assert missing(folder / "printed.txt", "near", "reversed", "avg_middle", "objective near,", "weight") == []
+    rows = ("### `near`", "| `weight` | `1.0` | The weight. |", "| `reversed` |", "| `avg_middle` |")
+    assert missing(folder / "api.md", *rows) == []
 
 
-@pytest.mark.parametrize(
-    "words", ["near", "reversed", "avg_middle", "objective near,", "weight"]
-)
-def test_help_names_the_three(words, folder):
-    assert words in (folder / "help.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "### `near`",
-        "| `weight` | `1.0` | The weight. |",
-        "| `reversed` |",
-        "| `avg_middle` |",
-    ],
-)
-def test_the_reference_lists_the_three(words, folder):
-    assert words in (folder / "api.md").read_text()
+def test_an_app_is_a_command_with_help(folder):
+    words = ("count the words of some texts", "letters of the longest word that counts", "2 words")
+    assert missing(folder / "printed.txt", *words) == []

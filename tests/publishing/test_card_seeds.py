@@ -18,8 +18,7 @@ from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
-from simcse_hf.training.dev_sets import dev_change, keep_dev_scores
-from simcse_hf.training.run_results import DevHistory, Results, Scored, Start
+from simcse_hf.training.run_results import DevHistory, Results, Scored, Start, dev_change, keep_dev_scores
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)
@@ -171,9 +170,7 @@ def test_a_card_of_one_seed_gives_no_deviation(card_of_one_seed):
     assert "Mean ± standard deviation over" not in card_of_one_seed
 
 
-def test_a_card_without_a_record_says_that_the_number_of_seeds_is_unknown(
-    new_directory, write_evaluation
-):
+def test_a_card_without_a_record_says_that_the_number_of_seeds_is_unknown(new_directory, write_evaluation):
     directory = new_directory()
     write_evaluation(directory / "evaluation.json", directory)
     words = "it is unknown from how many seeds these scores come"
@@ -312,9 +309,7 @@ def test_evaluations_of_all_seeds_give_their_mean(card_of_evaluated_seeds, avera
     assert line in card_of_evaluated_seeds
 
 
-def test_the_published_score_stands_beside_the_mean_of_all_seeds(
-    card_of_evaluated_seeds, averages
-):
+def test_the_published_score_stands_beside_the_mean_of_all_seeds(card_of_evaluated_seeds, averages):
     published = averages[1]
     line = f"| published | {published:.2f} | {published:.2f} |"
     assert line in card_of_evaluated_seeds

@@ -9,7 +9,7 @@ from conftest import tiny_config
 from retrieval_helpers import SENTENCES
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
-from simcse_hf.encoding.encode import encode
+from simcse_hf.encoding.files import encode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -18,9 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def base(tmp_path_factory, tokenizer):
     """A folder with a model, a file of texts with their sources, and shards of its vectors."""
     base = tmp_path_factory.mktemp("databases")
-    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(
-        base / "model"
-    )
+    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(base / "model")
     tokenizer.save_pretrained(base / "model")
     lines = [
         "text,source",
@@ -44,9 +42,7 @@ def check(example, client, base):
     with pytest.raises(SystemExit, match="made from another file than"):
         example["fill"](client, base / "vectors", base / "other.csv", ["source"])
     example["fill"](client, base / "vectors", base / "docs.csv", ["source"])
-    index = SentenceIndex.build(
-        model, base / "docs.csv", column="text", keep=["source"]
-    )
+    index = SentenceIndex.build(model, base / "docs.csv", column="text", keep=["source"])
     for query, columns in (
         ("the cat sat", {}),
         ("a red house", {"source": "web"}),
@@ -77,9 +73,7 @@ def test_postgresql_finds_what_exact_search_finds(postgres, base):
 
 
 def test_qdrant_finds_what_exact_search_finds(base):
-    qdrant_client = pytest.importorskip(
-        "qdrant_client", reason="qdrant-client is not installed"
-    )
+    qdrant_client = pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
     example = runpy.run_path(str(EXAMPLES / "search_qdrant.py"))
     client = qdrant_client.QdrantClient(":memory:")
     check(example, client, base)

@@ -7,7 +7,7 @@ from process_helpers import in_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
-from simcse_hf.encoding.encoding import encode_token_ids
+from simcse_hf.encoding.batching import encode_token_ids
 from simcse_hf.runtime.distributed import on_first_process
 
 WORLDS = (1, 2, 4)
@@ -34,9 +34,7 @@ def case_batch(case):
     batch = random_batch(rows, num_sentences)
     if settings.get("do_mlm"):
         batch = with_masked_inputs(batch)
-        batch["mlm_targets"][
-            : rows // 4
-        ] = -100  # the first of four processes masked nothing
+        batch["mlm_targets"][: rows // 4] = -100  # the first of four processes masked nothing
     return batch
 
 
@@ -52,18 +50,13 @@ def step(model, batch):
     module = getattr(model, "module", model)
     return {
         "loss": output.loss.detach(),
-        "gradients": {
-            name: p.grad for name, p in module.named_parameters() if p.grad is not None
-        },
+        "gradients": {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
     }
 
 
 def texts():
     batch = random_batch(13)
-    return [
-        ids[mask == 1].tolist()
-        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    ]
+    return [ids[mask == 1].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
 
 
 def encode(model, token_ids, budget):
@@ -82,9 +75,7 @@ def checks(rank, processes):
         results["steps"][case] = step(DistributedDataParallel(case_model(case)), mine)
 
     model = case_model("pairs").eval()
-    results["encoded"] = {
-        name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()
-    }
+    results["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
     results["nothing encoded"] = encode(model, [], 10)
 
     try:
@@ -97,10 +88,7 @@ def checks(rank, processes):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """`results[processes][rank]`."""
-    return {
-        count: in_processes(checks, tmp_path_factory.mktemp(f"of-{count}"), count)
-        for count in WORLDS
-    }
+    return {count: in_processes(checks, tmp_path_factory.mktemp(f"of-{count}"), count) for count in WORLDS}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,14 +98,10 @@ def test_loss_and_gradient_equal_those_of_the_whole_batch(processes, case, resul
     whole = step(case_model(case), case_batch(case))
     assert whole["loss"] > 0 and whole["gradients"]
     steps = [of_rank["steps"][case] for of_rank in results[processes]]
-    assert torch.stack([s["loss"] for s in steps]).mean().item() == pytest.approx(
-        whole["loss"].item(), abs=1e-6
-    )
+    assert torch.stack([s["loss"] for s in steps]).mean().item() == pytest.approx(whole["loss"].item(), abs=1e-6)
     largest = max(gradient.abs().max() for gradient in whole["gradients"].values())
     for rank_step in steps:
-        torch.testing.assert_close(
-            rank_step["gradients"], whole["gradients"], rtol=1e-6, atol=1e-7 * largest
-        )
+        torch.testing.assert_close(rank_step["gradients"], whole["gradients"], rtol=1e-6, atol=1e-7 * largest)
 
 
 @pytest.mark.parametrize("name", TOKEN_BUDGETS)
@@ -139,6 +123,4 @@ def test_an_error_of_the_first_process_reaches_all_processes(results):
     for processes in WORLDS:
         first, *others = (of_rank["error"] for of_rank in results[processes])
         assert first == ("FileNotFoundError", message)
-        assert others == [("ValueError", f"FileNotFoundError: {message}")] * (
-            processes - 1
-        )
+        assert others == [("ValueError", f"FileNotFoundError: {message}")] * (processes - 1)

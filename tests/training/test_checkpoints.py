@@ -7,14 +7,17 @@ import shutil
 
 import pytest
 import torch
-from transformers import TrainerState, TrainingArguments
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.models import checkpoint as checkpoint_module
 from simcse_hf.runtime import files as files_module
 from simcse_hf.runtime.files import MANIFEST, folder_problem
-from simcse_hf.training.checkpoints import checkpoints, newest_whole_checkpoint, staged
-from simcse_hf.training.output_folder import clear_output_dir
+from simcse_hf.training.checkpoints import (
+    checkpoints,
+    clear_output_dir,
+    delete_old_checkpoints,
+    newest_whole_checkpoint,
+)
 
 NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
 FILES = (
@@ -137,53 +140,25 @@ def test_clearing_the_folder_of_a_run_leaves_other_folders_alone(crowded):
 # --- which checkpoints are kept ---
 
 
-def save(folder, step, best=None, limit=2):
-    """Save an empty checkpoint, and return the steps of those that are left."""
-    args = TrainingArguments(str(folder), use_cpu=True, save_total_limit=limit)
-    with staged(
-        folder, TrainerState(global_step=step, best_global_step=best), args
-    ) as checkpoint:
-        checkpoint.mkdir(parents=True)
-    return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(folder)]
-
-
 @pytest.mark.parametrize(
-    "seconds, left",
+    ("written", "limit", "best", "left"),
     [
-        pytest.param((0, 1, 2), [30, 10], id="one after the other"),
-        pytest.param((5, 5, 5), [30, 20], id="at the same time"),
+        pytest.param({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10], id="first written, of two runs in a folder"),
+        pytest.param({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20], id="lower step, at the same time"),
+        pytest.param({1: 0, 2: 1}, 2, None, [2, 1], id="as many as the limit allows"),
+        pytest.param({1: 0, 2: 1, 3: 2}, 2, 1, [3, 1], id="never the best"),
+        pytest.param({3: 0, 4: 1}, 1, 3, [4, 3], id="never the best, beyond a limit of one"),
+        pytest.param({3: 0, 4: 1, 5: 2}, None, None, [5, 4, 3], id="none without a limit"),
+        pytest.param({3: 0, 4: 1, 5: 2}, 4, None, [5, 4, 3], id="none below the limit"),
     ],
 )
-def test_the_checkpoints_that_were_written_first_are_deleted_first(
-    tmp_path, seconds, left
-):
-    """A second run in the folder began at a lower step."""
-    for second, step in zip(seconds, (20, 9, 10), strict=True):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        os.utime(tmp_path / f"checkpoint-{step}", (second, second))
-    assert save(tmp_path, 30) == left
-
-
-def test_as_many_checkpoints_are_kept_as_the_limit_allows(tmp_path):
-    save(tmp_path, 1)
-    assert save(tmp_path, 2) == [2, 1]
-
-
-def test_the_newest_and_the_best_checkpoint_are_never_deleted(tmp_path):
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    assert save(tmp_path, 3, best=1) == [3, 1]
-
-
-def test_the_best_checkpoint_is_kept_beyond_a_limit_of_one(tmp_path):
-    save(tmp_path, 3)
-    assert save(tmp_path, 4, best=3, limit=1) == [4, 3]
-
-
-def test_without_a_limit_no_checkpoint_is_deleted(tmp_path):
-    save(tmp_path, 3)
-    save(tmp_path, 4)
-    assert save(tmp_path, 5, limit=None) == [5, 4, 3]
+def test_the_newest_checkpoints_and_the_best_one_are_kept(written, limit, best, left, tmp_path):
+    for step, second in written.items():
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        os.utime(folder, (second, second))
+    delete_old_checkpoints(tmp_path, limit, {folder, tmp_path / f"checkpoint-{best}"})
+    assert [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(tmp_path)] == left
 
 
 # --- a full disk ---

@@ -9,7 +9,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.encoder import Encoder
+from simcse_hf.encoding.batching import Encoder
 from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
@@ -105,9 +105,7 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
         ),
     ],
 )
-def test_each_column_gets_its_prompt_and_its_length(
-    tmp_path, tokenizer, row, settings, prompts, lengths, expected
-):
+def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer, row, settings, prompts, lengths, expected):
     trainer = make(
         tmp_path,
         tokenizer,
@@ -116,10 +114,7 @@ def test_each_column_gets_its_prompt_and_its_length(
         prompts=prompts,
         max_seq_length=lengths,
     )
-    ids = [
-        tokenizer(text, truncation=True, max_length=n)["input_ids"]
-        for text, n in expected.items()
-    ]
+    ids = [tokenizer(text, truncation=True, max_length=n)["input_ids"] for text, n in expected.items()]
     assert trainer.train_dataset[0]["input_ids"] == ids
     assert trainer.model.settings.max_seq_length == max(expected.values())
 
@@ -133,9 +128,7 @@ def test_a_stream_reads_the_same_rows(tmp_path, tokenizer, monkeypatch):
     assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
 
 
-def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(
-    tmp_path, tokenizer
-):
+def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(tmp_path, tokenizer):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS)
     trainer.train()
@@ -157,15 +150,11 @@ def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libr
                 expected / np.linalg.norm(expected),
                 atol=1e-5,
             )
-    np.testing.assert_allclose(
-        ours.encode(["cat sat"]), ours.encode(["cat sat"], prompt="")
-    )
+    np.testing.assert_allclose(ours.encode(["cat sat"]), ours.encode(["cat sat"], prompt=""))
 
 
 def test_a_text_before_all_columns_becomes_the_default_prompt(tmp_path, tokenizer):
-    settings = make(
-        tmp_path, tokenizer, prompts={"anchor": "the ", "positive": "the "}
-    ).model.settings
+    settings = make(tmp_path, tokenizer, prompts={"anchor": "the ", "positive": "the "}).model.settings
     assert settings.default_prompt_name == "query" and settings.prompts == {
         "query": "the ",
         "document": "the ",
@@ -181,19 +170,14 @@ def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_the
     model.update_settings(prompts={"query": "the ", "passage": "a "})
     trainer = make(tmp_path, tokenizer, model=model)
     assert trainer.train_dataset[0]["input_ids"][0] == tokenizer("cat sat")["input_ids"]
-    assert (
-        "The model has the prompts {'query': 'the ', 'passage': 'a '}, which are kept"
-        in caplog.text
-    )
+    assert "The model has the prompts {'query': 'the ', 'passage': 'a '}, which are kept" in caplog.text
     trainer.save_model(str(tmp_path / "saved"))
     assert AutoModelForCL.from_pretrained(tmp_path / "saved").settings.prompts == {
         "query": "the ",
         "passage": "a ",
     }
     model.update_settings(prompts={"query": "the ", "passage": "a "})
-    prompted = make(
-        tmp_path, tokenizer, model=model, prompts={"anchor": "the ", "positive": "a "}
-    ).model.settings
+    prompted = make(tmp_path, tokenizer, model=model, prompts={"anchor": "the ", "positive": "a "}).model.settings
     assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
 
 
@@ -207,9 +191,7 @@ def reranking(tmp_path):
     return [f"reranking={task}"]
 
 
-def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(
-    tmp_path, tokenizer, reranking, monkeypatch
-):
+def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer, reranking, monkeypatch):
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=reranking)
     encoded = set()
     tokenize = Encoder.tokenize
@@ -228,9 +210,7 @@ def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(
     }
 
 
-def test_prompts_do_not_hide_that_dev_texts_are_training_texts(
-    tmp_path, tokenizer, reranking, caplog
-):
+def test_prompts_do_not_hide_that_dev_texts_are_training_texts(tmp_path, tokenizer, reranking, caplog):
     make(
         tmp_path,
         tokenizer,

@@ -35,9 +35,7 @@ def nothing_is_left():
     "variable",
     ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"],
 )
-def test_the_processes_that_a_launcher_has_started_must_work_together(
-    monkeypatch, variable
-):
+def test_the_processes_that_a_launcher_has_started_must_work_together(monkeypatch, variable):
     check_together(1)
     monkeypatch.setenv(variable, "2")
     check_together(2)
@@ -45,34 +43,24 @@ def test_the_processes_that_a_launcher_has_started_must_work_together(
         check_together(1)
 
 
-def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(
-    monkeypatch, tmp_path
-):
+def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(monkeypatch, tmp_path):
     for name, value in OF_ACCELERATE.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ValueError, match="accelerate launch.*torchrun --nproc_per_node"
-    ):
+    with pytest.raises(ValueError, match="accelerate launch.*torchrun --nproc_per_node"):
         SimCSETrainingArguments(str(tmp_path))
     monkeypatch.setenv("WORLD_SIZE", "1")
     check_together(1)
 
 
 def test_processes_that_transformers_does_not_join_are_refused(monkeypatch, tmp_path):
-    monkeypatch.setenv(
-        "WORLD_SIZE", "2"
-    )  # and no LOCAL_RANK, as on a cluster that starts the program itself
+    monkeypatch.setenv("WORLD_SIZE", "2")  # and no LOCAL_RANK, as on a cluster that starts the program itself
     monkeypatch.setattr(training_args, "has_only_cpu", lambda: False)
-    with pytest.raises(
-        ValueError, match="2 processes|MASTER_ADDR"
-    ):  # accelerate 1.12 refuses them first
+    with pytest.raises(ValueError, match="2 processes|MASTER_ADDR"):  # accelerate 1.12 refuses them first
         SimCSETrainingArguments(str(tmp_path))
 
 
 @pytest.mark.parametrize("command", ["index", "mine", "adapt"])
-def test_a_command_whose_processes_would_all_do_the_same_is_refused(
-    monkeypatch, capsys, command
-):
+def test_a_command_whose_processes_would_all_do_the_same_is_refused(monkeypatch, capsys, command):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([command]) == 2
     assert f"{command} runs in one process" in capsys.readouterr().err

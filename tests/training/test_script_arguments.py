@@ -20,9 +20,7 @@ from simcse_hf.training.recipe import Recipe
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
 OF_OTHERS = [
-    path
-    for path in sorted(RECIPES.glob("*.yaml"))
-    if path not in OF_SIMCSE and not path.stem.startswith("pretrain")
+    path for path in sorted(RECIPES.glob("*.yaml")) if path not in OF_SIMCSE and not path.stem.startswith("pretrain")
 ]
 
 
@@ -83,27 +81,17 @@ def of_the_reference():
         ("objective", "simcse"),
     ],
 )
-def test_the_model_takes_the_settings_of_the_reference_implementation(
-    of_the_reference, name, value
-):
+def test_the_model_takes_the_settings_of_the_reference_implementation(of_the_reference, name, value):
     assert getattr(settings_of(of_the_reference), name) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("temperature", 0.07), ("hard_negative_weight", 0.5)]
-)
-def test_the_loss_takes_the_options_of_the_reference_implementation(
-    of_the_reference, name, value
-):
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.07), ("hard_negative_weight", 0.5)])
+def test_the_loss_takes_the_options_of_the_reference_implementation(of_the_reference, name, value):
     assert settings_of(of_the_reference).objective_options[name] == value
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("learning_rate", 3e-5), ("mlm_probability", 0.2)]
-)
-def test_training_takes_the_arguments_of_the_reference_implementation(
-    of_the_reference, name, value
-):
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 3e-5), ("mlm_probability", 0.2)])
+def test_training_takes_the_arguments_of_the_reference_implementation(of_the_reference, name, value):
     assert getattr(of_the_reference.training, name) == value
 
 
@@ -178,9 +166,7 @@ def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
     assert settings["matryoshka_dims"] == []
 
 
-@pytest.mark.parametrize(
-    "name", ["sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"]
-)
+@pytest.mark.parametrize("name", ["sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"])
 def test_a_recipe_of_the_package_is_found_by_its_name(parse, name):
     assert parse([name, "--bf16", "false"]).training.learning_rate == 5e-5
 
@@ -313,9 +299,7 @@ def with_type(value):
 
 
 @pytest.mark.parametrize(("name", "written", "expected"), WRITTEN)
-def test_a_text_in_a_recipe_is_the_word_that_was_written(
-    tmp_path, name, written, expected
-):
+def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written, expected):
     """And a value has the type of its option."""
     (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
     value = Recipe.read("unsup", str(tmp_path / "run.yaml")).given[name]
@@ -324,9 +308,7 @@ def test_a_text_in_a_recipe_is_the_word_that_was_written(
 
 def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
     recipe = tmp_path / "run.yaml"
-    recipe.write_text(
-        "datasets:\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}\n"
-    )
+    recipe.write_text("datasets:\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}\n")
     tables = Recipe.read("unsup", str(recipe)).given["datasets"]
     assert tables == {
         "a": {"train_file": "007", "share": 1},
@@ -504,9 +486,7 @@ TABLE_A1 = {
     "sup-simcse-roberta-base": (512, 5e-5),
     "sup-simcse-roberta-large": (512, 1e-5),
 }
-EVERY_SIMCSE_RECIPE = pytest.mark.parametrize(
-    "name", [path.stem for path in OF_SIMCSE], scope="module"
-)
+EVERY_SIMCSE_RECIPE = pytest.mark.parametrize("name", [path.stem for path in OF_SIMCSE], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -532,20 +512,14 @@ def test_the_head_is_for_training_only_without_labels(name, of_recipe):
 
 
 @EVERY_SIMCSE_RECIPE
-def test_a_recipe_of_simcse_has_one_epoch_without_labels_and_three_with_them(
-    name, of_recipe
-):
+def test_a_recipe_of_simcse_has_one_epoch_without_labels_and_three_with_them(name, of_recipe):
     epochs = 1 if name.startswith("unsup") else 3
     assert of_recipe.training.num_train_epochs == epochs
 
 
 @EVERY_SIMCSE_RECIPE
-@pytest.mark.parametrize(
-    ("argument", "value"), [("max_seq_length", 32), ("eval_steps", 250)]
-)
-def test_the_simcse_recipes_have_the_papers_length_and_evaluations(
-    of_recipe, argument, value
-):
+@pytest.mark.parametrize(("argument", "value"), [("max_seq_length", 32), ("eval_steps", 250)])
+def test_the_simcse_recipes_have_the_papers_length_and_evaluations(of_recipe, argument, value):
     assert getattr(of_recipe.training, argument) == value
 
 
@@ -580,8 +554,6 @@ def test_a_recipe_reads_the_hubs_data_sets(parse, name, value):
     ("name", "value"),
     [("dataset_name", None), ("train_file", "nli.csv"), ("dev_file", "dev.csv")],
 )
-def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(
-    parse, name, value
-):
+def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse, name, value):
     files = ["--train_file", "nli.csv", "--dev_file", "dev.csv"]
     assert getattr(parse([*SUPERVISED, *files]).data, name) == value

@@ -44,9 +44,7 @@ def pretend(monkeypatch):
     return pretend
 
 
-def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(
-    arguments, pretend
-):
+def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(arguments, pretend):
     pretend("cpu", gpus=4)
     with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
         arguments(use_cpu=True)
@@ -71,9 +69,7 @@ def test_float32_is_not_warned_of(arguments, warnings):
 
 
 @pytest.mark.parametrize("lacks_bfloat16", [False])
-def test_bf16_is_not_warned_of_on_a_processor_with_its_instructions(
-    arguments, warnings
-):
+def test_bf16_is_not_warned_of_on_a_processor_with_its_instructions(arguments, warnings):
     arguments(use_cpu=True, bf16=True)
     assert warnings == []
 
@@ -85,16 +81,12 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, wa
     assert re.search(r"takes \d+ times as long as in float32", warning)
 
 
-def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(
-    arguments, monkeypatch
-):
+def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, monkeypatch):
     monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
     assert arguments(bf16=True).device.type == "cpu"
 
 
-def test_pretraining_in_bf16_on_a_machine_without_a_gpu_needs_no_further_option(
-    tmp_path, monkeypatch
-):
+def test_pretraining_in_bf16_on_a_machine_without_a_gpu_needs_no_further_option(tmp_path, monkeypatch):
     monkeypatch.setattr(pretraining, "has_only_cpu", lambda: True)
     given = {"bf16": True, "output_dir": str(tmp_path)}
     _, args = pretraining.pretraining_arguments(given)
@@ -168,9 +160,7 @@ def test_on_a_gpu_batches_are_copied_without_blocking(on_gpu):
 @pytest.mark.parametrize(
     "values",
     [
-        pytest.param(
-            {"accelerator_config": {"non_blocking": False}}, id="as asked for"
-        ),
+        pytest.param({"accelerator_config": {"non_blocking": False}}, id="as asked for"),
         pytest.param({"dataloader_pin_memory": False}, id="without pinned memory"),
     ],
 )
@@ -182,9 +172,7 @@ def test_on_a_gpu_batches_may_be_copied_as_usual(on_gpu, values):
     "cores, gpus, workers",
     [(16, 1, 4), (16, 8, 2), (2, 1, 2), (1, 1, 1), (4, 8, 0), (16, 0, 0)],
 )
-def test_loader_workers_share_the_cores_of_a_machine_with_gpus(
-    monkeypatch, cores, gpus, workers
-):
+def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     monkeypatch.setattr(decide, "has_only_cpu", lambda: gpus == 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)

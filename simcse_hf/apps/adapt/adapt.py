@@ -17,7 +17,6 @@ from transformers.utils import logging
 
 from ... import AutoModelForCL, SimCSE, card, sample_files
 from ...evaluation.user_tasks import KINDS, name_general_tasks
-from ...evaluation.user_tasks.base import short_name
 from ...names import PoolerType
 from ...runtime.errors import no_model, refuse_changes
 from ...runtime.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
@@ -272,7 +271,7 @@ class _Adaptation:
         steps_done.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
-            file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
+            file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
             labels[file] = prepare_labels(source, scored, file, separator)
 
         # 3. The arms, and how they are trained.

@@ -17,7 +17,6 @@ from ...encoding.windows import split_sentences
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks
 from ...retrieval.mining import fold_text
-from ...runtime.files import write_text
 
 logger = logging.get_logger(__name__)
 
@@ -197,7 +196,7 @@ def _warn_of_overlap(
 
 def write_rows(rows: Iterable[Mapping], path: Path) -> None:
     """Write rows as a file that the training commands read."""
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separator: str | None = None) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from ... import __version__
-from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
+from ... import __version__, paired_interval
+from ...evaluation.user_tasks import TaskResult, UserTask
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name

@@ -160,7 +160,7 @@ class SentenceIndex:
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
             column (`str`, *optional*): The column of sentences, if the file has several columns.
             vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
-                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+                arrays of shape `(n, dim)` one after the other (see `encoding.files.read_shards`).
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
 
         Returns:
