@@ -45,7 +45,6 @@ from ..training.checkpoints import (
     clear_output_dir,
     resolve_checkpoint,
 )
-from ..training.dev_sets import check_dev_sets
 from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
@@ -383,7 +382,6 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    check_dev_sets([], args, losses=["loss"])
     trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run

@@ -86,7 +86,7 @@ class Template:
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
-def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
+def parse_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
     """Tokenize a template.
 
     Args:
@@ -125,9 +125,9 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
         `dict[str, Any]`: The settings `mask_token_id` and `template_edges`.
 
     Raises:
-        ValueError: If a template is not valid (see [`read_template`]).
+        ValueError: If a template is not valid (see [`parse_template`]).
     """
-    tokenized = [read_template(template, tokenizer) for template in templates]
+    tokenized = [parse_template(template, tokenizer) for template in templates]
     edges = [[len(template.before), len(template.after)] for template in tokenized]
     return {"mask_token_id": tokenizer.mask_token_id, "template_edges": edges}
 

@@ -16,7 +16,7 @@ from transformers.utils import logging
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
 from .columns import NO_TEXT, first_few, has_text
 from .read import apply_transform, cached_map
-from .templates import Template, read_template
+from .templates import Template, parse_template
 from .token_ids import number_of, to_token_ids
 
 logger = logging.get_logger(__name__)
@@ -41,7 +41,7 @@ def tokenize_dataset(
         max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens; or one
             number each for the anchor, the positive and all further texts; the last one given applies to the rest.
         templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
-            `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
+            `parse_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
             each template.
         prompts (`Sequence[str]`, *optional*): What is put before each text, in the same order of columns.
 
@@ -176,7 +176,7 @@ class RowTokenizer:
                 "templates are for sentences, pairs and triplets, but these rows have relations: drop templates"
             )
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
-        parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
+        parsed: list[Template | None] = [parse_template(template, tokenizer) for template in templates]
         names = [name for name in column_names if name not in NO_TEXT]
         self.relations = []
         if len(names) > 2:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.collator import length_sorted_batches, pad
-from ..data.templates import read_template
+from ..data.templates import parse_template
 from ..data.token_ids import locked, to_token_ids
 from ..kernels.cpu import FastLinear, keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -56,7 +56,7 @@ def tokenize_texts(
     """
     with locked(tokenizer):
         if templates:
-            return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
+            return parse_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
         return to_token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
 
 
@@ -79,7 +79,7 @@ def full_length(
     """
     length = max_length
     if templates:
-        length = read_template(templates[0], tokenizer).full_length(tokenizer, max_length)
+        length = parse_template(templates[0], tokenizer).full_length(tokenizer, max_length)
     if prompt and length is not None:
         needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
         if needed >= length:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+import torch
+
+from ..models.digests import WeightDigests
 from ..names import Transform, WeightOptions
 from ..postprocessing.transform import DESCRIPTION, FOLDER, MODULES, save_transform
 from ..runtime.files import StrPath
@@ -141,6 +144,8 @@ def fit_postprocessing(
         assert transform is not None
         if in_place:
             save_transform(written, transform, fit)
+            if encoder.model.dtype == torch.float32:  # in which the digests are
+                WeightDigests.of(encoder.model, encoder.model.state_dict(), transform).write(written)
         else:
             encoder.save_pretrained(written)
     sizes = transform.input_dim, transform.output_dim

@@ -10,7 +10,7 @@ from ..models.checkpoint import check_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, length_limit
+from ..models.settings import SECTION, Values, length_limit
 from ..names import POOLER_TYPES
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.errors import check_values
@@ -83,16 +83,10 @@ def load_encoder(
     other_pooler = None if pooler_type == own else pooler_type
     model: ContrastiveModel | ExportedModel
     if backend == "torch":
-        loading: dict[str, object] = {
-            "do_mlm": False,
-            "dtype": dtype or torch.float32,
-        }  # that head is for training
+        loading: Values = {"do_mlm": False, "dtype": dtype or torch.float32}  # that head is for training
         if head is not None:
             loading["head"] = head
-        if pooler_type is not None:
-            loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
-        if own and other_pooler:
-            loading["dense_layers"] = []  # trained on embeddings of the other pooler
+        loading |= settings_of_pooler(pooler_type, own)
         model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub)
     else:
         can_round = backend == "openvino" and dtype == torch.bfloat16
@@ -110,3 +104,13 @@ def load_encoder(
         )
     max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
     return LoadedEncoder(model.eval(), tokenizer, max_length, transform, fit)
+
+
+def settings_of_pooler(pooler_type: str | None, own: str | None) -> Values:
+    """Return the settings by which a pooler replaces that of a checkpoint, which is `own` if it names one."""
+    if pooler_type is None:
+        return {}
+    settings: Values = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+    if own and pooler_type != own:
+        settings["dense_layers"] = []  # trained on embeddings of the other pooler
+    return settings

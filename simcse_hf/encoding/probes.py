@@ -77,6 +77,10 @@ class SavedThreshold:
         before = np.array(self.probe)
         if not np.abs(before - cosines).max() <= _TOLERANCE * (1 - before.min()):
             return "a few fixed sentences had other cosines when it was chosen"
+        return self.changes(model)
+
+    def changes(self, model: Identity) -> str:
+        """Say in words what distinguishes a model from that of the threshold, which is unknown until version 0.4."""
         if self.model is None:
             return ""
         return "; ".join(Identity.from_dict(self.model).changes(model, ("dtype", "backend")))

@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -19,16 +18,17 @@ from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
 from ..data.token_ids import check_known
 from ..models.checkpoint import replace_model, save_tokenizer
+from ..models.digests import WeightDigests
 from ..models.settings import SPACE, THRESHOLD
 from ..names import KEYWORDS, PRECISIONS, ModelOptions
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
+from ..postprocessing.transform import TRANSFORMS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
 from ..runtime.errors import check_finite, check_values, no_model
 from ..runtime.files import HubArguments, StrPath, hub_commit
-from ..runtime.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
+from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
@@ -37,6 +37,7 @@ from .exported import refuse_settings
 from .load import load_encoder
 from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
+from .saved import make_identity
 
 logger = logging.get_logger(__name__)
 
@@ -189,21 +190,19 @@ class SimCSE(Encoder):
             `Identity`: With the name of the model and its commit. A model that [`save_pretrained`] saved is the same
             one when it is loaded again.
         """
-        return Identity(
+        return make_identity(
+            self.settings,
+            self.tokenizer,
+            self.prompts,
             name_or_path=self.name_or_path,
             revision=self.revision,
-            pooler=self.pooler_type,
             max_length=self.max_length,
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            tokenizer=digest_tokenizer(self.tokenizer),
-            templates=list(self.settings.templates),
             weights=self._digest_of_weights(),
             postprocessing=self.postprocessing.method if self.postprocessing else None,
-            prompts={"query": "", "document": ""} | self.prompts,
             default_prompt_name=self.default_prompt_name,
-            similarity=self.similarity_fn_name,
         )
 
     def taught_by(self) -> Identity | None:
@@ -519,9 +518,8 @@ class SimCSE(Encoder):
         return (embeddings[1:] @ embeddings[0]).tolist()
 
     def pair_identity(self) -> Identity:
-        """Return what decides the cosine of two texts: no names, and no other prompt than that before both."""
-        prompts = {"": self.resolve_prompt()}
-        return replace(self.identity(), name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
+        """Return what decides the cosine of two texts; see `Identity.for_pairs`."""
+        return self.identity().for_pairs()
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -580,7 +578,7 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
         """
-        check_values(METHODS, method=method)
+        check_values(TRANSFORMS, method=method)
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]
@@ -632,6 +630,7 @@ class SimCSE(Encoder):
             if self.postprocessing and self.postprocessing_fit:
                 self._check_fit()
                 save_transform(folder, self.postprocessing, self.postprocessing_fit)
+                WeightDigests.of(self.model, self.model.state_dict(), self.postprocessing).write(folder)
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""

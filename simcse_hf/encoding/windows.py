@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.templates import read_template, special_tokens
+from ..data.templates import parse_template, special_tokens
 from ..data.token_ids import locked
 
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
@@ -61,7 +61,7 @@ def split_long(
     if not long:
         return windows
     with locked(tokenizer):
-        around = read_template(templates[0], tokenizer) if templates else special_tokens(tokenizer)
+        around = parse_template(templates[0], tokenizer) if templates else special_tokens(tokenizer)
         lead = " " if around.space else ""
         batch = [lead + text for text in long.values()]
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

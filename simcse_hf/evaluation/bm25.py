@@ -11,7 +11,7 @@ from ..runtime.errors import require_extra
 from ..runtime.identity import Identity
 from .embeddings import SentenceEmbeddings
 
-SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
+BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
 #: The kinds of tasks that need no vectors.
 KINDS = ("nearest", "pairs", "reranking", "retrieval")
 
@@ -47,7 +47,7 @@ class BM25(SentenceEmbeddings):
         words = self._words(list(self._places))
         if not any(words):
             raise ValueError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
-        self._index = self._package.BM25(**SETTINGS)
+        self._index = self._package.BM25(**BM25_SETTINGS)
         self._index.index(words, show_progress=False)
 
     def identity(self) -> Identity:
@@ -56,7 +56,7 @@ class BM25(SentenceEmbeddings):
             KEYWORDS,
             backend=f"bm25s {self._package.__version__}",
             tokenizer="lower-cased words of two letters or more",
-            weights=str(SETTINGS),
+            weights=str(BM25_SETTINGS),
             similarity=KEYWORDS,
         )
 

@@ -21,8 +21,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
-from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.transform import TRANSFORM_FILE
 from ..runtime.files import (
     HubArguments,
     StrPath,
@@ -40,6 +40,7 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
+from .digests import RECORD
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
@@ -463,10 +464,10 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     """
     directory = Path(directory).expanduser()
     made = list(GRAPHS)
-    if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
+    if (directory / TRANSFORM_FOLDER / TRANSFORM_FILE).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, RECORD, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:

@@ -38,11 +38,11 @@ from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath, explain_damage, find_file, select_hub_arguments
-from ..runtime.identity import digest_weights
 from ..runtime.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
+from .digests import WeightDigests, digest_encoder
 from .parts import ContrastiveBase
 from .resolve import chosen
 from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
@@ -406,9 +406,7 @@ class ContrastiveModel(ContrastiveBase):
         weights = self.state_dict()
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
-        prefix = f"{self.base_model_prefix}."
-        own = [(name, x) for name, x in weights.items() if name.startswith(prefix) and ".pooler." not in name]
-        return digest_weights(sorted(own))
+        return digest_encoder(self, weights)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -589,6 +587,7 @@ class ContrastiveModel(ContrastiveBase):
         if self.save_adapter:
             adapters.save_adapter(self, folder, weights)
             return
+        WeightDigests.of(self, weights).write(Path(folder))
         # transformers has written the name of our class, which converters and inference servers do not know. Our class
         # is found by the section `simcse`.
         self.config.architectures = [self.base_class.__name__]

@@ -17,7 +17,7 @@ from .base import ABSENT, EncodedBatch, Loss, Objective, Options, TrainingRows, 
 CHUNK_LOGITS = 2**23
 #: Tolerance of comparisons of similarities, in units of the machine epsilon. Two copies of a text
 #: have embeddings that differ by rounding, and rounding must not decide which copy is closer to a third text.
-ROUNDING = 16
+ROUNDING_STEPS = 16
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
@@ -258,11 +258,11 @@ class InfoNCE(nn.Module):
             seen = guide[:, column] @ pool["guide"].flatten(0, 1).T
             of_pair = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True)
             limit = of_pair + (self.false_negative_margin or 0.0)
-            left_out.append(seen > limit + ROUNDING * torch.finfo(seen.dtype).eps)
+            left_out.append(seen > limit + ROUNDING_STEPS * torch.finfo(seen.dtype).eps)
         elif self.false_negative_margin is not None:
             lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
             margin = self.false_negative_margin / self.temperature
-            limit = margin + ROUNDING * torch.finfo(others.dtype).eps * lengths
+            limit = margin + ROUNDING_STEPS * torch.finfo(others.dtype).eps * lengths
             left_out.append(others > limit)
         if "ids" in pool:
             known = pool["links"]

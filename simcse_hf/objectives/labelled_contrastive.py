@@ -132,7 +132,7 @@ class ClassLabels(Objective):
     summary = "supervised contrastive learning (SupCon), in which all texts of a class in the batch are positives"
     papers = ("supcon",)
     # The paper discards its projection head after training. Mean pooling, without a head, gives the best classifiers
-    # (`benchmarks label_poolers`, docs/training.md).
+    # (benchmarks/experiments/label_poolers.py).
     defaults = {
         "pooler_type": "avg",
         "mlp_only_train": False,

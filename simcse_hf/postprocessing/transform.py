@@ -14,10 +14,10 @@ from ..runtime.errors import check_finite
 from ..runtime.files import HubArguments, find_file, read_json, read_json_object, write_atomically, write_json
 
 #: The classes of transforms by their names.
-METHODS: dict[str, type["VectorTransform"]] = {}
+TRANSFORMS: dict[str, type["VectorTransform"]] = {}
 
 FOLDER = "postprocessing"
-DESCRIPTION = "postprocessing.json"
+TRANSFORM_FILE = "postprocessing.json"
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 
@@ -42,7 +42,7 @@ class VectorTransform(nn.Module, ABC):
     options: dict[str, int]
 
     def __init_subclass__(cls) -> None:
-        METHODS[cls.method] = cls
+        TRANSFORMS[cls.method] = cls
 
     @abstractmethod
     def _apply_to(self, embeddings: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
     module_type = f"{type(transform).__module__}.{type(transform).__name__}"
     with write_atomically(directory / FOLDER) as folder:
         folder.mkdir()
-        write_json(folder / DESCRIPTION, description)
+        write_json(folder / TRANSFORM_FILE, description)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         if transform.method == "whitening":
             module_type = "sentence_transformers.models.Dense"
@@ -161,13 +161,13 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
     Raises:
         ValueError: If a file is damaged or missing. The message names it.
     """
-    path = find_file(name_or_path, f"{FOLDER}/{DESCRIPTION}", **hub)
+    path = find_file(name_or_path, f"{FOLDER}/{TRANSFORM_FILE}", **hub)
     if path is None:
         return None, None
     description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
-    if str(method) not in METHODS:
-        raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
+    if str(method) not in TRANSFORMS:
+        raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(TRANSFORMS)}. Fit again.")
     weights = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **hub)
     if weights is None:
         raise ValueError(f"{Path(path).with_name(WEIGHTS)} is missing: fit the transform again.")
@@ -175,7 +175,7 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
     try:
         fit = Fit(**description["fit"])
         with torch.device("meta"):  # without memory, whatever the sizes are: the weights come from the file
-            transform = METHODS[method](**description["options"])
+            transform = TRANSFORMS[method](**description["options"])
         where = weights
         transform.load_state_dict(load_file(weights), assign=True)
         transform.requires_grad_(False).eval()

@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from ..encoding.probes import SavedThreshold
 from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
 from ..models.resolve import settings_of_config
@@ -284,10 +285,9 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
 
     # 2. What its other files say. A threshold of other embeddings is not shown.
     if hasattr(config, THRESHOLD):
-        try:
-            SimCSE(directory, device="cpu").threshold  # noqa: B018
-        except ValueError as error:
-            logger.warning(f"The card does not show a threshold: {error}")
+        problem = _threshold_problem(weights, config)
+        if problem:
+            logger.warning(f"The card does not show a threshold: {problem}")
             delattr(config, THRESHOLD)
     transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
     return Subject(
@@ -301,6 +301,20 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         datasets=datasets,
         own_pooler=any("pooler." in name for name in names),
     )
+
+
+def _threshold_problem(weights: Weights, config: PreTrainedConfig) -> str:
+    """Say why the threshold in a config is not that of the embeddings; empty if it is."""
+    saved = SavedThreshold.read(config)
+    model = weights.model.identity()
+    if saved and saved.model and saved.model["dtype"] == model.dtype:
+        changes = saved.changes(model.for_pairs())
+        return changes and f"the threshold of {weights.folder} does not fit this model: {changes}"
+    try:
+        SimCSE(weights.folder, device="cpu").threshold  # noqa: B018  # which compares embeddings
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _write_benchmarks(path: Path, benchmarks: list[EvalResultEntry]) -> None:

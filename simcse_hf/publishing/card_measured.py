@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
 from transformers.utils import logging
 
-from ..encoding.simcse import SimCSE
+from ..encoding.saved import SavedModel
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
-from ..models.modeling import AutoModelForCL
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity
 from ..runtime.upload import PublicNames
@@ -22,12 +20,10 @@ logger = logging.get_logger(__name__)
 ADAPTATION = "adaptation.json"
 #: What a model may be measured with besides its own settings.
 _MAY_CHANGE = ("max_length", "long_texts")
-#: Digests of weights depend on their type, so the model is loaded with the type of the result.
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Weights:
-    """The weights in a folder, which are loaded once a result has to be compared with them.
+    """The weights in a folder, with which results are compared.
 
     Args:
         folder (`Path`): The folder of the model.
@@ -35,7 +31,7 @@ class Weights:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._known: dict[str, Identity] = {}
+        self.model = SavedModel(folder)
 
     def made(self, path: Path, recorded: Iterable[Identity], is_named: bool = False) -> bool:
         """Return whether a result was made with these weights, and say why not.
@@ -56,7 +52,7 @@ class Weights:
         for each in recorded:
             if each.weights is None:
                 continue
-            changed = each.changes(self.identity(each.dtype), _MAY_CHANGE)
+            changed = each.changes(self.model.identity(each.dtype), _MAY_CHANGE)
             if not changed:
                 return True
             reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
@@ -70,19 +66,13 @@ class Weights:
     def trained(self, run: dict) -> dict:
         """Return the record of a run, or an empty one if other weights lie in the folder now."""
         known = run.get("weights")
-        if known is None or AutoModelForCL.from_pretrained(self.folder).digest_encoder() == known:
+        if known is None or self.model.digests().encoder == known:
             return run
         logger.warning(
             f"{self.folder}/results.json is about the training of other weights than those in {self.folder}. The card "
             "does not show it."
         )
         return {}
-
-    def identity(self, dtype: str) -> Identity:
-        """Return the identity of the model, loaded in a data type."""
-        if dtype not in self._known:
-            self._known[dtype] = SimCSE(self.folder, device="cpu", dtype=_DTYPES.get(dtype)).identity()
-        return self._known[dtype]
 
 
 def read_adaptation(weights: Weights) -> dict:
@@ -131,7 +121,7 @@ def _changed(comparison: Comparison) -> list[str]:
         path = Path(name)
         if before.weights is None or not path.exists():
             continue
-        now = Weights(path).identity(before.dtype) if path.is_dir() else Evaluation.read(path).identity
+        now = SavedModel(path).identity(before.dtype) if path.is_dir() else Evaluation.read(path).identity
         if before.changes(now, _MAY_CHANGE):
             changed.append(name)
     return changed

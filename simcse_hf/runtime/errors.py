@@ -9,11 +9,11 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from .files import StrPath
-
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+    from .files import StrPath
 
 Kind = Literal[
     "true or false",
@@ -132,7 +132,7 @@ def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
         raise ImportError(f"{purpose} needs {module}: run pip install 'simcse-hf[{extra}]' ({error})") from error
 
 
-def no_model(name: StrPath, error: Exception) -> str:
+def no_model(name: "StrPath", error: Exception) -> str:
     """Say why no model could be loaded by its name, and what to do.
 
     Args:

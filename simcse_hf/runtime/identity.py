@@ -234,6 +234,11 @@ class Identity:
         """Make an identity from the entries that [`to_dict`] returned; entries of other names are left out."""
         return cls(**{name: value for name, value in saved.items() if name in cls.__dataclass_fields__})
 
+    def for_pairs(self) -> "Identity":
+        """Return what decides the cosine of two texts: no names, and no other prompt than that before both."""
+        prompt = "" if self.default_prompt_name is None else self.prompts[self.default_prompt_name]
+        return replace(self, name_or_path=None, revision=None, prompts={"": prompt}, default_prompt_name=None)
+
     def to_dict(self) -> dict[str, object]:
         """Return the entries in types that JSON can hold."""
         return asdict(self)

@@ -27,7 +27,7 @@ _RECORD = (
 _RECORDS = re.compile(rf"{_RECORD}|(index|config|simcse)\.json")
 #: What this package, transformers and sentence-transformers write into the folder of a model.
 _OF_A_MODEL = re.compile(
-    rf"{_RECORD}|(config|simcse|modules|adapter_config|config_sentence_transformers|sentence_[\w-]+_config)\.json|"
+    rf"{_RECORD}|(config|simcse|modules|weights|adapter_config|config_sentence_transformers|sentence_[\w-]+_config)\.json|"
     r"(model|adapter_model|pytorch_model)[^/]*\.(safetensors|bin)(\.index\.json)?|tf_model\.h5|flax_model\.msgpack|"
     r"(\d+_[A-Z]\w*|dense_layers|ngrams|template_head|postprocessing|onnx|openvino)/.*|model\.onnx.*|"
     r"openvino_model\..*|\.eval_results/simcse_hf\.yaml"

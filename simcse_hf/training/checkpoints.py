@@ -237,6 +237,17 @@ class WholeCheckpointTrainer(PushingTrainer):
         with preserve_random_state(self.args.device):
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as transformers does, and refuse a `metric_for_best_model` that no evaluation computes."""
+        metrics = super()._evaluate(*args, **kwargs)
+        wanted = (self.args.metric_for_best_model or "").removeprefix("eval_")
+        known = [name.removeprefix("eval_") for name in metrics if not name.endswith(("runtime", "per_second"))]
+        if wanted and wanted not in known:
+            raise ValueError(
+                f"metric_for_best_model={wanted!r} is no metric of this run: take one of {', '.join(map(repr, known))}"
+            )
+        return metrics
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         sampler = super()._get_train_sampler(train_dataset)
         if isinstance(sampler, RandomSampler) and self.accelerator.use_seedable_sampler:

@@ -353,7 +353,7 @@ def settings_to_save(
 
     # 2. A trained model is compared as its first objective compares.
     if "similarity_fn_name" not in model.given_settings:
-        similarities = [similarity_of(plan) for plan in plans]
+        similarities = [compared_by(plan) for plan in plans]
         written["similarity_fn_name"] = next(filter(None, similarities), "cosine")
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
@@ -391,7 +391,7 @@ def main_class(objective: str) -> type[Objective]:
     return objective_class(first)
 
 
-def similarity_of(plan: RowPlan) -> str:
+def compared_by(plan: RowPlan) -> str:
     """Return what the first part of an objective that compares embeddings compares them by; empty without one."""
     parts = part_weights(plan.objective)
     for part in parts:

@@ -186,11 +186,6 @@ class DevSetCallback(TrainerCallback, ABC):
         similarity = encoder.settings.similarity_fn_name
         return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.roles, embeddings, similarity)))
 
-    def metric_names(self) -> list[str]:
-        """Return the names of the metrics, which are those of any vectors."""
-        vectors = torch.randn(sum(map(len, self.roles.values())), 8, generator=torch.Generator().manual_seed(0))
-        return list(self.score(SentenceEmbeddings.of(self.roles, vectors)))
-
     def warn_of_shared(self, texts: set[str], what: str) -> None:
         """Warn if texts of the sets also occur elsewhere; `what` says in words where."""
         shared = texts.intersection(self.texts)
@@ -352,19 +347,15 @@ def make_dev_sets(
     return callbacks
 
 
-def check_dev_sets(
-    dev_sets: Sequence[DevSetCallback], args: TrainingArguments, losses: Sequence[str] | None = None
-) -> None:
-    """Refuse dev sets whose metrics would overwrite each other, and a best model by a metric that nothing computes.
+def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments) -> None:
+    """Refuse dev sets whose metrics would overwrite each other.
 
     Args:
         dev_sets (`Sequence[DevSetCallback]`): The dev sets of a trainer.
         args (`SimCSETrainingArguments`): The training arguments.
-        losses (`Sequence[str]`, *optional*): The metrics of the evaluation rows. `None` if they are not known, and
-            `metric_for_best_model` is then taken as it is.
 
     Raises:
-        ValueError: If two dev sets have the same name, or `metric_for_best_model` is no metric of the evaluation.
+        ValueError: If two dev sets have the same name.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
@@ -376,17 +367,6 @@ def check_dev_sets(
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
     if metric.startswith("general_"):
         logger.warning(f"{metric} chooses the checkpoint, so its change may not show what the model forgets.")
-    if not metric or losses is None or metric in [*losses, *[dev_set.headline for dev_set in dev_sets]]:
-        return
-    known = [*losses]
-    for dev_set in dev_sets:
-        known += dev_set.metric_names()
-    if known and metric not in known:
-        more = "" if losses else ", or pass eval_dataset for a loss"
-        raise ValueError(
-            f"metric_for_best_model={metric!r} is no metric of this run: take one of "
-            f"{', '.join(map(repr, known))}{more}"
-        )
 
 
 def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:

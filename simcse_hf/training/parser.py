@@ -53,6 +53,26 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
 
+def _read_lengths(word: str) -> int | dict[str, int]:
+    """Read one length for all columns, or `anchor=32,positive=256`."""
+    if "=" not in word:
+        return int(word)
+    lengths = {}
+    for part in word.split(","):
+        column, length = part.split("=")
+        lengths[column] = int(length)
+    return lengths
+
+
+#: What a word must be that becomes more than a text.
+_WANTED: dict[Any, str] = {
+    int: "a whole number",
+    _read_lengths: "a whole number",
+    float: "a number",
+    string_to_bool: "true or false",
+}
+
+
 class _WordParser(HfArgumentParser):
     """The options of argument dataclasses. It reads only what is given, and raises its errors.
 
@@ -81,6 +101,12 @@ class _WordParser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise an error in place of ending the program."""
         raise ValueError(message)
+
+    def _get_value(self, action: Action, word: str) -> Any:
+        try:
+            return super()._get_value(action, word)
+        except ArgumentError:
+            raise ArgumentError(action, f"{word!r} must be {_WANTED[action.type]}") from None
 
     def read(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
@@ -114,7 +140,7 @@ class _WordParser(HfArgumentParser):
 
     def _read_word(self, action: Action, value: Any) -> Any:
         """Read one value, and leave an object of a Python program, such as a task, as it is."""
-        if isinstance(value, _Written) and action.type in (int, float, string_to_bool, _read_lengths):
+        if isinstance(value, _Written) and action.type in _WANTED:
             value = value.value
         if isinstance(value, Enum):  # such as transformers' IntervalStrategy
             value = value.value
@@ -326,14 +352,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return value
-
-
-def _read_lengths(word: str) -> int | dict[str, int]:
-    """Read one length for all columns, or `anchor=32,positive=256`."""
-    if "=" not in word:
-        return int(word)
-    lengths = {}
-    for part in word.split(","):
-        column, length = part.split("=")
-        lengths[column] = int(length)
-    return lengths

@@ -74,7 +74,7 @@ class Reader:
     args: SimCSETrainingArguments
 
 
-class Description(TypedDict, total=False):
+class RowFacts(TypedDict, total=False):
     """What `results.json` says about the rows of a run.
 
     Args:
@@ -290,14 +290,14 @@ class Rows:
         name = str(self.source.path)
         return name, [] if find_paths(name) else [name.partition(":")[0]]
 
-    def describe(self, num_views: int) -> Description:
+    def describe(self, num_views: int) -> RowFacts:
         """Describe the rows for `results.json` and the card.
 
         Args:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `Description`: The number of rows, and what they hold.
+            `RowFacts`: The number of rows, and what they hold.
         """
         says = self.says or _SAYS.get(self.num_sentences, "hard negatives")
         view: ViewDescription | None = None
@@ -376,7 +376,7 @@ class Mixed(Rows):
         """Return the names of the data sets that are on the hub; see [`Rows.names`]."""
         return None, [name for part in self.parts.values() for name in part.names()[1]]
 
-    def describe(self, num_views: int) -> Description:
+    def describe(self, num_views: int) -> RowFacts:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
         return {
             "train_rows": len(self.known),

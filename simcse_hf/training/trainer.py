@@ -214,10 +214,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             is_stream=is_streamed(train_dataset),
         )
         args = self.run.arguments
-        losses = ["loss"] if eval_dataset is not None else []
-        if has_names(eval_dataset):
-            losses = [f"{name}_loss" for name in eval_dataset]
-        check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
+        check_dev_sets(dev_sets, args)
 
         # 5. The model takes the settings of the run, and texts become rows of token ids.
         _take_settings(start, self.run, tokenizer)

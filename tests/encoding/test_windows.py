@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.data.templates import read_template
+from simcse_hf.data.templates import parse_template
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.encoding.windows import split_long, split_tokens
 
@@ -148,7 +148,7 @@ def test_each_window_has_the_prompt_and_the_template(make):
     )
     simcse.max_length = 8
     windows = simcse.tokenize([LONG])[0]
-    template = read_template("the {text} is [MASK] .", simcse.tokenizer)
+    template = parse_template("the {text} is [MASK] .", simcse.tokenizer)
     before, after = len(template.before), len(template.after)
     assert len(windows) > 2
     assert len({(*x[:before], *x[-after:]) for x in windows}) == 1

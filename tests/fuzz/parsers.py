@@ -27,7 +27,6 @@ from simcse_hf.training.arguments import (
     ModelArguments,
     SimCSETrainingArguments,
 )
-from simcse_hf.training.parser import read_yaml
 
 Files = dict[str, bytes]
 
@@ -152,7 +151,7 @@ def _scored(folder):
 
 
 def _recipe(folder):
-    read_yaml(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
+    read_recipe(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
 
 
 def _shards(folder):

@@ -26,7 +26,7 @@ from trainer_helpers import make
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.data.templates import read_template
+from simcse_hf.data.templates import parse_template
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows
@@ -163,7 +163,7 @@ def test_a_mask_token_in_a_text_becomes_the_unknown_token(tokenizer):
 )
 def test_an_invalid_template_is_refused(template, tokenizer):
     with pytest.raises(ValueError, match="once and .* once, got"):
-        read_template(template, tokenizer)
+        parse_template(template, tokenizer)
 
 
 def tokenized(tokenizer, columns, templates=TEMPLATES):

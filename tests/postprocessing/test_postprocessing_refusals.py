@@ -10,7 +10,7 @@ from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
 from simcse_hf.postprocessing.transform import (
-    DESCRIPTION,
+    TRANSFORM_FILE,
     FOLDER,
     WEIGHTS,
     find_transform,
@@ -161,13 +161,13 @@ def test_a_description_of_other_sizes_than_the_weights_is_refused_and_uses_no_me
 
 
 def change_description(folder, changes):
-    path = folder / FOLDER / DESCRIPTION
+    path = folder / FOLDER / TRANSFORM_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("text", ['{"fit": {},', "[]"])
 def test_a_description_that_is_no_json_object_is_named(text, saved):
-    (saved / FOLDER / DESCRIPTION).write_text(text)
+    (saved / FOLDER / TRANSFORM_FILE).write_text(text)
     with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
         find_transform(saved, {})
 

@@ -1,28 +1,45 @@
-"""Every benchmark is registered and explains itself, and a wrong name is refused before anything is measured."""
+"""Every benchmark is registered, every experiment is short, and every command in the documents can still be run."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS, main
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+EXPERIMENTS = [path for path in (FOLDER / "experiments").glob("*.py") if path.stem != "__init__"]
 
 
 def test_every_benchmark_is_registered():
-    files = [
-        path
-        for path in (*FOLDER.glob("*.py"), *FOLDER.glob("*/__init__.py"))
+    files = [*FOLDER.glob("*.py"), *FOLDER.glob("*/__init__.py")]
+    names = [
+        path.parent.name if path.stem == "__init__" else path.stem
+        for path in files
         if "\ndef table(" in path.read_text()
     ]
-    assert BENCHMARKS.keys() == {
-        path.parent.name if path.stem == "__init__" else path.stem for path in files
-    }
+    assert BENCHMARKS.keys() == set(names)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_is_a_program_of_one_screen_that_names_its_command(path):
+    text = path.read_text()
+    assert text.count("\n") <= 65
+    assert f"python -m benchmarks.experiments.{path.stem}" in text.partition('"""\n')[0]
+
+
+def test_every_benchmark_that_a_document_names_exists_or_names_its_commit():
+    programs = {f"benchmarks.experiments.{path.stem}" for path in EXPERIMENTS} | {"benchmarks.experiments"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", "")
+        for command in re.findall(r"python -m benchmarks[^`\n]*", text):
+            module, *names = command.split()[2:]
+            kept = names[0] in BENCHMARKS if module == "benchmarks" else module in programs
+            assert kept or command.endswith("# at 566eddf"), f"{page}: {command}"
 
 
 def test_a_wrong_name_of_texts_is_refused_with_the_names_that_exist():
-    pytest.importorskip(
-        "sentence_transformers", reason="needs sentence-transformers, the peer"
-    )
+    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
     with pytest.raises(SystemExit, match=r"--texts nosuch: choose from .*NLI triplets"):
         main(["cpu", "--texts", "nosuch"])

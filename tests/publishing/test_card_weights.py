@@ -10,9 +10,11 @@ from card_helpers import card_and_log, evaluation, written
 from conftest import NEEDS_PEFT, tiny_config
 from datasets import Dataset
 from encoding_helpers import random_texts
+from transformers import PreTrainedModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.threshold import save_threshold
+from simcse_hf.models.digests import RECORD
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 
@@ -147,16 +149,12 @@ def test_a_result_of_other_weights_is_not_shown(of_others_results, shown):
 
 
 @EVERY_FILE
-def test_a_result_of_other_weights_is_no_benchmark_result(
-    of_others_results, with_others_results
-):
+def test_a_result_of_other_weights_is_no_benchmark_result(of_others_results, with_others_results):
     assert not (with_others_results / EVAL_RESULTS).exists()
 
 
 @EVERY_FILE
-def test_the_warning_says_why_a_result_is_not_shown_and_what_to_do(
-    name, of_others_results, with_others_results
-):
+def test_the_warning_says_why_a_result_is_not_shown_and_what_to_do(name, of_others_results, with_others_results):
     words = f"{name} holds no results of the model in {with_others_results}"
     assert words in of_others_results.log
     assert "other weights" in of_others_results.log
@@ -182,9 +180,7 @@ def of_results_without_identity(beside, own_results):
 
 
 @EVERY_FILE
-def test_a_result_that_records_no_weights_is_not_shown(
-    of_results_without_identity, shown
-):
+def test_a_result_that_records_no_weights_is_not_shown(of_results_without_identity, shown):
     assert shown not in of_results_without_identity.text
 
 
@@ -204,18 +200,14 @@ def measured_without_whitening(transformed):
     return directory
 
 
-def test_a_result_of_the_model_without_its_whitening_is_not_shown(
-    measured_without_whitening, caplog
-):
+def test_a_result_of_the_model_without_its_whitening_is_not_shown(measured_without_whitening, caplog):
     assert "50.12" not in write_card(measured_without_whitening).read_text()
     assert "postprocessing None there, 'whitening' here" in caplog.text
 
 
 def test_a_named_file_of_another_model_is_refused(directory, other_weights, tmp_path):
     file = written(tmp_path / "named.json", evaluation(other_weights))
-    words = (
-        rf"named.json holds no results .*{other_weights}: other weights.*evaluate this"
-    )
+    words = rf"named.json holds no results .*{other_weights}: other weights.*evaluate this"
     with pytest.raises(ValueError, match=words):
         write_card(directory, [file])
 
@@ -236,16 +228,12 @@ def in_half_precision(directory):
     return evaluation(directory, identity=identity)
 
 
-def test_a_model_may_be_measured_in_half_precision_and_with_shorter_texts(
-    directory, in_half_precision
-):
+def test_a_model_may_be_measured_in_half_precision_and_with_shorter_texts(directory, in_half_precision):
     written(directory / "evaluation.json", in_half_precision)
     assert "50.12" in write_card(directory).read_text()
 
 
-def test_a_result_of_other_weights_in_half_precision_is_not_shown(
-    directory, in_half_precision
-):
+def test_a_result_of_other_weights_in_half_precision_is_not_shown(directory, in_half_precision):
     in_half_precision["identity"]["weights"] = "0" * 32
     written(directory / "evaluation.json", in_half_precision)
     assert "50.12" not in write_card(directory).read_text()
@@ -288,9 +276,7 @@ def test_the_run_of_the_weights_is_shown_without_a_warning(trained):
     assert not card.log
 
 
-def test_the_run_of_the_weights_before_is_not_that_of_the_weights_now(
-    trained, other_weights, tmp_path
-):
+def test_the_run_of_the_weights_before_is_not_that_of_the_weights_now(trained, other_weights, tmp_path):
     directory = shutil.copytree(trained, tmp_path / "run")
     SimCSE(other_weights, device="cpu").save_pretrained(directory)
     card = card_and_log(directory)
@@ -347,28 +333,60 @@ EVERY_KIND_OF_BASELINE = pytest.mark.parametrize("kind", ["a result file", "a fo
 
 
 @EVERY_KIND_OF_BASELINE
-def test_a_comparison_with_a_baseline_is_shown_without_a_warning(
-    directory, comparison, caplog
-):
+def test_a_comparison_with_a_baseline_is_shown_without_a_warning(directory, comparison, caplog):
     assert "### Comparison with other models" in write_card(directory).read_text()
     assert not caplog.text
 
 
 @EVERY_KIND_OF_BASELINE
-def test_a_comparison_with_a_baseline_that_has_changed_is_not_shown(
-    directory, changed_baseline, caplog
-):
+def test_a_comparison_with_a_baseline_that_has_changed_is_not_shown(directory, changed_baseline, caplog):
     assert "### Comparison" not in write_card(directory).read_text()
     there = f"other weights than those of {changed_baseline.name} now: compare again"
     assert f"comparison.json compares with {there}" in caplog.text
 
 
 @EVERY_KIND_OF_BASELINE
-def test_a_named_comparison_with_a_baseline_that_has_changed_is_refused(
-    directory, changed_baseline, comparison
-):
+def test_a_named_comparison_with_a_baseline_that_has_changed_is_refused(directory, changed_baseline, comparison):
     with pytest.raises(ValueError, match="compares with other weights"):
         write_card(directory, comparisons=[comparison])
+
+
+# --- loads of weights ---
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Counts how often weights are loaded."""
+    loaded = []
+    load = PreTrainedModel.from_pretrained.__func__
+
+    def counted(cls, *args, **options):
+        loaded.append(args)
+        return load(cls, *args, **options)
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(counted))
+    return loaded
+
+
+@pytest.fixture
+def with_everything(trained, tmp_path):
+    """The folder of a trained model with results of every kind and a threshold."""
+    directory = shutil.copytree(trained, tmp_path / "run")
+    save_threshold(SimCSE(directory, device="cpu"), THRESHOLD)
+    for name, (make, _) in FILES.items():
+        written(directory / name, make(directory))
+    return directory
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_card_loads_no_weights_but_those_without_digests(is_missing, with_everything, loads, caplog):
+    if is_missing:  # as in a folder of version 0.9
+        (with_everything / RECORD).unlink()
+    text = write_card(with_everything).read_text()
+    for words in ("a cosine of at least 0.5000", "Adaptation", "### Comparison", "50.12"):
+        assert words in text
+    assert len(loads) == is_missing
+    assert ("the weights are loaded to compare them" in caplog.text) == is_missing
 
 
 # --- a threshold ---

@@ -4,11 +4,10 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -187,62 +186,41 @@ def adapt(
                 # The output may lie within the folder of a task.
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
-        steps_done = StepsDone(directory, asdict(asked) | digests)
+        record = {"arguments": asdict(asked) | digests, "done": {}}
+        if (directory / RECORD).exists():
+            begun = read_json_object(directory / RECORD, "arguments", "done", advice=_GO_ON)
+            refuse_changes(begun["arguments"], record["arguments"], f"The adaptation in {directory}", _GO_ON)
+            record = begun
         if (directory / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
             return Adaptation.read(directory)
 
         # 3. Adapt.
-        result = _Adaptation(asked, steps_done).run()
+        result = _Adaptation(asked, directory, record).run()
         write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
         logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
-        for path in steps_done.path.parent.iterdir():
+        for path in (directory / RECORD).parent.iterdir():
             if path.is_dir():
                 remove(path)
         return result
 
 
-class StepsDone:
-    """The finished measurements of an adaptation by name, in a file by which it continues after an interruption.
+class _Adaptation:
+    """The inputs, the arms and the record of an adaptation.
 
     Args:
-        directory (`Path`): The output directory of the adaptation.
-        arguments (`Mapping[str, Any]`): What was asked for and digests of the files, in types that JSON can hold.
-
-    Raises:
-        ValueError: If the directory holds an adaptation with other arguments.
+        asked (`Asked`): What was asked for.
+        output (`Path`): The output directory.
+        record (`dict`): The `arguments` of the record, and what is `done` by its name: the measurements by which an
+            adaptation continues after an interruption.
     """
 
-    def __init__(self, directory: Path, arguments: Mapping[str, Any]):
-        self.path = directory / RECORD
-        self._arguments = arguments
-        self._done: dict[str, Any] = {}
-        if self.path.exists():
-            record = read_json_object(self.path, "arguments", "done", advice=_GO_ON)
-            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _GO_ON)
-            self._done = record["done"]
-
-    def once(self, name: str, compute: Callable[[], dict]) -> dict:
-        """Return what is recorded under a name; compute and record it if there is nothing yet."""
-        if name not in self._done:
-            self._done[name] = compute()
-            self.save()
-        return self._done[name]
-
-    def save(self) -> None:
-        """Write the record."""
-        self.path.parent.mkdir(exist_ok=True)
-        write_json(self.path, {"arguments": self._arguments, "done": self._done})
-
-
-class _Adaptation:
-    """The inputs, the arms and the record of an adaptation."""
-
-    def __init__(self, asked: Asked, steps_done: StepsDone):
+    def __init__(self, asked: Asked, output: Path, record: dict):
         began = time.monotonic()
         self.asked = asked
-        self.steps_done = steps_done
-        self.work = steps_done.path.parent
+        self.output = output
+        self.record = record
+        self.work = (output / RECORD).parent
 
         # 1. The present model, and the pooler to train it with if that is not its own.
         name = asked.model
@@ -268,7 +246,8 @@ class _Adaptation:
         dev, self.held_out, scored = split_tasks(asked.task, general, separator)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
-        steps_done.save()  # before other files, because it marks their folder as that of an adaptation
+        self.work.mkdir(exist_ok=True)
+        self._save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
@@ -302,13 +281,13 @@ class _Adaptation:
     def run(self) -> Adaptation:
         """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
         # 1. Measure the arms that fit into the budget on dev, and choose one.
-        plan = self.steps_done.once("plan", self._plan)
+        plan = self._once("plan", self._plan)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
         measured = {}
         scores = {}
         for name in plan["arms"]:
-            measured[name] = self.steps_done.once(f"dev {name}", partial(self._measure, name))
+            measured[name] = self._once(f"dev {name}", partial(self._measure, name))
             if measured[name]["dev"] is not None:
                 scores[name] = measured[name]["dev"]
         chosen = self.arms[choose(scores)]
@@ -330,16 +309,15 @@ class _Adaptation:
                 judged.append(judge(held_out, task, name, results[name, task], results[chosen.name, task]))
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
-        output = self.work.parent
         seeds = self._seeds(chosen)
         result = replace(
             sum_up(self.arms, measured, chosen, seeds, judged),
             left_out=plan["left_out"],
             corpus=self.corpus,
             arguments=asdict(self.asked),
-            output=str(output),
+            output=str(self.output),
         )
-        with write_atomically(output / "model") as folder:
+        with write_atomically(self.output / "model") as folder:
             if result.helped:
                 model = self._open(chosen, seeds[0])
                 model.save_pretrained(folder)
@@ -347,13 +325,24 @@ class _Adaptation:
                 content = result.to_dict()
                 del content["arguments"]
                 write_json(folder / ADAPTATION, content)
-                card(folder, repo_id=f"your-name/{output.resolve().name}")
+                card(folder, repo_id=f"your-name/{self.output.resolve().name}")
             else:
                 start = self.asked.model
                 source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
                 shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
-        draw(result, output)
+        draw(result, self.output)
         return result
+
+    def _save(self) -> None:
+        write_json(self.output / RECORD, self.record)
+
+    def _once(self, name: str, compute: Callable[[], dict]) -> dict:
+        """Return what is recorded under a name; compute and record it if there is nothing yet."""
+        done = self.record["done"]
+        if name not in done:
+            done[name] = compute()
+            self._save()
+        return done[name]
 
     def _plan(self) -> dict:
         """Return the names of the arms that fit into the budget, and why the others are left out."""

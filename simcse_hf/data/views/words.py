@@ -110,7 +110,7 @@ class TokenView(View):
         return length
 
 
-class Identity(TextView):
+class SameText(TextView):
     """The sentence itself: dropout makes the views of a pass differ (SimCSE, section 3)."""
 
     name = "identity"
@@ -119,14 +119,14 @@ class Identity(TextView):
     is_drawn = False
 
 
-class FixedMask(Identity):
+class FixedMask(SameText):
     """The sentence itself under one dropout mask (SimCSE, Table 3: "fixed 0.1")."""
 
     name = "fixed_mask"
     words = "the same sentence under the same dropout mask"
 
 
-class NextSentence(Identity):
+class NextSentence(SameText):
     """The next sentence of the document (SimCSE, Table 2); see [`~data.documents.next_sentence_pairs`]."""
 
     name = "next_sentence"
@@ -134,7 +134,7 @@ class NextSentence(Identity):
     window = 1
 
 
-class NextThreeSentences(Identity):
+class NextThreeSentences(SameText):
     """One of the next three sentences of the document (SimCSE, Table 2)."""
 
     name = "next_three_sentences"

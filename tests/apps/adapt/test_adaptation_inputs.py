@@ -29,90 +29,39 @@ def texts():
     return big + small
 
 
-@pytest.fixture
-def thrice(tmp_path, texts):
-    """What is read from a file with each text three times, also in upper case and after white space."""
+def test_texts_are_distinct_up_to_case_and_white_space(tmp_path, texts):
     upper = [text.upper() for text in texts]
     indented = [f"  {text}" for text in texts]
-    path = write(tmp_path / "texts.txt", [*texts, *upper, *indented])
-    return read_corpus(path, NOTHING)
-
-
-def test_texts_are_distinct_up_to_case_and_white_space(thrice, texts):
-    read, _ = thrice
+    read, described = read_corpus(write(tmp_path / "texts.txt", [*texts, *upper, *indented]), NOTHING)
     assert sorted(read) == sorted(texts)
-
-
-def test_a_corpus_is_described_by_its_texts_and_rows(thrice):
-    _, described = thrice
     assert described == {"path": "texts.txt", "texts": 100, "rows": 300, "overlap": 0}
 
 
-@pytest.fixture
-def large(tmp_path, monkeypatch):
-    """A file of 4,000 texts, of which 1,000 are kept."""
+def test_a_large_corpus_is_sampled_evenly_and_the_same_way_each_time(tmp_path, monkeypatch):
     monkeypatch.setattr(inputs_module, "MAX_TEXTS", 1000)
-    return write(tmp_path / "texts.txt", [f"text {number}" for number in range(4000)])
-
-
-def test_of_a_large_corpus_the_limit_is_kept(large):
-    read, _ = read_corpus(large, NOTHING)
-    assert len(read) == 1000
-
-
-def test_a_large_corpus_is_sampled_evenly(large):
+    large = write(tmp_path / "texts.txt", [f"text {number}" for number in range(4000)])
     read, _ = read_corpus(large, NOTHING)
     of_first_half = [text for text in read if int(text.split()[1]) < 2000]
-    assert 430 < len(of_first_half) < 570
+    assert len(read) == 1000 and 430 < len(of_first_half) < 570
+    assert read == read_corpus(large, NOTHING)[0]
 
 
-def test_a_large_corpus_is_sampled_the_same_way_each_time(large):
-    assert read_corpus(large, NOTHING)[0] == read_corpus(large, NOTHING)[0]
-
-
-@pytest.fixture
-def longer_than_the_limit(tmp_path, texts, monkeypatch):
-    """A file of which 80 rows may be read. The rest is not even valid csv, which reading it would show."""
+def test_rows_after_the_limit_are_not_read_with_a_warning(tmp_path, texts, monkeypatch, caplog):
+    """The rest is not even valid csv, which reading it would show."""
     monkeypatch.setattr(inputs_module, "MAX_ROWS", 80)
     path = tmp_path / "texts.csv"
     path.write_text("text\n" + "".join(f"{text}\n" for text in texts) + '"broken')
-    return path
+    _, described = read_corpus(path, NOTHING)
+    assert described["rows"] == 80 and "only the first 80 rows are read" in caplog.text
 
 
-def test_rows_after_the_limit_are_not_read(longer_than_the_limit):
-    _, described = read_corpus(longer_than_the_limit, NOTHING)
-    assert described["rows"] == 80
-
-
-def test_the_warning_says_how_many_rows_are_read(longer_than_the_limit, caplog):
-    read_corpus(longer_than_the_limit, NOTHING)
-    assert "only the first 80 rows are read" in caplog.text
-
-
-@pytest.fixture
-def corpus_and_scored(tmp_path, texts):
-    """A file of the texts, and those that a task scores, 32 of them in other case."""
+def test_texts_that_a_task_scores_in_any_case_are_left_out_with_a_warning(tmp_path, texts, caplog):
     rows = [f"{texts[n]},{texts[n + 50]},{n % 2}" for n in range(16)]
     file = write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
     *_, scored = split_tasks([f"pairs={file}"], {})
-    path = write(tmp_path / "texts.txt", [text.upper() for text in texts])
-    return path, scored
-
-
-def test_texts_that_a_task_scores_are_left_out(corpus_and_scored):
-    read, _ = read_corpus(*corpus_and_scored)
-    assert len(read) == 68
-
-
-def test_texts_that_a_task_scores_are_counted(corpus_and_scored):
-    _, described = read_corpus(*corpus_and_scored)
-    assert described["overlap"] == 32
-
-
-def test_the_warning_counts_the_texts_that_a_task_scores(corpus_and_scored, caplog):
-    read_corpus(*corpus_and_scored)
-    words = "32 of 100 rows hold a text that a task scores. They are left out."
-    assert words in caplog.text
+    read, described = read_corpus(write(tmp_path / "texts.txt", [text.upper() for text in texts]), scored)
+    assert len(read) == 68 and described["overlap"] == 32
+    assert "32 of 100 rows hold a text that a task scores. They are left out." in caplog.text
 
 
 # --- labels ---
@@ -158,29 +107,14 @@ LABELS = {
         [{"text": "a", "label": [0, 1]}, {"text": "b", "label": [0]}],
     ),
 }
-EVERY_KIND_OF_LABELS = pytest.mark.parametrize("name", LABELS)
 
 
-@pytest.fixture
-def prepared(name, tmp_path):
-    """The objective and the rows of a file of labels, where a task scores the text "f"."""
-    lines, _, _ = LABELS[name]
-    given = write(tmp_path / name, lines)
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_of_every_kind_choose_their_objective_without_the_texts_of_a_task(name, tmp_path):
+    lines, objective, rows = LABELS[name]
     output = tmp_path / "labels.jsonl"
-    objective = prepare_labels(str(given), frozenset("f"), output)
-    return objective, [json.loads(line) for line in output.read_text().splitlines()]
-
-
-@EVERY_KIND_OF_LABELS
-def test_labels_of_every_kind_choose_their_objective(name, prepared):
-    _, objective, _ = LABELS[name]
-    assert prepared[0] == objective
-
-
-@EVERY_KIND_OF_LABELS
-def test_labels_of_every_kind_are_read_without_the_texts_of_a_task(name, prepared):
-    _, _, rows = LABELS[name]
-    assert prepared[1] == rows
+    assert prepare_labels(str(write(tmp_path / name, lines)), frozenset("f"), output) == objective
+    assert [json.loads(line) for line in output.read_text().splitlines()] == rows
 
 
 # --- refusals ---
@@ -265,6 +199,4 @@ def test_a_document_that_a_task_scores_gives_no_pair_of_spans(tmp_path, scored):
 
 def test_the_pairs_of_spans_are_the_same_in_every_call(tmp_path):
     file = write(tmp_path / "rows.txt", [" ".join(DOCUMENT * 3)] * 20)
-    first = neighbouring_spans(file, NOTHING)
-    second = neighbouring_spans(file, NOTHING)
-    assert first == second
+    assert neighbouring_spans(file, NOTHING) == neighbouring_spans(file, NOTHING)

@@ -29,52 +29,22 @@ def trained():
     return {arm.name: arm for arm in arms if arm.stages}
 
 
-def test_there_is_an_arm_of_every_name(trained):
+def test_there_is_an_arm_of_every_name_and_all_that_train_take_the_same_number_of_steps(trained):
     assert {UNTRAINED, *trained} == set(ARM_NAMES)
+    assert {sum(stage.steps for stage in arm.stages) for arm in trained.values()} == {401}
 
 
-def test_every_arm_that_trains_takes_the_same_number_of_steps(trained):
-    steps = {sum(stage.steps for stage in arm.stages) for arm in trained.values()}
-    assert steps == {401}
+@pytest.mark.parametrize("method", ["mlm", "tsdae", "simcse", "spans"])
+def test_text_first_starts_from_the_pretrained_encoder_and_ends_with_each_file_of_labels(trained, method):
+    arm = trained[f"{method}-labels"]
+    file = "spans.jsonl" if method == "spans" else "text.jsonl"
+    stages = [(stage.method, stage.file.name) for stage in arm.stages]
+    assert stages == [(method, file), ("labels", "nli.jsonl"), ("labels", "sts.jsonl")]
+    assert (arm.model, arm.control) == ("pretrained", CONTROL)
 
 
-@pytest.mark.parametrize(
-    ("method", "file"),
-    [
-        ("mlm", "text.jsonl"),
-        ("tsdae", "text.jsonl"),
-        ("simcse", "text.jsonl"),
-        ("spans", "spans.jsonl"),
-    ],
-)
-def test_an_arm_reads_text_first_and_each_file_of_labels_then(trained, method, file):
-    stages = trained[f"{method}-labels"].stages
-    assert [(stage.method, stage.file.name) for stage in stages] == [
-        (method, file),
-        ("labels", "nli.jsonl"),
-        ("labels", "sts.jsonl"),
-    ]
-
-
-TEXT_FIRST = pytest.mark.parametrize("method", ["mlm", "tsdae", "simcse", "spans"])
-
-
-@TEXT_FIRST
-def test_text_first_starts_from_the_pretrained_encoder(trained, method):
-    assert trained[f"{method}-labels"].model == "pretrained"
-
-
-@TEXT_FIRST
-def test_text_first_has_a_control(trained, method):
-    assert trained[f"{method}-labels"].control == CONTROL
-
-
-def test_labels_alone_start_from_the_present_model(trained):
-    assert trained["labels"].model == "present"
-
-
-def test_labels_alone_have_no_control(trained):
-    assert trained["labels"].control == ""
+def test_labels_alone_start_from_the_present_model_and_have_no_control(trained):
+    assert (trained["labels"].model, trained["labels"].control) == ("present", "")
 
 
 # --- the choice ---
@@ -121,42 +91,14 @@ def result(accuracy, seed):
 
 
 def compared(task, *after):
-    """The comparison of the present model, with an accuracy of 70, and three runs."""
+    """The judgement on the present model, with an accuracy of 70, and three runs."""
     return judge(task, "classification", START, [result(70, seed=0)], [*after])
 
 
-@pytest.fixture
-def alike(task):
-    """Three runs of the same accuracy."""
-    return compared(task, result(80, seed=1), result(80, seed=2), result(80, seed=3))
-
-
-@pytest.fixture
-def apart(task):
-    """Three runs that differ, with the same mean."""
-    return compared(task, result(74, seed=74), result(80, seed=80), result(86, seed=86))
-
-
-def test_runs_that_are_alike_are_a_gain(alike):
-    assert alike.verdict == "gain"
-
-
-def test_runs_that_differ_are_no_gain(apart):
-    assert apart.verdict == "no gain"
-
-
-def test_the_difference_is_that_of_the_means_however_the_runs_differ(alike, apart):
-    assert alike.difference == pytest.approx(10)
-    assert apart.difference == pytest.approx(10)
-
-
-def test_runs_that_differ_widen_the_interval_of_the_verdict(alike, apart):
+def test_runs_that_are_alike_are_a_gain_and_runs_that_differ_with_the_same_mean_are_none(task):
+    alike = compared(task, result(80, seed=1), result(80, seed=2), result(80, seed=3))
+    apart = compared(task, result(74, seed=74), result(80, seed=80), result(86, seed=86))
+    assert (alike.verdict, apart.verdict) == ("gain", "no gain")
+    assert alike.difference == pytest.approx(10) == apart.difference
     assert apart.interval[0] < 0 < alike.interval[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("before", 70), ("after", 80), ("units", 1000), ("against", START)],
-)
-def test_a_comparison_says_what_was_compared(name, value, alike):
-    assert getattr(alike, name) == value
+    assert (alike.before, alike.after, alike.units, alike.against) == (70, 80, 1000, START)
