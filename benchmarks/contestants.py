@@ -72,7 +72,15 @@ class Ours(Contestant):
     """`SimCSETrainer` with the [CLS] embedding."""
 
     def __init__(
-        self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32, unpadded: bool = True, **arguments
+        self,
+        model,
+        rows: Dataset,
+        bf16: bool,
+        batch: int = 64,
+        length: int = 32,
+        unpadded: bool = True,
+        trainer: type[SimCSETrainer] = SimCSETrainer,
+        **arguments,
     ):
         self.model = AutoModelForCL.from_pretrained(
             model, pooler_type="cls_before_pooler", temperature=TEMPERATURE, unpadded=unpadded
@@ -85,7 +93,7 @@ class Ours(Contestant):
             bf16=bf16,
             **(common() | arguments),
         )
-        self.trainer = SimCSETrainer(self.model, args, rows, processing_class=self.tokenizer)
+        self.trainer = trainer(self.model, args, rows, processing_class=self.tokenizer)
 
     @torch.no_grad()
     def loss_without_dropout(self) -> float:

@@ -55,11 +55,11 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         },
         2,
     ),
-    "teacher and neighbours": ({"objective": "distill", "pooler_type": "avg"}, {"batch_neighbors": 2}, 1),
+    "teacher": ({"objective": "distill", "pooler_type": "avg"}, {}, 1),
     "guide": ({}, {}, 3),
 }
 #: The argument that names vectors of the texts, random ones, which are written before the first run.
-VECTORS = {"teacher and neighbours": "teacher", "guide": "guide"}
+VECTORS = {"teacher": "teacher", "guide": "guide"}
 
 
 def make_trainer(

@@ -12,6 +12,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 
 from ..contestants import TEMPERATURE, common
 from .attention import LENGTH
+from .graphs import GraphTrainer
 
 STEPS, SAVED, KILLED = 12, 6, 8
 
@@ -28,7 +29,7 @@ def compare_runs(model: Path, rows: Dataset, batch: int, bf16: bool) -> dict[str
         make = _Runs(model, rows, batch, bf16, Path(folder))
         first, losses = make.run("first")
         again, _ = make.run("again")
-        eager, losses_eager = make.run("eager", cuda_graphs=False)
+        eager, losses_eager = make.run("eager", by_graph=False)
         other, _ = make.run("other", seed=43)
         try:
             make.run("killed", (_Kill(),))
@@ -59,7 +60,12 @@ class _Runs:
         self.graphs: dict[str, int] = {}
 
     def run(
-        self, name: str, callbacks: tuple[TrainerCallback, ...] = (), resume: bool = False, **changes: Any
+        self,
+        name: str,
+        callbacks: tuple[TrainerCallback, ...] = (),
+        resume: bool = False,
+        by_graph: bool = True,
+        **changes: Any,
     ) -> tuple[dict[str, Tensor], list[float]]:
         """Train, and return the weights and the losses."""
         arguments = common() | {
@@ -72,12 +78,13 @@ class _Runs:
             "per_device_train_batch_size": self.batch,
             "max_seq_length": LENGTH,
             "bf16": self.bf16,
-            "cuda_graphs": True,
         }
         model = AutoModelForCL.from_pretrained(self.model, pooler_type="cls_before_pooler", temperature=TEMPERATURE)
         args = SimCSETrainingArguments(str(self.folder / name), **(arguments | changes))
-        trainer = SimCSETrainer(model, args, self.rows, processing_class=self.tokenizer, callbacks=list(callbacks))
+        make = GraphTrainer if by_graph else SimCSETrainer
+        trainer = make(model, args, self.rows, processing_class=self.tokenizer, callbacks=list(callbacks))
         trainer.train(resume_from_checkpoint=resume or None)
-        self.graphs[name] = 0 if trainer.graphs is None else len(trainer.graphs.captured)
+        if isinstance(trainer, GraphTrainer) and trainer.graphs is not None:
+            self.graphs[name] = len(trainer.graphs.captured)
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return {name: x.detach().cpu().clone() for name, x in model.state_dict().items()}, losses

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from accelerate.utils import send_to_device
 from torch.profiler import ProfilerActivity, profile
 
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.packed_batch import PackedBatch, PackingCollator
-from simcse_hf.training.graphs import WARM_UP, StepGraphs
+from simcse_hf.data.packed_batch import Batch, PackingCollator
 
 from ..synthetic import IDS, encoder_config
 from .attention import LENGTH, draw_lengths, seconds_on_gpu
+from .graphs import WARM_UP, StepGraphs, form_of
 from .profiling import PROFILED, device_events, synchronize
 
 BATCHES, ROWS = 5, 8  # that are compared
@@ -59,12 +60,11 @@ def make_rows(corpus: str, rows: int, seed: int, vocabulary: int) -> list[dict[s
     return found
 
 
-def pack(rows: list[dict[str, Any]]) -> PackedBatch:
+def pack(rows: list[dict[str, Any]]) -> Batch:
     """Collate rows as the Trainer does for graphs."""
-    texts = len(rows) * len(rows[0]["input_ids"])
-    multiple = min(256, 1 << (texts.bit_length() - 1))
-    collator = PackingCollator(ContrastiveCollator(_Tokenizer()), _Tokenizer.pad_token_id, True, multiple, LENGTH)
-    return collator(rows)  # type: ignore[return-value]
+    collator = PackingCollator(ContrastiveCollator(_Tokenizer()), _Tokenizer.pad_token_id, in_order=True)
+    collator.use_few_shapes(len(rows) * len(rows[0]["input_ids"]), LENGTH)
+    return collator(rows)
 
 
 def compare_with_padding(device: str, tiny: bool, pooler: str, compiles: bool) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def compare_with_padding(device: str, tiny: bool, pooler: str, compiles: bool) -
     }
     for seed in range(WARM_UP + BATCHES):
         batch = make_rows("paper", ROWS, seed, model.config.vocab_size)
-        output, norm = steps.step(pack(batch).with_tensors_on(torch.device(device)))
+        output, norm = steps.step(send_to_device(pack(batch), torch.device(device)))
         if seed < WARM_UP and steps.can_capture:
             continue
         reference.zero_grad()
@@ -107,7 +107,7 @@ def replay_one_batch(device: str, tiny: bool) -> dict[str, Any]:
     """Take steps of one batch with a learning rate of 0: only dropout can change the loss."""
     model = make_model(device, tiny)
     steps = make_graphs(model, device, tiny=tiny, lr=0.0)
-    batch = pack(make_rows("paper", ROWS, 0, model.config.vocab_size)).with_tensors_on(torch.device(device))
+    batch = send_to_device(pack(make_rows("paper", ROWS, 0, model.config.vocab_size)), torch.device(device))
     losses = [steps.step(batch)[0].loss.item() for _ in range(WARM_UP + 6)]
     return {"all losses differ": len(set(losses)) == len(losses), "losses": losses, "graphs": len(steps.captured)}
 
@@ -127,13 +127,14 @@ def time_steps(
     for seed in range(number):
         batch = pack(make_rows(corpus, rows, seed, model.config.vocab_size))
         if on_gpu:
-            batch = batch.with_tensors({"numbers": batch["numbers"].pin_memory()})
+            pinned = {name: batch[name].pin_memory() for name in ("input_ids", "attention_mask")}
+            batch = batch | pinned
         batches.append(batch)
 
-    def take(batch: PackedBatch) -> None:
-        steps.step(batch.with_tensors_on(torch.device(device), non_blocking=True))
+    def take(batch: Batch) -> None:
+        steps.step(send_to_device(batch, torch.device(device), non_blocking=True))
 
-    by_form = {batch.form: batch for batch in batches}
+    by_form = {form_of(batch): batch for batch in batches}
     start = time.perf_counter()
     for batch in [*batches[: WARM_UP + 1], *by_form.values()]:
         take(batch)

@@ -14,6 +14,7 @@ from datasets import Dataset
 
 from ..contestants import Contestant, Ours, Peer, Plain
 from ..synthetic import encoder_config, training_rows
+from .graphs import GraphTrainer
 from .profiling import Stopwatch
 
 LENGTH = 32
@@ -52,7 +53,7 @@ def _compiled(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -
 
 CONTESTANTS: dict[str, Callable[..., Contestant]] = {
     "plain": Ours,
-    "graphs": lambda *arguments: Ours(*arguments, cuda_graphs=True),
+    "graphs": lambda *arguments: Ours(*arguments, trainer=GraphTrainer),
     "compiled": _compiled,
     "sentence-transformers": Peer,
     "sentence-transformers, flash-attn": _flash_peer,

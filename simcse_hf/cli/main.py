@@ -44,6 +44,8 @@ COMMANDS = {
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
+    "index-add": Command("retrieval.commands:index_add"),
+    "index-delete": Command("retrieval.commands:index_delete", flags={"filters": ("--filter",)}),
     "search": Command(
         "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),

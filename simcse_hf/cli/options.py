@@ -46,7 +46,7 @@ class Command:
     """A function as a command.
 
     Args:
-        function (`str`): Its module in this package and its name, such as `"data.nli_pairs:build_nli"`.
+        function (`str`): Its module in this package and its name, such as `"apps.build_nli:build_nli"`.
         positional (`tuple[str, ...]`, *optional*): Parameters that are given without the name of an option.
         flags (`Mapping[str, tuple[str, ...]]`, *optional*): Parameters whose options have other names, such as
             `{"columns": ("--column", "--columns")}`.

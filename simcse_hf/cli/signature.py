@@ -50,7 +50,7 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     """Read the description and the parameters of a function.
 
     Args:
-        function (`str`): Its module in this package and its name, such as `"data.nli_pairs:build_nli"`.
+        function (`str`): Its module in this package and its name, such as `"apps.build_nli:build_nli"`.
 
     Returns:
         `tuple[str, list[Parameter]]`: The docstring before its first section, and the parameters.

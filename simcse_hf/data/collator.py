@@ -146,46 +146,6 @@ class ContrastiveCollator:
         return batch
 
 
-@dataclass
-class CheckedCollator:
-    """Make batches by a collator of the caller, and refuse those from which a model cannot learn.
-
-    Args:
-        collator (`Callable`): The collator.
-        num_views (`int`): Sentences that a row must have.
-    """
-
-    collator: Callable
-    num_views: int
-
-    def __call__(self, rows: Sequence[Mapping]) -> dict:
-        """Collate rows into a batch.
-
-        Args:
-            rows (`Sequence[Mapping[str, Any]]`): Rows of token ids.
-
-        Returns:
-            `dict[str, torch.Tensor]`: The batch of the collator.
-
-        Raises:
-            ValueError: If the collator fails, or does not give what [`ContrastiveCollator`] gives.
-        """
-        name = getattr(self.collator, "__name__", type(self.collator).__name__)
-        advice = (
-            "It gets rows whose input_ids hold a list for each sentence, and must return input_ids of shape "
-            f"(rows, at least {self.num_views} sentences, length), as ContrastiveCollator does."
-        )
-        try:
-            batch = self.collator(rows)
-        except Exception as error:  # of any type
-            raise ValueError(f"data_collator {name} fails: {type(error).__name__}: {error}. {advice}") from error
-        shape = getattr(batch.get("input_ids"), "shape", None)
-        if shape is None or len(shape) != 3 or shape[1] < self.num_views:
-            found = "no input_ids" if shape is None else f"input_ids of shape {tuple(shape)}"
-            raise ValueError(f"data_collator {name}: its batch has {found}. {advice}")
-        return batch
-
-
 def length_sorted_batches(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
 ) -> list[list[int]]:

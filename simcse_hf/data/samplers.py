@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -178,31 +177,6 @@ class NoDuplicatesSampler(PermutedSampler):
                 return np.array(drawn, np.int64)
             drawn += batch
             rows.extendleft(reversed(later))
-
-
-class NeighborSampler(PermutedSampler):
-    """Draw each row once, and after a row those of its nearest neighbours that were not drawn yet.
-
-    Args:
-        neighbors (`np.ndarray`): The nearest rows of each row, the nearest first, of shape `(rows, any)`.
-        number (`int`): How many neighbours follow a row at most.
-        seed (`int`): Chooses the orders.
-    """
-
-    def __init__(self, neighbors: np.ndarray, number: int, seed: int) -> None:
-        super().__init__(len(neighbors), seed)
-        self.neighbors = neighbors
-        self.number = number
-
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        drawn: dict[int, None] = {}  # a set that keeps its order
-        for row in super().order(rng).tolist():
-            if row not in drawn:
-                drawn[row] = None
-                new = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
-                drawn |= dict.fromkeys(islice(new, self.number))
-        return np.array(list(drawn))
 
 
 class MixtureSampler(PermutedSampler):

@@ -13,9 +13,8 @@ from huggingface_hub.errors import HFValidationError
 from transformers.utils import logging
 
 from ..retrieval.indexes.description import of_documents
-from ..retrieval.indexes.exact import ExactIndex
-from ..runtime.distributed import on_first_process, wait_for_all, world
-from ..runtime.files import hold, read_npy, write_npy
+from ..runtime.distributed import on_first_process, world
+from ..runtime.files import hold
 from ..runtime.identity import Identity, digest_texts, digest_value
 from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
@@ -28,7 +27,6 @@ _MAKES_VECTORS = (
     "postprocessing",
 )
 _SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
-_BLOCK = 2**16  # rows among which neighbours are searched
 
 
 class RowVectors:
@@ -128,41 +126,6 @@ class RowVectors:
                 )
             found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
-
-    def neighbors(self, number: int) -> np.ndarray:
-        """Find the rows whose anchors are the most similar, among blocks of at most 65,536 rows.
-
-        They are searched once and kept in the cache of `datasets`. Each process searches every W-th block.
-
-        Args:
-            number (`int`): How many rows to find for each.
-
-        Returns:
-            `np.ndarray`: Row numbers of shape `(rows, number)`, the most similar first, mapped from their file. The
-            row itself is among them. There are fewer columns if there are fewer rows.
-        """
-        path = _cache() / f"neighbors-{self.digest}-{number}.npy"
-        if not on_first_process(path.exists):
-            logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
-            count = math.ceil(self.num_rows / _BLOCK)
-            blocks = np.array_split(np.arange(self.num_rows), count)
-            parts = [path.with_name(f"{path.stem}-{block}.npy") for block in range(count)]
-            rank, processes = world()
-            for block in range(rank, count, processes):
-                vectors = self(blocks[block])[:, 0]
-                index = ExactIndex(vectors.shape[1])
-                index.add(vectors)
-                _, places = index.search(vectors, min(number, len(blocks[-1])))  # the smallest block
-                write_npy(parts[block], blocks[block][places])
-            wait_for_all()
-            on_first_process(lambda: _join(parts, path))
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def _join(parts: Sequence[Path], path: Path) -> None:
-    write_npy(path, np.concatenate([read_npy(part) for part in parts]))
-    for part in parts:
-        part.unlink()
 
 
 def _cache() -> Path:

@@ -1,6 +1,5 @@
-"""Attention of packed sentences in one call: torch's kernels, and the choice of one that is right and fast."""
+"""Attention of packed sentences in one call: torch's kernels, and the choice of one that is right."""
 
-import timeit
 from functools import lru_cache
 
 import numpy as np
@@ -13,13 +12,7 @@ from .packing import Packing
 
 logger = logging.get_logger(__name__)
 
-#: The kernels that were chosen by their time. A resumed run keeps those of its checkpoint, because each kernel draws
-#: other dropout masks.
-CHOICES: dict[str, str] = {}
-
 _TOLERANCE = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
-_SAMPLE = 1024  # sentences of a race
-_MARGIN = 1.2  # how much faster than the first a kernel must be, so that two runs on one machine choose alike
 
 
 def attend_packed(
@@ -109,8 +102,8 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, size: int, is_short:
     """Return the kernel that [`attend_packed`] takes.
 
     On an NVIDIA GPU this is the first of flash (in half precision), memory-efficient (for short sentences) and padded
-    attention that reproduces the formula on a small example; or another of them, if it is 1.2 times as fast. That is
-    measured once for each dtype and head size. `torch.nn.attention.sdpa_kernel` switches the first two off.
+    attention that reproduces the formula on a small example. `torch.nn.attention.sdpa_kernel` switches the first two
+    off.
 
     Args:
         device (`torch.device`): The device.
@@ -130,24 +123,15 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, size: int, is_short:
     # Earlier versions count the draws within a CUDA graph with 32 bits, and this kernel takes T * T for each head.
     if is_short and torch.__version__ >= "2.10" and torch.backends.cuda.mem_efficient_sdp_enabled():
         names.append("memory-efficient")
-    right = [name for name in names if _is_right(name, device, dtype, size)]
-    right.append("padded")
-    first = right[0]
-    race = f"{', '.join(right)} ({dtype}, heads of {size})"
-    if "memory-efficient" in right and race not in CHOICES:
-        seconds = {name: _time(name, device, dtype, size) for name in right}
-        fastest = min(right, key=lambda name: seconds[name])
-        ratio = seconds[first] / seconds[fastest]
-        CHOICES[race] = fastest if ratio >= _MARGIN else first
-        logger.info(
-            f"Attention of short sentences is {CHOICES[race]} ({dtype}, heads of {size}): {first} took {ratio:.2f} "
-            f"times as long as {fastest}, the fastest."
-        )
-    return CHOICES.get(race, first)
+    for name in names:
+        if is_right(name, device, dtype, size):
+            return name
+    return "padded"
 
 
 @lru_cache
-def _is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) -> bool:
+def is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Return whether a kernel of [`attend_packed`] reproduces the formula, and its gradients, on a device."""
     # The operators are not part of torch's stable interface, and not every build or GPU has them. So the values and
     # gradients of sentences of 5 and 3 tokens are compared with those of padded attention on the CPU.
     results = []
@@ -173,19 +157,3 @@ def _is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) ->
         )
         return False
     return True
-
-
-def _time(name: str, device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Return the seconds of four steps, forward and backward with dropout, over sentences of 12 to 32 tokens."""
-
-    def steps() -> None:
-        for _ in range(4):
-            out = attend_packed(name, packing, *inputs, dropout=0.1)
-            torch.autograd.grad(out.sum(), inputs)
-        torch.cuda.synchronize(device)
-
-    with torch.inference_mode(False), torch.random.fork_rng([device]):
-        packing = Packing.from_lengths(12 + np.arange(_SAMPLE) % 21, in_order=True).to(device)
-        tokens = len(packing.token_index)
-        inputs = torch.randn(3, tokens, 12, size, device=device, dtype=dtype, requires_grad=True)
-        return min(timeit.repeat(steps, number=1, repeat=5))

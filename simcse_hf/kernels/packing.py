@@ -139,7 +139,10 @@ class Packing:
         )
 
     def to(self, device: torch.device) -> "Packing":
-        """Return the packing with the tensors that a device reads on that device, sent in one transfer."""
+        """Return the packing with its tensors on a device, sent in one transfer.
+
+        Accelerate calls this for a batch that holds the packing.
+        """
         if self.bounds.device == device:
             return self
         index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)

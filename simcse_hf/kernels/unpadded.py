@@ -293,8 +293,8 @@ def attend(
     is_short = packing.longest <= SHORT
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         # One call for all sentences: few kernels matter more than the padding within one of them.
-        may_race = is_short and window is None and not torch.compiler.is_compiling()
-        kernel = choose_kernel(query.device, query.dtype, query.shape[-1], may_race)
+        is_short = is_short and window is None and not torch.compiler.is_compiling()
+        kernel = choose_kernel(query.device, query.dtype, query.shape[-1], is_short)
         out = attend_packed(kernel, packing, query, key, value, scaling=scaling, dropout=dropout, window=window)
         return out[None], None
     prefers_blocks = 0 < dropout < 1 or (dropout == 0 and is_short)

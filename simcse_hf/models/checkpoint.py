@@ -41,7 +41,7 @@ from ..runtime.loading import (
     load_pretrained,
 )
 from .digests import RECORD
-from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
+from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
@@ -302,7 +302,11 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        draw_layer(model, "contrastive_head")
+        std = getattr(model.config, "initializer_range", 0.02)
+        for part in model.contrastive_head.modules():
+            if isinstance(part, nn.Linear):  # as BERT draws it
+                nn.init.normal_(part.weight, std=std)
+                nn.init.zeros_(part.bias)
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"

@@ -249,9 +249,6 @@ class SimCSETrainingArguments(TrainingArguments):
         "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
     )
-    cuda_graphs: bool = option(
-        False, "Take each step as one CUDA graph where that is possible (one NVIDIA GPU, AdamW); not measured yet."
-    )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
     )
@@ -268,11 +265,6 @@ class SimCSETrainingArguments(TrainingArguments):
         None,
         "Frozen models, or folders of vectors, whose similarities say which candidates of the contrastive loss are "
         "false negatives.",
-    )
-    batch_neighbors: int = option(
-        0,
-        "Put this many neighbours of each row into its batch: the rows whose first texts the teacher, or else the "
-        "guide, finds the most similar.",
     )
     lora_r: int | None = option(
         None, "Freeze the encoder and train a LoRA adapter of this rank with the head (extra lora)."
@@ -369,7 +361,7 @@ class SimCSETrainingArguments(TrainingArguments):
             gradcache_chunk_size=self.gradcache_chunk_size,
             lora_r=self.lora_r,
         )
-        check_values("an integer of 0 or more", seed=self.seed, batch_neighbors=self.batch_neighbors)
+        check_values("an integer of 0 or more", seed=self.seed)
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
@@ -377,17 +369,10 @@ class SimCSETrainingArguments(TrainingArguments):
                 "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length "
                 "of a padded batch, and so on the chunks: leave one of the two out"
             )
-        is_chosen = self.batch_neighbors or self.train_sampling_strategy != "random"
-        if self.batch_sampler == "no_duplicates" and is_chosen:
+        if self.batch_sampler == "no_duplicates" and self.train_sampling_strategy != "random":
             raise ValueError(
-                "batch_sampler = 'no_duplicates', batch_neighbors and train_sampling_strategy each choose the order "
-                "of the rows: give one of them"
-            )
-        finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"
-        if self.batch_neighbors and not finds_neighbors:
-            raise ValueError(
-                f"batch_neighbors = {self.batch_neighbors} needs a teacher or guide that finds these rows, "
-                "and chooses the order of the rows: name a teacher or guide, and leave out train_sampling_strategy"
+                "batch_sampler = 'no_duplicates' and train_sampling_strategy each choose the order of the rows: give "
+                "one of them"
             )
         if self.label_smoothing_factor:
             raise ValueError(

@@ -353,8 +353,13 @@ def settings_to_save(
 
     # 2. A trained model is compared as its first objective compares.
     if "similarity_fn_name" not in model.given_settings:
-        similarities = [compared_by(plan) for plan in plans]
-        written["similarity_fn_name"] = next(filter(None, similarities), "cosine")
+        similarities = []
+        for plan in plans:
+            parts = part_weights(plan.objective)
+            for part in parts:
+                option = f"{part}.similarity" if len(parts) > 1 else "similarity"
+                similarities.append(plan.options.get(option) or objective_class(part).similarity)
+        written["similarity_fn_name"] = next(filter(None, similarities), "cosine")  # some compare nothing
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
     of_datasets = [own.get("prompts") for own in args.tables.values()]
@@ -389,17 +394,6 @@ def main_class(objective: str) -> type[Objective]:
     """Return the class of an objective, of a sum that of its first part."""
     first, *_ = part_weights(objective)
     return objective_class(first)
-
-
-def compared_by(plan: RowPlan) -> str:
-    """Return what the first part of an objective that compares embeddings compares them by; empty without one."""
-    parts = part_weights(plan.objective)
-    for part in parts:
-        option = f"{part}.similarity" if len(parts) > 1 else "similarity"
-        similarity = plan.options.get(option) or objective_class(part).similarity
-        if similarity:
-            return similarity
-    return ""
 
 
 def default_loader_workers() -> int:

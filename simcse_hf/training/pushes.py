@@ -16,7 +16,7 @@ from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, pu
 #: What belongs to a checkpoint, and not to the model in it.
 _OF_A_RUN = ("trainer_state.json", "run_settings.json", MANIFEST)
 #: Where a strategy pushes a checkpoint; `None` is a folder of its own.
-_PLACES = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: None}
+_PLACES: dict[Any, str | None] = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: None}
 
 
 class PushingTrainer(Trainer):

@@ -28,7 +28,6 @@ from ..data.samplers import (
     LARGEST_LISTED,
     ClassSampler,
     MixtureSampler,
-    NeighborSampler,
     NoDuplicatesSampler,
     PermutedSampler,
 )
@@ -160,7 +159,7 @@ class Rows:
         self.known = self.known.add_column("row", np.arange(len(self.known)))
 
     def order(self, batch_size: int) -> PermutedSampler | None:
-        """Choose the sampler, which keeps neighbours or texts of a class together.
+        """Choose the sampler, which keeps equal texts apart or texts of a class together.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
@@ -182,11 +181,6 @@ class Rows:
                     "batch_sampler out"
                 )
             return NoDuplicatesSampler(self.text_numbers, batch_size * args.world_size, args.rows_seed)
-        if args.batch_neighbors and self.vectors:
-            # Twice as many, because some were drawn before; and the row itself is among them.
-            vectors = next(iter(self.vectors.values()))
-            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
-            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
         if has_classes and isinstance(self.known, Dataset) and not self.vectors:
             return ClassSampler(self.known.with_format(None)[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None

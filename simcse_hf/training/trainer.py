@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
@@ -29,15 +29,13 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
-from ..data.collator import CheckedCollator
-from ..data.packed_batch import Batch, PackedBatch, PackingCollator
+from ..data.packed_batch import Batch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
 from ..evaluation.user_tasks import UserTask
-from ..kernels.attention import CHOICES
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
 from ..kernels.unpadded import avoid_cudnn_attention
@@ -63,7 +61,7 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import hold_together, on_first_process, same_noise
-from ..runtime.files import folder_problem, full_name, read_json_object, write_json
+from ..runtime.files import folder_problem, full_name, write_json
 from ..runtime.loading import load_pretrained
 from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
@@ -75,7 +73,6 @@ from .dev_sets import (
     make_dev_sets,
     warn_of_overlap,
 )
-from .graphs import StepGraphs, find_problem
 from .rows import (
     Reader,
     Rows,
@@ -228,11 +225,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 6. The model gets what it needs to learn from the rows, and rows become batches.
         _prepare_model(start, self.run, self.rows)
         collator = kwargs.pop("data_collator", None)
-        if collator is not None:
-            collator = CheckedCollator(collator, start.objective.num_views)
-        elif self.rows is not None:
+        if collator is None and self.rows is not None:
             collator = self.rows.collator(start.objective)
-        else:  # evaluation only
+        elif collator is None:  # evaluation only
             collator = make_collator(self.reader, start.objective)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
@@ -244,22 +239,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator_of_masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
             self.masker = partial(mask_tokens, masker=collator_of_masks)
 
-        # 7. The callbacks run in this order: the last ones see what the others request.
+        # 7. What watches the run; the last callbacks see what the others request.
         self.watch = RunWatch()
         self.stop_on_signal = StopOnSignal()
-        watches: list[TrainerCallback] = [self.watch]
-        if self.rows is not None:
-            watches += self.rows.callbacks
+        of_rows = [] if self.rows is None else self.rows.callbacks
+        callbacks += [self.watch, *of_rows, self.stop_on_signal, FiniteWeights()]
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
         self.results: Results | None = None
-        #: The optimizer and the schedule of the caller, who may have made none.
-        self.own_optimizers: tuple[Any, Any] | None = None
-        #: Whether the steps of the run are CUDA graphs, these graphs, and the gradient's norm in the last of them.
-        self.captures_steps = False
-        self.graphs: StepGraphs | None = None
-        self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
 
@@ -278,9 +266,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             eval_dataset=evaluation,
             processing_class=tokenizer,
             data_collator=collator,
-            callbacks=[*callbacks, *watches, self.stop_on_signal, FiniteWeights()],
+            callbacks=callbacks,
             **kwargs,
         )
+        #: The optimizer and the schedule of the caller, who may have made none: each call of `train` begins with them.
+        self.own_optimizers = (self.optimizer, self.lr_scheduler)
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
@@ -349,7 +339,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-            CHOICES.update(read_json_object(Path(self.resumed_from, SETTINGS)).get("attention", {}))
             # The caller's callbacks continue with their states, such as the patience of early stopping.
             saved = TrainerState.load_from_json(str(Path(self.resumed_from, "trainer_state.json"))).stateful_callbacks
             states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
@@ -358,9 +347,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 if own and isinstance(callback, ExportableState):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
-        self._begin_anew()
 
-        # 3. Train, with the folder held and signals caught.
+        # 3. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
+        set_seed(self.args.seed)
+        self.optimizer, self.lr_scheduler = self.own_optimizers
+
+        # 4. Train, with the folder held and signals caught.
         if self.args.device.type == "cpu":
             keep_freed_memory()
         decided = self.args
@@ -402,15 +394,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
             f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
-
-    def _begin_anew(self) -> None:
-        """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
-        set_seed(self.args.seed)
-        if self.own_optimizers is None:
-            self.own_optimizers = (self.optimizer, self.lr_scheduler)
-        self.optimizer, self.lr_scheduler = self.own_optimizers
-        self.graphs = None
-        self.captures_steps = self._can_capture_steps()
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
@@ -653,13 +636,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
             return collate
         packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
-        packing.stays_packed = self.captures_steps
-        if (args.torch_compile or packing.stays_packed) and self.rows is not None:
-            # Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens
-            # as there are texts adds 2.3%.
-            texts = 2 * self._train_batch_size
-            packing.multiple = min(256, 2 ** int(math.log2(texts)))
-            packing.length = self.rows.longest
+        if args.torch_compile and self.rows is not None:
+            packing.use_few_shapes(2 * self._train_batch_size, self.rows.longest)
         return packing
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
@@ -683,46 +661,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Take the gradient of a batch, in one pass, as a CUDA graph or, with `gradcache_chunk_size`, in chunks."""
-        self.norm_of_graph = None
+        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
         if self.args.gradcache_chunk_size is None:
-            if self.captures_steps and isinstance(inputs, PackedBatch):
-                loss = self._step_by_graph(inputs)
-            else:
-                loss = super().training_step(model, inputs, num_items_in_batch)
+            loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
         # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
         exact = torch.float32 if loss.device.type == "mps" else torch.float64
         self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
         return loss
-
-    def _can_capture_steps(self) -> bool:
-        """Whether steps become CUDA graphs, if that was asked for; says so if they do not."""
-        if not self.args.cuda_graphs:
-            return False
-        problem = find_problem(self.args, self.model)
-        own_loss = self.compute_loss_func is not None or type(self).compute_loss is not SimCSETrainer.compute_loss
-        if own_loss or self.masked_lm_view is not None or self.own_optimizers != (None, None):
-            problem = "the loss, the views or the optimizer are not those of the package"
-        if problem:
-            logger.warning(f"cuda_graphs has no effect: {problem}.")
-        return problem is None
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
-        """Return the norm of the gradient, which a graph has taken and clipped."""
-        return super()._get_grad_norm(model, grad_norm) if self.norm_of_graph is None else self.norm_of_graph
-
-    def _step_by_graph(self, batch: PackedBatch) -> torch.Tensor:
-        """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
-        self.model.train()
-        if self.graphs is None:
-            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
-            self.graphs = StepGraphs(self.model, cast(torch.optim.AdamW, optimizer), self.args.max_grad_norm)
-        output, self.norm_of_graph = self.graphs.step(batch.with_tensors_on(self.args.device))
-        self.watch.add(output)
-        assert output.loss is not None
-        return output.loss
 
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -755,8 +702,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
             inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.args.torch_compile and "packing" in inputs:
-            # One graph for any number of tokens, from the first step on.
-            torch._dynamo.maybe_mark_dynamic(inputs["packing"].token_index, 0)
+            # One graph for any number of tokens, from the first step on; a mask made within would take sixteen.
+            packing = inputs["packing"]
+            torch._dynamo.maybe_mark_dynamic(packing.token_index, 0)
+            _ = packing.mask
         if self.masker is not None and training:
             assert self.model.objective is not None
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
@@ -829,8 +778,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Returns:
             `int`: Six operations for each token and parameter, embeddings left out.
         """
-        tokens = math.prod(inputs.shape) if isinstance(inputs, PackedBatch) else inputs["input_ids"].numel()
-        return 6 * tokens * self.model.counted_parameters
+        return 6 * inputs["input_ids"].numel() * self.model.counted_parameters
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
@@ -932,7 +880,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
-        write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes, "attention": CHOICES})
+        write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""

@@ -306,13 +306,6 @@ def test_a_column_of_several_can_be_named(tmp_path):
         run_on(table, tmp_path / "out", "--train_tokenizer --columns anchor")
 
 
-def test_a_metric_that_masked_lm_does_not_compute_is_refused(run):
-    evaluates = "--eval_strategy steps --eval_steps 1 --max_steps 1"
-    words = "'accuracy' is no metric of this run: take one of 'loss'"
-    with pytest.raises(ValueError, match=words):
-        run(f"{SMALL} --metric_for_best_model accuracy {evaluates}")
-
-
 # --- the recipe and the script ---
 
 

@@ -1,22 +1,15 @@
 """A batch has shape (batch, num_sentences, length), is padded on the right, and repeats single sentences."""
 
-import copy
 import pickle
 
 import numpy as np
 import pytest
 import torch
-from conftest import CLS, PAD, SEP, tiny_config
-from datasets import Dataset
-from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
+from accelerate.utils import send_to_device
+from conftest import CLS, PAD, SEP
 
-from simcse_hf import (
-    BertForCL,
-    ContrastiveCollator,
-    SimCSETrainer,
-    SimCSETrainingArguments,
-)
-from simcse_hf.data.packed_batch import PackedBatch, PackingCollator
+from simcse_hf import ContrastiveCollator
+from simcse_hf.data.packed_batch import PackingCollator
 from simcse_hf.kernels.packing import Packing
 
 
@@ -107,9 +100,7 @@ def test_equal_texts_have_equal_text_ids_and_others_have_others(ragged_batch):
 
 def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
     vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
-    collator = ContrastiveCollator(
-        tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]}
-    )
+    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})
     rows = [row | {"row": number} for number, row in enumerate(RAGGED)]
     assert collator(rows)["teacher"].shape == (3, 4, 1)
 
@@ -139,69 +130,7 @@ def test_the_scores_of_the_rows_are_in_the_batch_in_float32(scored_batch):
     assert scored_batch["scores"].dtype == torch.float32
 
 
-# --- collators of others ---
-
-
-def train_with(collator, tmp_path, tokenizer):
-    args = SimCSETrainingArguments(
-        str(tmp_path),
-        max_steps=1,
-        per_device_train_batch_size=2,
-        report_to=[],
-        use_cpu=True,
-    )
-    trainer = SimCSETrainer(
-        BertForCL(tiny_config()),
-        args,
-        train_dataset=Dataset.from_dict({"sent0": ["a cat", "a dog"] * 4}),
-        processing_class=tokenizer,
-        data_collator=collator,
-    )
-    trainer.train()
-
-
-@pytest.mark.parametrize(
-    "collator", [DataCollatorWithPadding, DataCollatorForLanguageModeling]
-)
-def test_a_collator_of_transformers_is_named(tmp_path, tokenizer, collator):
-    message = f"data_collator {collator.__name__}.*at least 2 sentences"
-    with pytest.raises(ValueError, match=message):
-        train_with(collator(tokenizer), tmp_path, tokenizer)
-
-
-def first_sentences(rows):
-    return {"input_ids": torch.tensor([row["input_ids"][0] for row in rows])}
-
-
-def test_a_function_whose_batch_has_no_views_is_named_with_the_shape(
-    tmp_path, tokenizer
-):
-    message = (
-        r"data_collator first_sentences: its batch has input_ids of shape \(8, 4\)"
-        ".*at least 2 sentences"
-    )
-    with pytest.raises(ValueError, match=message):
-        train_with(first_sentences, tmp_path, tokenizer)
-
-
-def test_our_own_collator_that_does_not_repeat_is_named_with_the_shape(
-    tmp_path, tokenizer
-):
-    message = r"ContrastiveCollator: .* shape \(8, 1, 4\).*at least 2 sentences"
-    with pytest.raises(ValueError, match=message):
-        train_with(ContrastiveCollator(tokenizer, repeat=1), tmp_path, tokenizer)
-
-
-def test_a_collator_without_token_ids_is_told_what_is_missing(tmp_path, tokenizer):
-    with pytest.raises(
-        ValueError, match="its batch has no input_ids.*at least 2 sentences"
-    ):
-        train_with(lambda rows: {"ids": 3}, tmp_path, tokenizer)
-
-
 # --- packed batches ---
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(
@@ -226,48 +155,36 @@ def padded(tokenizer):
 @pytest.mark.parametrize("name", ["input_ids", "attention_mask", "relations"])
 def test_a_packed_batch_holds_the_texts_of_the_padded_one(packed, padded, name):
     length = padded["input_ids"].shape[-1]
-    assert torch.equal(packed.to(CPU)[name][..., :length], padded[name])
+    assert torch.equal(packed[name][..., :length], padded[name])
 
 
 def test_a_packed_batch_has_padding_beyond_the_longest_text(packed, padded):
     length = padded["input_ids"].shape[-1]
-    unpacked = packed.to(CPU)
-    assert (unpacked["input_ids"][..., length:] == PAD).all()
-    assert not unpacked["attention_mask"][..., length:].any()
+    assert (packed["input_ids"][..., length:] == PAD).all()
+    assert not packed["attention_mask"][..., length:].any()
 
 
-def test_the_texts_of_a_packed_batch_are_one_tensor_until_they_are_on_the_device(
-    packed,
-):
-    assert packed.keys() == {"numbers", "relations"}
-    assert packed["numbers"].dtype == torch.int32
+def test_a_packing_travels_with_its_batch_through_workers_and_to_a_device(packed):
+    sent = send_to_device(pickle.loads(pickle.dumps(packed)), torch.device("meta"))
+    assert sent["packing"].token_index.shape == packed["packing"].token_index.shape
+    assert sent["packing"].bounds.device.type == sent["input_ids"].device.type == "meta"
 
 
-def assert_same_packed_batch(found, expected):
-    assert isinstance(found, PackedBatch)
-    assert torch.equal(found.to(CPU)["input_ids"], expected.to(CPU)["input_ids"])
+def without_mask(batch):
+    batch.pop("attention_mask")
 
 
-def test_the_loader_may_copy_a_packed_batch(packed):
-    assert_same_packed_batch(copy.copy(packed), packed)
+def with_token_types(batch):
+    batch["token_type_ids"] = batch["input_ids"]
 
 
-def test_the_loader_may_pickle_a_packed_batch(packed):
-    assert_same_packed_batch(pickle.loads(pickle.dumps(packed)), packed)
+def padded_on_the_left(batch):
+    batch["attention_mask"] = batch["attention_mask"].flip(-1)
 
 
-def test_a_batch_without_a_mask_is_not_packed(padded):
-    padded.pop("attention_mask")
-    assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
-
-
-def test_a_batch_with_token_types_is_not_packed(padded):
-    padded["token_type_ids"] = padded["input_ids"]
-    assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
-
-
-def test_a_batch_that_is_padded_on_the_left_is_not_packed(padded):
-    padded["attention_mask"] = padded["attention_mask"].flip(-1)
+@pytest.mark.parametrize("change", [without_mask, with_token_types, padded_on_the_left])
+def test_a_batch_of_another_form_is_not_packed(padded, change):
+    change(padded)
     assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
 
 

@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader
 from simcse_hf.data import samplers as module
 from simcse_hf.data.samplers import (
     ClassSampler,
-    NeighborSampler,
     NoDuplicatesSampler,
     PermutedSampler,
 )
@@ -24,16 +23,6 @@ def test_each_row_is_drawn_once(num_rows):
 
 
 # --- what holds for every sampler ---
-
-
-def nearest(num_rows):
-    """Of each row: itself, and two others of the four rows that are alike."""
-    rows = np.arange(num_rows)
-    first_of_four = rows // 4 * 4
-    return np.stack(
-        [rows, first_of_four + (rows + 1) % 4, first_of_four + (rows + 2) % 4],
-        axis=1,
-    )
 
 
 def numbers_of_texts(num_rows, columns=3):
@@ -50,14 +39,10 @@ def make_sampler(kind, num_rows, seed=1):
         return PermutedSampler(num_rows, seed)
     if kind == "classes":
         return ClassSampler(np.arange(num_rows) % 10, seed)
-    if kind == "no duplicates":
-        return NoDuplicatesSampler(numbers_of_texts(num_rows), 8, seed)
-    return NeighborSampler(nearest(num_rows), 2, seed)
+    return NoDuplicatesSampler(numbers_of_texts(num_rows), 8, seed)
 
 
-EVERY_KIND = pytest.mark.parametrize(
-    "kind", ["permuted", "classes", "no duplicates", "neighbors"]
-)
+EVERY_KIND = pytest.mark.parametrize("kind", ["permuted", "classes", "no duplicates"])
 
 
 def three_epochs(sampler):
@@ -84,9 +69,7 @@ def test_the_order_of_an_epoch_does_not_depend_on_the_epochs_before(kind):
 
 
 @EVERY_KIND
-def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(
-    kind, monkeypatch
-):
+def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(kind, monkeypatch):
     expected = list(make_sampler(kind, 1000))
     monkeypatch.setattr(module, "_BLOCK", 7)
     assert list(make_sampler(kind, 1000)) == expected
@@ -168,9 +151,7 @@ def test_each_pair_of_rows_of_several_classes_shares_one():
 
 
 def test_rows_of_one_class_each_have_the_same_order_as_a_list():
-    assert list(ClassSampler(SHUFFLED_LABELS, 3)) == list(
-        ClassSampler([[label] for label in SHUFFLED_LABELS], 3)
-    )
+    assert list(ClassSampler(SHUFFLED_LABELS, 3)) == list(ClassSampler([[label] for label in SHUFFLED_LABELS], 3))
 
 
 def test_a_batch_holds_two_rows_of_each_of_its_classes(twelve_orders):
@@ -190,58 +171,9 @@ def test_odd_classes_leave_out_another_row_each_time(twelve_orders):
     assert drawn == set(np.flatnonzero(SHUFFLED_LABELS != SINGLE))
 
 
-# --- neighbours ---
-
-
-def drawn_with_neighbours(neighbours=1, seed=3):
-    """The order of 40 rows, in tens of four that are alike."""
-    return list(NeighborSampler(nearest(40), neighbours, seed=seed))
-
-
-def are_alike(first, second):
-    return first // 4 == second // 4
-
-
-def test_with_neighbours_every_row_is_drawn_once():
-    assert sorted(drawn_with_neighbours()) == list(range(40))
-
-
-def test_the_first_rows_are_followed_by_a_neighbour():
-    order = drawn_with_neighbours()
-    for place in range(0, 16, 2):
-        assert are_alike(order[place], order[place + 1])
-
-
-def test_most_rows_stand_beside_a_neighbour():
-    order = drawn_with_neighbours()
-    beside = sum(
-        are_alike(row, following)
-        for row, following in zip(order, order[1:], strict=False)
-    )
-    assert beside >= 10
-
-
-def test_another_number_of_neighbours_gives_another_order():
-    assert drawn_with_neighbours(neighbours=2) != drawn_with_neighbours(neighbours=1)
-
-
-def test_another_seed_gives_other_neighbours():
-    assert drawn_with_neighbours(seed=4) != drawn_with_neighbours(seed=3)
-
-
-def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
-    rows = np.arange(20)
-    circle = (rows[:, None] + rows) % 20
-    # As `RowVectors.neighbors` once filled them.
-    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")
-    assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
-
-
 # --- no duplicates ---
 
-SIZES = pytest.mark.parametrize(
-    "num_rows, columns, batch_size", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)]
-)
+SIZES = pytest.mark.parametrize("num_rows, columns, batch_size", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)])
 
 
 @SIZES
@@ -258,17 +190,13 @@ def test_no_text_stands_in_two_rows_of_a_batch(num_rows, columns, batch_size):
 
 @SIZES
 def test_without_duplicates_no_row_is_drawn_twice(num_rows, columns, batch_size):
-    order = list(
-        NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1)
-    )
+    order = list(NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1))
     assert len(set(order)) == len(order)
 
 
 @SIZES
 def test_without_duplicates_few_rows_are_left_out(num_rows, columns, batch_size):
-    sampler = NoDuplicatesSampler(
-        numbers_of_texts(num_rows, columns), batch_size, seed=1
-    )
+    sampler = NoDuplicatesSampler(numbers_of_texts(num_rows, columns), batch_size, seed=1)
     assert len(list(sampler)) == len(sampler) > num_rows - 3 * batch_size
 
 
@@ -278,9 +206,7 @@ ANCHORS = np.array([*[1] * 12, *range(2, 22)])
 
 @pytest.fixture(scope="module")
 def sampler_of_a_frequent_anchor():
-    return NoDuplicatesSampler(
-        np.stack([ANCHORS, 100 + np.arange(32)], axis=1), 4, seed=0
-    )
+    return NoDuplicatesSampler(np.stack([ANCHORS, 100 + np.arange(32)], axis=1), 4, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -316,8 +242,6 @@ def test_batches_as_large_as_the_number_of_different_texts_are_filled():
 
 
 def test_rows_whose_texts_repeat_too_often_to_fill_a_batch_are_refused():
-    words = (
-        "only 0 of 20 rows fit into batches of 4 .*lower per_device_train_batch_size"
-    )
+    words = "only 0 of 20 rows fit into batches of 4 .*lower per_device_train_batch_size"
     with pytest.raises(ValueError, match=words):
         NoDuplicatesSampler(THREE_REPEATED, 4, seed=0)

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import signal
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ import torch
 from cli_helpers import encode_main
 from datasets import Dataset, config
 from encoding_helpers import random_texts
-from process_helpers import held_elsewhere, in_processes
+from process_helpers import held_elsewhere
 
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.encoding import batching as encoder_module
-from simcse_hf.encoding import vectors as module
 from simcse_hf.encoding.files import encode, write_vectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.encoding.vectors import RowVectors
@@ -282,62 +280,3 @@ def test_an_interrupted_folder_is_refused(tmp_path, rows):
 
 
 # --- neighbours ---
-
-
-@pytest.fixture(params=[100, 12], ids=["one block", "two blocks"])
-def block(request, monkeypatch):
-    """Rows that are searched together."""
-    monkeypatch.setattr(module, "_BLOCK", request.param)
-    return request.param
-
-
-@pytest.fixture
-def pairs():
-    return rows_of(24, columns=2)
-
-
-def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, pairs, block):
-    folder, vectors = write_random(tmp_path / "api", pairs, dim=8)
-    found = row_vectors(pairs, folder).neighbors(4)
-    anchors = vectors[:, 0]
-    for start in range(0, 24, block):
-        part = np.arange(start, min(start + block, 24))
-        cosines = anchors[part] @ anchors[part].T
-        nearest = np.argsort(-cosines, axis=1)[:, :4]
-        np.testing.assert_array_equal(found[part], part[nearest])
-
-
-def test_neighbours_are_searched_once(tmp_path, pairs, block, monkeypatch):
-    folder, _ = write_random(tmp_path / "api", pairs, dim=8)
-    found = row_vectors(pairs, folder).neighbors(4)
-    monkeypatch.setattr(module, "ExactIndex", None)
-    np.testing.assert_array_equal(row_vectors(pairs, folder).neighbors(4), found)
-
-
-def _search_in_process(folder, cache, rank, processes):
-    """The neighbours of all rows, and the first two blocks that this process wrote."""
-    config.HF_DATASETS_CACHE = cache
-    module._BLOCK = 6
-    blocks = []
-    write_npy = module.write_npy
-
-    def record(path, found):
-        blocks.append(path.stem[-1])
-        write_npy(path, found)
-
-    module.write_npy = record
-    found = row_vectors(rows_of(24), folder).neighbors(4)
-    return np.array(found).tolist(), blocks[:2]
-
-
-def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 6)
-    folder, _ = write_random(tmp_path / "api", rows_of(24), dim=8)
-    alone = np.array(row_vectors(rows_of(24), folder).neighbors(4)).tolist()
-    search = partial(_search_in_process, folder, str(tmp_path / "two"))
-    (first, first_blocks), (second, second_blocks) = in_processes(search, tmp_path)
-    assert first == second == alone
-    assert first_blocks == ["0", "2"]
-    assert second_blocks == ["1", "3"]
-    of_cache = (tmp_path / "two" / "simcse_hf" / "vectors").iterdir()
-    assert [path.suffix for path in of_cache] == [".npy"]

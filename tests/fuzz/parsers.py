@@ -14,8 +14,8 @@ from data_helpers import content_of
 
 import simcse_hf
 from simcse_hf import SimCSE
-from simcse_hf.apps.build_nli import build_nli_groups
 from simcse_hf.data.documents import read_documents
+from simcse_hf.data.nli import build_nli_groups
 from simcse_hf.data.read import table_cleaners
 from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.encoding.files import read_manifest, read_shards

@@ -9,13 +9,10 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.harness import in_fresh_process
-from simcse_hf.training import graphs
 
-pytest.importorskip(
-    "sentence_transformers", reason="needs sentence-transformers, the peer"
-)
+pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
 
-from benchmarks.gpu import steps
+from benchmarks.gpu import graphs, steps
 from benchmarks.gpu.attention import measure_attention, measure_dropout
 from benchmarks.gpu.steps import compare_with_padding, time_steps
 
@@ -45,9 +42,7 @@ def plan(tmp_path, capsys, monkeypatch):
 
 
 def failures(found):
-    return {
-        row["measurement"]: row["failed"] for row in found["plan"] if "failed" in row
-    }
+    return {row["measurement"]: row["failed"] for row in found["plan"] if "failed" in row}
 
 
 def test_the_plan_for_a_gpu_runs_on_a_cpu(plan):
@@ -66,9 +61,7 @@ def test_every_part_of_the_plan_runs_on_a_cpu(plan):
     found = plan()
     runs = next(row["found"] for row in found["plan"] if row["measurement"] == "runs")
     assert not failures(found)
-    assert (
-        runs["two runs are equal"] and runs["killed and resumed equals uninterrupted"]
-    )
+    assert runs["two runs are equal"] and runs["killed and resumed equals uninterrupted"]
     assert runs["another seed differs"]
 
 
@@ -76,10 +69,7 @@ def test_what_the_plan_has_no_time_for_is_named(plan):
     found = plan("--minutes", "0")
     assert found["plan"] == []
     parts = [row["part"] for row in found["left_out"]]
-    assert (
-        list(dict.fromkeys(parts))
-        == "machine attention loss bits trainer steps encoding".split()
-    )
+    assert list(dict.fromkeys(parts)) == "machine attention loss bits trainer steps encoding".split()
     assert "| trainer | paper, 8 rows, graphs | left out | no time |" in found["table"]
 
 
@@ -88,9 +78,7 @@ def gpu_on_a_cpu(monkeypatch):
     """Stand-ins for torch's functions of a GPU: what is captured runs, a replay does nothing."""
     standing_in = MagicMock()
     standing_in.Event.return_value.elapsed_time.return_value = 2.0
-    standing_in.graph.side_effect = standing_in.stream.side_effect = (
-        lambda *args, **kwargs: nullcontext()
-    )
+    standing_in.graph.side_effect = standing_in.stream.side_effect = lambda *args, **kwargs: nullcontext()
     for name in "Event CUDAGraph Stream current_stream stream graph synchronize graph_pool_handle".split():
         monkeypatch.setattr(torch.cuda, name, getattr(standing_in, name))
     for name in ("memory_allocated", "max_memory_reserved", "reset_peak_memory_stats"):
@@ -152,7 +140,4 @@ def test_the_candidate_in_triton_equals_padded_attention(interpreted):
 def test_the_candidate_in_triton_drops_what_was_asked_for(interpreted):
     found = interpreted(measure_dropout, "tile", "cpu", torch.float32, 2)
     assert sum(found["rates"]) / 5 == pytest.approx(0.1, abs=0.005)
-    assert (
-        found["replays differ"]
-        and found["backward pass has the masks of the forward pass"]
-    )
+    assert found["replays differ"] and found["backward pass has the masks of the forward pass"]

@@ -18,7 +18,14 @@ from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
-from simcse_hf.training.run_results import DevHistory, Results, Scored, Start, dev_change, keep_dev_scores
+from simcse_hf.training.run_results import (
+    DevHistory,
+    Results,
+    Scored,
+    Start,
+    dev_change,
+    keep_dev_scores,
+)
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)

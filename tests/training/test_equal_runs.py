@@ -43,13 +43,10 @@ RUNS = {
         {"plain": texts(26, 2), "pairs": texts(17, 2, seed=1), "sts.b": scored()},
         lambda folder: {"datasets": DATASETS, "optim": "sgd"},
     ),
-    "teacher and neighbours": (
+    "teacher": (
         {"objective": "distill"},
         SENTENCES,
-        lambda folder: {
-            "teacher": vectors_of(folder / "of-sentences", SENTENCES),
-            "batch_neighbors": 2,
-        },
+        lambda folder: {"teacher": vectors_of(folder / "of-sentences", SENTENCES)},
     ),
     "no duplicates": (
         {"objective_options": {"mask_duplicates": True}},

@@ -60,7 +60,6 @@ NOT_APART = {
         {"train_sampling_strategy": "sequential"},
         "train_sampling_strategy",
     ),
-    "neighbours": ({"batch_neighbors": 2, "guide": "folder"}, "batch_neighbors"),
     "classes": (
         {
             "data": LABELLED,
@@ -343,11 +342,6 @@ TEACHERS = [
     ({"data": STREAM}, "stream"),
     ({"view": "crop"}, "view crop"),
     ({"data": TOKEN_IDS}, "train_dataset input_ids"),
-    ({"teacher": None, "batch_neighbors": 2}, "batch_neighbors teacher guide"),
-    (
-        {"batch_neighbors": 2, "train_sampling_strategy": "sequential"},
-        "train_sampling_strategy",
-    ),
 ]
 
 

@@ -12,7 +12,6 @@ from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.kernels.attention import CHOICES
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -369,13 +368,3 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(with_another_d
 
 def test_another_dev_set_taken_on_purpose_is_recorded(with_another_dev_set):
     assert with_another_dev_set["changes"][0]["step"] == 4
-
-
-def test_a_resumed_run_keeps_the_attention_kernels_of_its_checkpoint(tmp_path, monkeypatch):
-    """Each kernel draws other dropout masks, and another measurement might choose another one."""
-    monkeypatch.setitem(CHOICES, "the candidates", "flash")
-    with pytest.raises(RuntimeError):
-        make_trainer(NAME, tmp_path / "run", (End(3, RuntimeError),), **RUN).train()
-    CHOICES["the candidates"] = "padded"  # as another process would choose
-    make_trainer(NAME, tmp_path / "run", **RUN).train(resume_from_checkpoint=True)
-    assert CHOICES["the candidates"] == "flash"

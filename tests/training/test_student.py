@@ -15,7 +15,7 @@ from simcse_hf import (
     SimCSETrainingArguments,
     search,
 )
-from simcse_hf.retrieval.commands import index
+from simcse_hf.retrieval.commands import index, index_add
 
 ROWS = texts(24)
 VECTORS = {"loss": "vectors"}
@@ -248,10 +248,9 @@ def test_a_student_adds_no_document_to_the_index_of_its_teacher(
         ValueError,
         match="a student only searches the index of its teacher: encode documents with",
     ):
-        index(
+        index_add(
             tmp_path / "corpus.txt",
             index_of_teacher,
-            add=True,
             model=folder,
             show_progress_bar=False,
         )

@@ -22,7 +22,6 @@ ADAPTATION = "adaptation.json"
 GAIN = "gain"
 NO_GAIN = "no gain"
 CONFIDENCE = 0.95
-RESAMPLES = 1000
 #: Points on dev that do not outweigh a simpler arm. Dev parts of at most 2,000 rows cannot tell smaller differences
 #: apart, and without the rule a whitening's gain would be put down to a training run that adds 0.1 by chance.
 TIE_MARGIN = 0.25
@@ -99,7 +98,7 @@ def judge(
     """
     difference, ends = 0.0, []
     if after is not before:
-        found = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
+        found = paired_interval(task, before, after, confidence=CONFIDENCE)
         difference, *ends = [round(float(value), 4) for value in found]
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)

@@ -1,31 +1,35 @@
 """A training step as one CUDA graph: forward, backward, clipping and AdamW in one launch, whatever the host does.
 
+No GPU has measured it in a whole run yet, so it is an experiment and no option of the package. PyTorch's own form is
+`--torch_compile true --torch_compile_mode reduce-overhead`.
+
 A step of a small batch launches about a thousand kernels, which takes the host longer than the GPU needs to run them.
 A graph is captured once for each shape of a batch and replayed for all others of that shape. torchtitan captures
 forward and backward alike (https://github.com/pytorch/torchtitan/pull/3559).
 """
 
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from transformers import Trainer
-from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
-from ..data.packed_batch import PackedBatch
-from ..models.modeling import ContrastiveModel, ContrastiveOutput
-from .arguments import SimCSETrainingArguments
+from simcse_hf import SimCSETrainer
+from simcse_hf.data.packed_batch import Batch, PackingCollator
+from simcse_hf.models.modeling import ContrastiveModel, ContrastiveOutput
 
 logger = logging.get_logger(__name__)
 
-#: The type of device that has graphs.
-DEVICE = "cuda"
 #: Steps without a graph before the first capture: they create the state of the optimizer and what is made lazily.
 WARM_UP = 3
+#: The type of device that has graphs.
+DEVICE = "cuda"
+#: The tensors of a packing.
+_OF_PACKING = ("token_index", "rows", "bounds")
 
 
 @dataclass
@@ -76,11 +80,11 @@ class StepGraphs:
             self.pool = torch.cuda.graph_pool_handle()
             self.stream = torch.cuda.Stream()
 
-    def step(self, batch: PackedBatch) -> tuple[ContrastiveOutput, Tensor]:
+    def step(self, batch: Batch) -> tuple[ContrastiveOutput, Tensor]:
         """Take the gradient of a batch, clip it and update the weights.
 
         Args:
-            batch (`PackedBatch`): The batch, on the device.
+            batch (`dict`): The batch with its packing, on the device.
 
         Returns:
             `tuple[ContrastiveOutput, torch.Tensor]`: The output of the model and the norm of the gradient before
@@ -93,29 +97,31 @@ class StepGraphs:
             return self._compute(batch)
         if self.steps <= WARM_UP:
             return self._warm_up(batch)
-        if batch.form not in self.captured:
+        form = form_of(batch)
+        if form not in self.captured:
             try:
-                self.captured[batch.form] = self._capture(batch)
+                self.captured[form] = self._capture(batch)
             except RuntimeError as error:
                 self.can_capture = False
                 self.captured.clear()
-                logger.warning(f"cuda_graphs: a step cannot be captured, so the run goes on without graphs: {error}")
+                logger.warning(f"a step cannot be captured, so the run goes on without graphs: {error}")
                 return self._compute(batch)
-        return self._replay(self.captured[batch.form], batch)
+        return self._replay(self.captured[form], batch)
 
-    def _replay(self, step: CapturedStep, batch: PackedBatch) -> tuple[ContrastiveOutput, Tensor]:
+    def _replay(self, step: CapturedStep, batch: Batch) -> tuple[ContrastiveOutput, Tensor]:
         """Take a step by its graph."""
         started = time.perf_counter()
+        tensors = tensors_of(batch)
         for name, x in step.batch.items():
-            x.copy_(batch[name], non_blocking=True)
+            x.copy_(tensors[name], non_blocking=True)
         step.graph.replay()
         if self.steps == WARM_UP + 2:  # neither the first replay nor, as a rule, one after a capture
             torch.cuda.synchronize()
             ratio = self.seconds / (time.perf_counter() - started)
-            logger.info(f"cuda_graphs: steps are captured after step {WARM_UP}: {ratio:.1f} times as fast")
+            logger.info(f"steps are captured after step {WARM_UP}: {ratio:.1f} times as fast")
         return step.output, step.norm
 
-    def _warm_up(self, batch: PackedBatch) -> tuple[ContrastiveOutput, Tensor]:
+    def _warm_up(self, batch: Batch) -> tuple[ContrastiveOutput, Tensor]:
         """Take a step without a graph on the stream of the captures, as torch asks for before a capture."""
         started = time.perf_counter()
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -126,19 +132,19 @@ class StepGraphs:
         self.seconds = time.perf_counter() - started
         return result
 
-    def _capture(self, batch: PackedBatch) -> CapturedStep:
+    def _capture(self, batch: Batch) -> CapturedStep:
         """Record a step, which does not run yet."""
-        tensors = {name: x.clone() for name, x in batch.items() if isinstance(x, Tensor)}
+        tensors = {name: x.clone() for name, x in tensors_of(batch).items()}
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            output, norm = self._compute(batch.with_tensors(tensors))
+            output, norm = self._compute(with_tensors(batch, tensors))
         return CapturedStep(graph, tensors, output, norm)
 
-    def _compute(self, batch: PackedBatch) -> tuple[ContrastiveOutput, Tensor]:
+    def _compute(self, batch: Batch) -> tuple[ContrastiveOutput, Tensor]:
         """Compute a step: what a graph records."""
         self._forget_gradients()
-        output = self.model(**batch.unpack())
+        output = self.model(**batch)
         output.loss.backward()
         norm = clip_grad_norm_(self.parameters, self.max_norm)
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -161,34 +167,67 @@ class StepGraphs:
             parameter.grad = None
 
 
-def find_problem(args: SimCSETrainingArguments, model: ContrastiveModel) -> str | None:
-    """Say why the steps of a run cannot be captured.
+def tensors_of(batch: Batch) -> dict[str, Tensor]:
+    """Return all tensors of a batch by name, also those of its packing."""
+    packing = batch["packing"]
+    tensors = {name: x for name, x in batch.items() if isinstance(x, Tensor)}
+    return tensors | {name: getattr(packing, name) for name in _OF_PACKING}
+
+
+def with_tensors(batch: Batch, tensors: dict[str, Tensor]) -> Batch:
+    """Return a batch of the same form with other tensors."""
+    own = {name: x for name, x in tensors.items() if name not in _OF_PACKING}
+    of_packing = {name: tensors[name] for name in _OF_PACKING}
+    return batch | own | {"packing": replace(batch["packing"], **of_packing)}
+
+
+def form_of(batch: Batch) -> Hashable:
+    """Return what two batches have in common if one program can compute both: all shapes, and what is no tensor."""
+    shapes = {name: x.shape for name, x in tensors_of(batch).items()}
+    others = {name: x for name, x in batch.items() if name != "packing" and name not in shapes}
+    packing = batch["packing"]
+    return tuple(shapes.items()), packing.shape, packing.longest, tuple(others.items())
+
+
+class GraphTrainer(SimCSETrainer):
+    """A Trainer whose steps are CUDA graphs, after which nothing is left to clip and the optimizer has nothing to do.
+
+    It is for runs of one process without padding, with a fused AdamW, one pass in a step, and an objective that has no
+    state of its own.
 
     Args:
-        args (`SimCSETrainingArguments`): The arguments of the run.
-        model (`ContrastiveModel`): The model with its objective.
-
-    Returns:
-        `str`, *optional*: What stands in the way; `None` if nothing does.
+        args (`Any`): As for [`SimCSETrainer`].
+        kwargs (`Any`): As for [`SimCSETrainer`].
     """
-    objective = model.prepare_objective()
-    if args.device.type != DEVICE:
-        return "there is no NVIDIA GPU"
-    if args.world_size > 1:
-        return "there are several processes"
-    if args.gradient_accumulation_steps > 1 or args.gradcache_chunk_size is not None:
-        return "a step has several forward passes"
-    if args.torch_compile or args.fp16:
-        return "torch_compile and fp16 have steps of their own"
-    if args.optim != OptimizerNames.ADAMW_TORCH_FUSED:
-        return f"optim is {OptimizerNames(args.optim).value} and not adamw_torch_fused"
-    if not model.runs_unpadded or args.gradient_checkpointing:
-        return "the encoder runs with padding"
-    if model.settings.do_mlm or model.has_adapter():
-        return "the model has a masked-LM loss or an adapter"
-    has_state = len(list(objective.buffers())) > 0
-    if has_state or not objective.supports_gradcache or objective.needs_hidden_states or objective.encoders > 1:
-        return f"objective {model.settings.objective!r} needs more than one pass, or has a state of its own"
-    if not hasattr(Trainer, "_get_grad_norm"):
-        return "this version of transformers clips gradients in its loop"
-    return None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.graphs: StepGraphs | None = None
+        #: The norm of the gradient, which a graph has taken and clipped.
+        self.norm_of_graph: Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as [`SimCSETrainer`] does, with graphs of its own for each run."""
+        self.graphs = None
+        return super().train(*args, **kwargs)
+
+    def _packing_collator(self) -> Callable[..., Batch]:
+        packing = super()._packing_collator()
+        assert isinstance(packing, PackingCollator) and self.rows is not None
+        packing.use_few_shapes(2 * self._train_batch_size, self.rows.longest)
+        return packing
+
+    def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
+        """Take a whole step by a graph."""
+        self.model.train()
+        if self.graphs is None:
+            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
+            self.graphs = StepGraphs(self.model, optimizer, self.args.max_grad_norm)
+        output, self.norm_of_graph = self.graphs.step(self._prepare_inputs(inputs))
+        self.watch.add(output)
+        assert output.loss is not None
+        self.watch.run_loss = self.watch.run_loss + output.loss.double()
+        return output.loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        return self.norm_of_graph
