@@ -27,6 +27,7 @@ from simcse_hf.training.arguments import (
     ModelArguments,
     SimCSETrainingArguments,
 )
+from simcse_hf.training.parser import read_recipe
 
 Files = dict[str, bytes]
 
