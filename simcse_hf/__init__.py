@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .publishing.exports import export as export
+    from .publishing.export import export as export
     from .publishing.hub import push as push
     from .retrieval.commands import duplicates as duplicates
     from .retrieval.commands import index as index
@@ -89,7 +89,7 @@ _MODULE_OF = {
     "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
-    "export": "publishing.exports",
+    "export": "publishing.export",
     "fit_postprocessing": "encoding.fitting",
     "gather_rows": "runtime.distributed",
     "index": "retrieval.commands",

@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "mine": Command("retrieval.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("apps.build_nli:build_nli"),
-    "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "export": Command("publishing.export:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
     "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
