@@ -21,6 +21,7 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
+from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE
 from ..runtime.files import (
@@ -67,7 +68,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 #: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
-GRAPHS = ("onnx/*.onnx*", "openvino/*.xml", "openvino/*.bin", "model.onnx*", "openvino_model.*")
+GRAPHS = (*(f"{backend}/*model*" for backend in BACKENDS[1:]), "model.onnx*", "openvino_model.*")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from ..encoding.graphs import GRAPHS
 from ..encoding.probes import SavedThreshold
 from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
@@ -271,7 +272,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         with explain_damage(directory), safe_open(path, "pt") as tensors:
             names += tensors.keys()
     if not names:
-        for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
+        for graph in [path for backend in GRAPHS for path in sorted(directory.glob(f"{backend}/*"))]:
             raise ValueError(
                 f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
                 "weights: give its folder."

@@ -27,7 +27,7 @@ from simcse_hf.training.arguments import (
     ModelArguments,
     SimCSETrainingArguments,
 )
-from simcse_hf.training.parser import read_yaml
+from simcse_hf.training.parser import read_recipe
 
 Files = dict[str, bytes]
 
@@ -152,7 +152,7 @@ def _scored(folder):
 
 
 def _recipe(folder):
-    read_yaml(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
+    read_recipe(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
 
 
 def _shards(folder):
