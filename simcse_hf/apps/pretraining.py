@@ -30,8 +30,9 @@ from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
-from ..runtime.distributed import hold_together
-from ..runtime.files import STAGING, write_json
+from ..runtime.distributed import lock_together
+from ..runtime.files import write_json
+from ..runtime.folders import STAGING
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..training.checkpoints import (
@@ -323,7 +324,7 @@ def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     """
     options, args = pretraining_arguments(given)
     check_together(args.world_size)
-    with hold_together(str(args.output_dir)):
+    with lock_together(str(args.output_dir)):
         return _pretrain(options, args)
 
 
