@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from simcse_hf import SimCSE
-from simcse_hf.evaluation.sts import STS_PAIRS
+from simcse_hf.evaluation.tasks.sts import STS_PAIRS
 from simcse_hf.publishing.card import write_card
 
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
