@@ -92,6 +92,17 @@ def find_definition(name: str) -> ast.FunctionDef | ast.ClassDef:
     raise LookupError(f"{module} defines no {wanted}")
 
 
+def read_fields(name: str) -> dict[str, tuple[Any, str]]:
+    """Read the arguments that a dataclass of this package adds: its default, if that is a literal, and its help."""
+    found = {}
+    for field in find_definition(name).body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
+            default, words = field.value.args
+            value = default.value if isinstance(default, ast.Constant) else None
+            found[ast.unparse(field.target)] = value, ast.literal_eval(words)
+    return found
+
+
 def _file_of(module: str) -> Path:
     path = PACKAGE.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

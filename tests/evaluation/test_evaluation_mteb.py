@@ -265,13 +265,7 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     task = retrieval_task()
 
     def score(model):
-        result = mteb.evaluate(
-            as_mteb(model) if isinstance(model, SimCSE) else model,
-            task,
-            cache=None,
-            co2_tracker=False,
-            show_progress_bar=False,
-        )
+        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
         return result.task_results[0].get_score()
 
     model = SimCSE(folder, device="cpu")
