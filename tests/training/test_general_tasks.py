@@ -22,7 +22,7 @@ from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, train
 from simcse_hf.evaluation.tasks import name_general_tasks, paired_interval
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 from simcse_hf.training.run_results import Results
 
 TRAINS = KEEPS_BEST | {"learning_rate": 1e-2}
