@@ -34,7 +34,7 @@ from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
-from ..evaluation.user_tasks import UserTask
+from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
 from ..kernels.unpadded import avoid_cudnn_attention
@@ -58,10 +58,12 @@ from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..publishing import CARD, is_written_by_hand, write_card
-from ..runtime.distributed import hold_together, on_first_process
-from ..runtime.files import folder_problem, full_name, write_json
+from ..publishing.card import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import lock_together, on_first_process
+from ..runtime.files import write_json
+from ..runtime.folders import folder_problem
 from ..runtime.loading import load_pretrained
+from ..runtime.model_files import full_name
 from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
@@ -176,7 +178,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         dev_tasks: Sequence[Any] | None = None,
-        general: Sequence[str | UserTask] = (),
+        general: Sequence[str | Task] = (),
         **kwargs: Any,
     ):
         # 1. The arguments, which stay as the caller made them.
@@ -357,7 +359,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         decided = self.args
         if self.resumed_from is not None and not self.changes:
             self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
-        held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         explained = explain_full_memory(self._describe_step)
         with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
             try:
