@@ -24,11 +24,11 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
-from simcse_hf.apps import int8 as export_int8
-from simcse_hf.encoding.exported import INT8_GRAPHS
+from simcse_hf.encoding.graphs import GRAPHS, feeds
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.scoring import read_tasks
-from simcse_hf.publishing import export
+from simcse_hf.evaluation.tasks import roles_of
+from simcse_hf.publishing.export import export_graph, processor_instructions
 
 from .harness import (
     STS_TASKS,
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     downstream = str(options.data / "senteval/downstream")
-    every = sorted(set(read_tasks(options.tasks, downstream).texts()))
+    every = sorted(set(roles_of(read_tasks(options.tasks, downstream))[None]))
     with TemporaryDirectory() as work:
         folder = Path(work)
         model = Path(shutil.copytree(model_or_default(options.model), folder / "model"))
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         calibration = every[1::7][:300]
         Dataset.from_dict({"text": calibration}).to_json(model / "calibration/train.jsonl")
         folders = export_all(model, folder, calibration)
-        report.save(machine=machine() | {"cpu": cpu(), "instructions": export_int8.processor_instructions()})
+        report.save(machine=machine() | {"cpu": cpu(), "instructions": processor_instructions()})
         results = report.results.setdefault("threads", {})
         running = {}
         for threads in options.threads:
@@ -130,17 +130,17 @@ def export_all(model: Path, folder: Path, calibration: list[str]) -> dict[tuple[
     """Export the model in every form, and return the folders."""
     simcse = SimCSE(model, device="cpu")
     folders = {}
-    for backend in ("onnx", "openvino"):
+    instructions = processor_instructions()
+    bits = 7 if instructions == "avx2" else 8
+    for backend, graph in GRAPHS.items():
         path = folder / backend
-        plain = export.EXPORTS[backend](simcse, path)
+        plain = export_graph(simcse, path, backend)
         folders |= {(backend, "float32"): path, (backend, "bfloat16"): path}
-        for method in export_int8.METHODS[backend]:
+        for method in graph.methods:
             path = folder / f"{backend}-{method}"
             simcse.save_settings(path)
-            graph = path / INT8_GRAPHS[backend][export_int8.processor_instructions()]
-            graph.parent.mkdir()
-            quantize = getattr(export_int8, f"_quantize_{backend}")
-            quantize(simcse, plain, graph, method, calibration, export_int8.processor_instructions())
+            (path / backend).mkdir()
+            graph.quantize(plain, path / graph.int8[instructions], method, feeds(simcse, calibration), bits)
             folders[backend, f"int8 {method}"] = path
     return folders
 

@@ -14,7 +14,7 @@ import yaml
 import simcse_hf
 from simcse_hf.data.views import make_view, view_class
 from simcse_hf.training.decide import main_class
-from simcse_hf.training.parser import DEFAULTS, convert_values
+from simcse_hf.training.parser import DEFAULTS, read_table
 from simcse_hf.training.recipe import ARGUMENTS
 
 from .data import draw_rows, find_data, find_model, how_to_get, model_digest
@@ -176,7 +176,7 @@ def _defaults(supervised: bool) -> dict[str, Any]:
     """Return the default of each argument of `simcse-hf train unsup` or `sup`."""
     defaults = {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
-        for cls in ARGUMENTS["sup"]
+        for cls in ARGUMENTS
         for f in fields(cls)
     }
     return defaults | (DEFAULTS["sup"] if supervised else DEFAULTS["unsup"])
@@ -225,7 +225,7 @@ def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) 
     merged = whole | whole["recipes"].get(recipe, {})
     sample = column.sample if scale == "paper" and column.sample is not None else merged.get("sample")
     for point in scan_points(row.scan.get(scale, {})):
-        settings = convert_values(where, with_values(base, point), ARGUMENTS["sup"])
+        settings = read_table(where, with_values(base, point), ARGUMENTS)
         if sources.model is not None:
             settings["model_name_or_path"] = sources.model
         if "eval_steps" in settings:

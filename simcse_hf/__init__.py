@@ -13,10 +13,11 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.adapt.adapt import adapt as adapt
     from .apps.analysis import analyze as analyze
     from .apps.build_nli import build_nli as build_nli
-    from .apps.build_nli import build_nli_triplets as build_nli_triplets
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
+    from .apps.pretraining import pretrain as pretrain
     from .data.collator import ContrastiveCollator as ContrastiveCollator
+    from .data.nli import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
     from .data.sample import sample_files as sample_files
     from .data.scored_pairs import ScoredPairs as ScoredPairs
@@ -28,8 +29,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .evaluation.compare import compare as compare
     from .evaluation.mteb import evaluate_mteb as evaluate_mteb
     from .evaluation.scoring import evaluate as evaluate
-    from .evaluation.user_tasks import paired_interval as paired_interval
-    from .evaluation.user_tasks import read_task as read_task
+    from .evaluation.tasks import paired_interval as paired_interval
+    from .evaluation.tasks import read_task as read_task
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
@@ -38,10 +39,12 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .publishing.exports import export as export
+    from .publishing.export import export as export
     from .publishing.hub import push as push
     from .retrieval.commands import duplicates as duplicates
     from .retrieval.commands import index as index
+    from .retrieval.commands import index_add as index_add
+    from .retrieval.commands import index_delete as index_delete
     from .retrieval.commands import mine as mine
     from .retrieval.commands import search as search
     from .retrieval.indexes.description import describe as describe
@@ -76,7 +79,7 @@ _MODULE_OF = {
     "adapt": "apps.adapt.adapt",
     "analyze": "apps.analysis",
     "build_nli": "apps.build_nli",
-    "build_nli_triplets": "apps.build_nli",
+    "build_nli_triplets": "data.nli",
     "card": "publishing.card",
     "check_server": "apps.check_server",
     "compare": "evaluation.compare",
@@ -86,16 +89,19 @@ _MODULE_OF = {
     "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
-    "export": "publishing.exports",
+    "export": "publishing.export",
     "fit_postprocessing": "encoding.fitting",
     "gather_rows": "runtime.distributed",
     "index": "retrieval.commands",
+    "index_add": "retrieval.commands",
+    "index_delete": "retrieval.commands",
     "load_text_dataset": "data.read",
     "mine": "retrieval.commands",
-    "paired_interval": "evaluation.user_tasks",
+    "paired_interval": "evaluation.tasks",
+    "pretrain": "apps.pretraining",
     "push": "publishing.hub",
     "quantize": "encoding.quantization",
-    "read_task": "evaluation.user_tasks",
+    "read_task": "evaluation.tasks",
     "sample_files": "data.sample",
     "search": "retrieval.commands",
     "train": "training.recipe",

@@ -5,4 +5,5 @@ import sys
 from .cli.main import main
 
 if __name__ == "__main__":
+    sys.argv[0] = "simcse-hf"  # which results.json names as the program
     sys.exit(main())

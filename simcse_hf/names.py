@@ -36,6 +36,7 @@ OutputFormat = Literal["n-tuple", "triplet"]
 KEYWORDS = "bm25"
 
 Export = Literal["sentence-transformers", "onnx", "openvino", "int8", "onnx-int8", "openvino-int8"]
+Int8Method = Literal["dynamic", "mixed", "static"]
 Instructions = Literal["avx2", "vnni", "amx", "arm"]
 
 POOLER_TYPES = get_args(PoolerType)

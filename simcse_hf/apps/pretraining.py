@@ -1,7 +1,8 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,18 @@ from transformers import (
 )
 
 from ..data.read import load_text_dataset
+from ..data.sample import sample_files
 from ..data.token_ids import check_known, to_token_ids
 from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
-from ..runtime.distributed import hold_together
-from ..runtime.files import STAGING, write_json
+from ..runtime.distributed import lock_together
+from ..runtime.files import write_json
+from ..runtime.folders import STAGING
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
+from ..runtime.outputs import Result
 from ..training.checkpoints import (
     RESULTS,
     StopOnSignal,
@@ -42,21 +46,21 @@ from ..training.checkpoints import (
     clear_output_dir,
     resolve_checkpoint,
 )
-from ..training.parser import DEFAULTS, check_files, fill, option
+from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 
 
 @dataclass
-class PretrainingArguments:
-    """The encoder, its tokenizer and the sentences."""
+class PretrainingArguments(TrainingArguments):
+    """transformers' TrainingArguments with the encoder, its tokenizer and the sentences."""
 
     _argument_group_name = "encoder and sentences"
 
     train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
     columns: list[str] | None = option(None, "Column of the sentences, if the file has several.")
     max_train_samples: int | None = option(None, "Train on the first rows only.")
-    held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
+    held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%).")
     model_name_or_path: str | None = option(
         None, "Encoder to continue training; also --model; default: a new BERT.", aliases=["--model"]
     )
@@ -77,8 +81,10 @@ class PretrainingArguments:
         False, "Delete the earlier run in --output_dir and start again; also --overwrite.", aliases=["--overwrite"]
     )
 
-
-MLM_ARGUMENTS = (PretrainingArguments, TrainingArguments)
+    def __post_init__(self) -> None:
+        """Let transformers check its arguments, also bf16 on a machine without a GPU."""
+        self.use_cpu = self.use_cpu or has_only_cpu()
+        super().__post_init__()
 
 
 class MaskedLMTrainer(WholeCheckpointTrainer):
@@ -89,18 +95,17 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
 
     Args:
         model (`PreTrainedModel`): A model of `AutoModelForMaskedLM`.
-        args (`TrainingArguments`): The training arguments.
+        args (`PretrainingArguments`): The arguments. Of the tokens to predict, 80% become [MASK], 10% a random token,
+            and 10% stay.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        probability (`float`): Share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay.
         kwargs (`Any`): Further arguments of transformers' Trainer.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        args: TrainingArguments,
+        args: PretrainingArguments,
         tokenizer: PreTrainedTokenizerBase,
-        probability: float,
         **kwargs: Any,
     ):
         self.stop_on_signal = StopOnSignal()
@@ -115,7 +120,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             **kwargs,
         )
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
-        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -188,7 +193,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
 
 
 def make_encoder(
-    options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
+    args: PretrainingArguments, texts: list[str], checkpoint: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the encoder to continue with its masked-LM head and its tokenizer, or make a new BERT and its tokenizer.
 
@@ -197,9 +202,7 @@ def make_encoder(
     checkpoint.
 
     Args:
-        options (`PretrainingArguments`): Names the encoder, or asks for a new tokenizer and gives the shape of a new
-            encoder.
-        args (`TrainingArguments`): A trained tokenizer is saved in a folder of their `output_dir`.
+        args (`PretrainingArguments`): The arguments. A trained tokenizer is saved in a folder of their `output_dir`.
         texts (`list[str]`): Sentences to train a tokenizer on.
         checkpoint (`str`, *optional*): The checkpoint to resume from.
 
@@ -210,27 +213,27 @@ def make_encoder(
     Raises:
         ValueError: If not exactly one of the two was requested.
     """
-    name = options.model_name_or_path
-    if bool(name) == options.train_tokenizer:
+    name = args.model_name_or_path
+    if bool(name) == args.train_tokenizer:
         raise ValueError(
             "name an encoder to continue with --model, which keeps its tokenizer, or make a new one with "
             "--train_tokenizer: one of the two"
         )
-    if options.extend_tokenizer and not name:
+    if args.extend_tokenizer and not name:
         raise ValueError(
             "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
             "--model, or raise --vocab_size of a tokenizer that is trained"
         )
 
     # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
-    source = name if options.extend_tokenizer else checkpoint or name
+    source = name if args.extend_tokenizer else checkpoint or name
     if source is None:
         source = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
         with args.main_process_first(local=False, desc="training the tokenizer"):
             if args.process_index == 0:
-                blank = BertTokenizer(do_lower_case=not options.cased)
-                trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
-                trained.model_max_length = options.max_position_embeddings
+                blank = BertTokenizer(do_lower_case=not args.cased)
+                trained = blank.train_new_from_iterator(texts, args.vocab_size, show_progress=False)
+                trained.model_max_length = args.max_position_embeddings
                 trained.save_pretrained(source)
     tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
 
@@ -242,20 +245,20 @@ def make_encoder(
         return model, tokenizer
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.num_hidden_layers,
-        num_attention_heads=options.num_attention_heads,
-        intermediate_size=4 * options.hidden_size,
-        max_position_embeddings=options.max_position_embeddings,
+        hidden_size=args.hidden_size,
+        num_hidden_layers=args.num_hidden_layers,
+        num_attention_heads=args.num_attention_heads,
+        intermediate_size=4 * args.hidden_size,
+        max_position_embeddings=args.max_position_embeddings,
         pad_token_id=tokenizer.pad_token_id,
         # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
-        initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
+        initializer_range=0.02 * (768 / args.hidden_size) ** 0.5,
     )
     return BertForMaskedLM(config), tokenizer
 
 
 @dataclass(frozen=True)
-class MaskedLMResults:
+class MaskedLMResults(Result):
     """What masked-LM pretraining returns, and writes into results.json beside the model.
 
     Args:
@@ -308,12 +311,13 @@ class MaskedLMResults:
         return "\n".join(lines)
 
 
-def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
-    """Train, save the stock masked-LM model into `output_dir`, and write `results.json` beside it.
+def pretrain(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> MaskedLMResults:
+    """Train a masked-LM model, save it as a stock model in `output_dir`, and write `results.json` beside it.
 
     Args:
-        given (`Mapping[str, Any]`): Fields of [`PretrainingArguments`] and of transformers' `TrainingArguments`, over
-            the defaults of `simcse-hf train mlm`.
+        recipe (`str` or `os.PathLike`, *optional*): A YAML file of arguments, or the name of a recipe of the package.
+        arguments (`Any`): The options of `simcse-hf train mlm`: the fields of [`PretrainingArguments`], over the
+            recipe. Without sentences, it trains on the sample of the package.
 
     Returns:
         [`MaskedLMResults`]: The results.
@@ -321,31 +325,36 @@ def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
-    options, args = pretraining_arguments(given)
+    args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)
-    with hold_together(str(args.output_dir)):
-        return _pretrain(options, args)
+    with lock_together(str(args.output_dir)):
+        return _pretrain(args)
 
 
-def pretraining_arguments(given: Mapping[str, Any]) -> tuple[PretrainingArguments, TrainingArguments]:
-    """Return what was given, over the defaults of `simcse-hf train mlm`."""
-    values = DEFAULTS["mlm"] | dict(given)
-    if has_only_cpu():
-        values.setdefault("use_cpu", True)  # transformers refuses bf16 on a CPU without it
-    return fill(MLM_ARGUMENTS, values)
+def pretraining_arguments(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> PretrainingArguments:
+    """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
+    given = read_sources([arguments] if recipe is None else [recipe, arguments], [PretrainingArguments])
+    values = dict(DEFAULTS["mlm"])
+    if not given.get("train_file"):
+        corpus, _ = sample_files()
+        values |= DEFAULTS["mlm sample"]
+        values["train_file"] = str(corpus.train_sentences)
+        values["overwrite_output_dir"] = "output_dir" not in given
+    (args,) = fill([PretrainingArguments], values | given)
+    return args
 
 
-def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedLMResults:
+def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     # 1. Read the sentences, and hold out the last ones for evaluation.
-    path = str(options.train_file)
+    path = str(args.train_file)
     directory = Path(str(args.output_dir))
-    inputs = [("--train_file", options.train_file), ("--model_name_or_path", options.model_name_or_path)]
+    inputs = [("--train_file", args.train_file), ("--model_name_or_path", args.model_name_or_path)]
     check_files(inputs)
-    check_output_dir(args, options.overwrite_output_dir, inputs)
+    check_output_dir(args, args.overwrite_output_dir, inputs)
     set_seed(args.seed)
-    dataset = load_text_dataset(path, columns=options.columns, expected_columns=1, max_rows=options.max_train_samples)
+    dataset = load_text_dataset(path, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
     texts = list(dataset["sent0"])
-    number = min(options.held_out, len(texts) // 10)
+    number = min(args.held_out, len(texts) // 10)
     if number < 1:
         raise ValueError(
             f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
@@ -358,23 +367,23 @@ def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedL
     checkpoint = None
     if args.resume_from_checkpoint:
         checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
-    model, tokenizer = make_encoder(options, args, texts, checkpoint)
+    model, tokenizer = make_encoder(args, texts, checkpoint)
     words: dict = {}
-    if options.extend_tokenizer:
+    if args.extend_tokenizer:
         words["words_before"] = measure_words(tokenizer, held_out)
-        words["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
+        words["added_words"] = extend_vocabulary(model, tokenizer, texts, args.extend_tokenizer)
         words["words_after"] = measure_words(tokenizer, held_out)
-    check_max_length(options.max_seq_length, model.config)
+    check_max_length(args.max_seq_length, model.config)
 
     def tokenize(sentences: list[str]) -> Dataset:
-        ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=options.max_seq_length)
+        ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=args.max_seq_length)
         return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
 
     rows = tokenize(texts)
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
+    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run
     loss = {"before": trainer.evaluate()["eval_loss"]}

@@ -12,7 +12,6 @@ from pathlib import Path
 from .. import __version__
 from .options import Command, CommandParser, listing, run_command
 from .signature import summary_of
-from .train import train_main
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -31,9 +30,9 @@ _FULL = ("No space left on device", "out of memory", "can't allocate memory")
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-#: The function of each command. `train` has a parser of its own, with the options of its method.
-COMMANDS: dict[str, Command | str] = {
-    "train": "train a model: unsup, sup, or mlm (masked-LM pretraining)",
+#: The function of each command. `train` reads its words itself, because its options are those of its method.
+COMMANDS = {
+    "train": Command("training.recipe:train", read="cli.train:read_train", together=True, says_steps=True),
     "adapt": Command("apps.adapt.adapt:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
@@ -45,6 +44,8 @@ COMMANDS: dict[str, Command | str] = {
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
+    "index-add": Command("retrieval.commands:index_add"),
+    "index-delete": Command("retrieval.commands:index_delete", flags={"filters": ("--filter",)}),
     "search": Command(
         "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
@@ -55,7 +56,7 @@ COMMANDS: dict[str, Command | str] = {
     ),
     "mine": Command("retrieval.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("apps.build_nli:build_nli"),
-    "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "export": Command("publishing.export:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
     "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
@@ -81,9 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    summaries = {}
-    for name, entry in COMMANDS.items():
-        summaries[name] = summary_of(entry.function) if isinstance(entry, Command) else entry
+    summaries = {name: summary_of(command.function) for name, command in COMMANDS.items()}
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
@@ -99,10 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     command = parser.parse_args(argv[:1]).command
 
-    entry = COMMANDS[command]
-    run: Callable[[], int | None] = partial(train_main, argv[1:])
-    if isinstance(entry, Command):
-        run = partial(run_command, command, entry, argv[1:])
+    run = partial(run_command, command, COMMANDS[command], argv[1:])
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 
 

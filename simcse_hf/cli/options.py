@@ -23,8 +23,8 @@ import re
 import shutil
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from textwrap import fill
@@ -46,7 +46,7 @@ class Command:
     """A function as a command.
 
     Args:
-        function (`str`): Its module in this package and its name, such as `"data.nli_pairs:build_nli"`.
+        function (`str`): Its module in this package and its name, such as `"apps.build_nli:build_nli"`.
         positional (`tuple[str, ...]`, *optional*): Parameters that are given without the name of an option.
         flags (`Mapping[str, tuple[str, ...]]`, *optional*): Parameters whose options have other names, such as
             `{"columns": ("--column", "--columns")}`.
@@ -57,6 +57,7 @@ class Command:
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
             `"publishing.card:refresh_card"`.
+        read (`str`, *optional*): A function that reads the words, in place of a parser of the function's parameters.
     """
 
     function: str
@@ -68,6 +69,7 @@ class Command:
     says_steps: bool = False
     lines: str | None = None
     then: str | None = None
+    read: str | None = None
 
 
 class CommandParser(ArgumentParser):
@@ -121,7 +123,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     """
     if not command.together:
         check_together(1, alone=name)
-    given = vars(make_parser(name, command).parse_args(words))
+    given = import_name(command.read)(words) if command.read else vars(make_parser(name, command).parse_args(words))
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
     given.pop("action", None)
     if command.says_steps:
@@ -130,7 +132,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
         given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
-    result = _import(command.function)(**given)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        result = import_name(command.function)(**given)
     if command.together:
         from accelerate import PartialState
 
@@ -144,7 +147,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
         if as_json or not (quiet and str(given.get("output")).endswith(".json")):
             print(text, flush=True)
         if command.then is not None:
-            _import(command.then)(each)
+            import_name(command.then)(each)
         each.wait()
         status = max(status, each.exit_status)
     return status
@@ -164,10 +167,10 @@ def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _import(function: str) -> Callable[..., Any]:
-    """Import a function by its module in this package and its name."""
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
+def import_name(name: str) -> Any:
+    """Import a function or class by its module in this package and its name."""
+    module, _, own = name.partition(":")
+    return getattr(importlib.import_module(f"simcse_hf.{module}"), own)
 
 
 def make_parser(name: str, command: Command) -> ArgumentParser:
@@ -197,15 +200,20 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         flags, settings = option_of(parameter, command)
         groups[parameter.group].add_argument(*flags, **settings)
+    add_general(parser, command.verbose)
+    return parser
+
+
+def add_general(parser: ArgumentParser, verbose: str | None = None) -> None:
+    """Add the options that every command has, and `--verbose` with its help where there is more to show."""
     general = parser.add_argument_group("general")
     general.add_argument(
         "--json", default=False, action="store_true", help="print the result as JSON on standard output"
     )
     words = "show warnings and errors only, and the result, unless --output writes it as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
-    if command.verbose is not None:
-        general.add_argument("--verbose", default=False, action="store_true", help=command.verbose)
-    return parser
+    if verbose is not None:
+        general.add_argument("--verbose", default=False, action="store_true", help=verbose)
 
 
 def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], dict[str, Any]]:

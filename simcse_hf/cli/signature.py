@@ -50,7 +50,7 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     """Read the description and the parameters of a function.
 
     Args:
-        function (`str`): Its module in this package and its name, such as `"data.nli_pairs:build_nli"`.
+        function (`str`): Its module in this package and its name, such as `"apps.build_nli:build_nli"`.
 
     Returns:
         `tuple[str, list[Parameter]]`: The docstring before its first section, and the parameters.
@@ -90,6 +90,17 @@ def find_definition(name: str) -> ast.FunctionDef | ast.ClassDef:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == wanted:
             return node
     raise LookupError(f"{module} defines no {wanted}")
+
+
+def read_fields(name: str) -> dict[str, tuple[Any, str]]:
+    """Read the arguments that a dataclass of this package adds: its default, if that is a literal, and its help."""
+    found = {}
+    for field in find_definition(name).body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
+            default, words = field.value.args
+            value = default.value if isinstance(default, ast.Constant) else None
+            found[ast.unparse(field.target)] = value, ast.literal_eval(words)
+    return found
 
 
 def _file_of(module: str) -> Path:

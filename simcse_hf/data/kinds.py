@@ -11,9 +11,9 @@ from pathlib import Path
 
 from datasets import Dataset, IterableDataset
 
-from ..apps.build_nli import build_nli_groups
 from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
+from .nli import build_nli_groups
 from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
 from .scored_lists import read_scored_lists
 from .scored_pairs import read_scored_pairs

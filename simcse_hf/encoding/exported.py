@@ -1,9 +1,7 @@
 """An exported graph in place of the encoder: ONNX Runtime or OpenVINO computes the embeddings on the CPU."""
 
-import functools
 import os
-from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,25 +12,10 @@ from transformers import PreTrainedConfig
 from ..models.modeling import ContrastiveOutput
 from ..models.resolve import settings_of_config
 from ..names import BACKENDS
-from ..runtime.errors import check_values, require_extra
-from ..runtime.files import HubArguments, digest, explain_damage, find_file
-
-#: The graph in float32 that `simcse-hf export` writes for each backend, where other libraries look for it.
-GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
-#: The graph in int8 for each backend and the processor's instructions, as sentence-transformers names it.
-INT8_GRAPHS = {
-    "onnx": {
-        "vnni": "onnx/model_qint8_avx512_vnni.onnx",
-        "amx": "onnx/model_qint8_avx512_vnni.onnx",
-        "avx2": "onnx/model_quint8_avx2.onnx",
-        "arm": "onnx/model_qint8_arm64.onnx",
-    },
-    "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
-}
-_EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
-INPUTS = ["input_ids", "attention_mask"]
-EMBEDDING = "sentence_embedding"
-Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
+from ..runtime.errors import check_values
+from ..runtime.files import digest
+from ..runtime.model_files import HubArguments, explain_damage, find_file
+from .graphs import EMBEDDING, GRAPHS, INPUTS, Compute, weights_of
 
 
 class ForeignGraph(ValueError):
@@ -72,15 +55,15 @@ class ExportedModel(nn.Module):
     ) -> None:
         super().__init__()
         check_values(BACKENDS, backend=backend)
-        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]
-        for name in dict.fromkeys(names):
+        graph = GRAPHS[backend]
+        for name in dict.fromkeys([*graph.int8.values(), graph.file, graph.earlier]):
             path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:
                 break
         else:
-            raise ValueError(f"{name_or_path} has no {GRAPHS[backend]}. {_write_one(name_or_path, backend)}")
+            raise ValueError(f"{name_or_path} has no {graph.file}. {_write_one(name_or_path, backend)}")
         self.files = [path]
-        self.rounds = name in INT8_GRAPHS[backend].values() or dtype != torch.float32
+        self.rounds = name in graph.int8.values() or dtype != torch.float32
         weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
         if weights is not None:
             self.files.append(weights)
@@ -97,10 +80,7 @@ class ExportedModel(nn.Module):
     def _open(self) -> Compute:
         """Open the graph, if it is one of this package."""
         path = self.files[0]
-        if self.backend == "onnx":
-            inputs, outputs, compute = _open_onnx(path)
-        else:
-            inputs, outputs, compute = _open_openvino(path, self.streams, self.dtype)
+        inputs, outputs, compute = GRAPHS[self.backend].open(path, self.streams, self.dtype)
         if sorted(inputs) != sorted(INPUTS) or EMBEDDING not in outputs:
             raise ForeignGraph(
                 f"{path} takes {', '.join(inputs)} and returns {', '.join(outputs)}. A graph that is read here takes "
@@ -138,13 +118,6 @@ class ExportedModel(nn.Module):
         return SimpleNamespace(num_embeddings=self.config.vocab_size)
 
 
-def weights_of(graph: str) -> str:
-    """Return the file beside a graph that holds its weights; ONNX has it for large models only."""
-    if graph.endswith(".xml"):
-        return graph.removesuffix(".xml") + ".bin"
-    return f"{graph}.data"
-
-
 def _write_one(name_or_path: str | os.PathLike, backend: str) -> str:
     return f"Write one with `simcse-hf export {name_or_path} --to {backend} --output FOLDER`, and load that."
 
@@ -154,44 +127,3 @@ def refuse_settings(**asked: object) -> None:
     for name, is_changed in asked.items():
         if is_changed:
             raise ValueError(f"an exported graph cannot be changed: leave out {name}, or export the model again.")
-
-
-def _open_onnx(path: str) -> tuple[Sequence[str], Sequence[str], Compute]:
-    """Return the names of the inputs and outputs of a graph, and a function that computes embeddings."""
-    onnxruntime = require_extra("onnxruntime", "onnx", "the backend onnx")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
-
-    return [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()], compute
-
-
-@functools.cache
-def openvino_core(openvino: ModuleType) -> Any:
-    """Return the one core of OpenVINO that this process has, and keep it.
-
-    Each core sets a stack for the handlers of signals. When it is freed, it restores the stack that it found. If
-    core A is freed before a later core B, B restores the stack of A, which is gone: the next signal ends the process.
-    """
-    return openvino.Core()
-
-
-def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Sequence[str], Sequence[str], Compute]:
-    """Return the names of the inputs and outputs of a graph, and a function that computes embeddings."""
-    openvino = require_extra("openvino", "openvino", "the backend openvino")
-    options = {
-        "INFERENCE_NUM_THREADS": streams,
-        "NUM_STREAMS": streams,
-        "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
-    }
-    compiled = openvino_core(openvino).compile_model(path, "CPU", options)
-
-    def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        # A request of its own for each call, so that threads may share the model.
-        request = compiled.create_infer_request()
-        return request.infer({"input_ids": ids, "attention_mask": mask})[EMBEDDING].copy()
-
-    return [x.any_name for x in compiled.inputs], [x.any_name for x in compiled.outputs], compute

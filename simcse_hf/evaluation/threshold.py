@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
+from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
 from ..runtime.files import StrPath, read_json_object, write_json
@@ -22,7 +23,7 @@ from .bootstrap import (
     proportion_interval,
     resampled_scores,
 )
-from .user_tasks import UserTask
+from .tasks import Task
 
 logger = logging.get_logger(__name__)
 
@@ -56,12 +57,12 @@ class Threshold(TypedDict):
     recall: list[float]
 
 
-def read_goal(goal: str | None, tasks: Mapping[str, UserTask]) -> float | None:
+def read_goal(goal: str | None, tasks: Mapping[str, Task]) -> float | None:
     """Read the goal for which a threshold is chosen.
 
     Args:
         goal (`str`, *optional*): `"f1"`, or `"precision=P"`; by default no threshold is chosen.
-        tasks (`Mapping[str, UserTask]`): The tasks. One of them has to have the pairs on which it is chosen.
+        tasks (`Mapping[str, Task]`): The tasks. One of them has to have the pairs on which it is chosen.
 
     Returns:
         `float`, *optional*: The least precision, between 0 and 1; `None` for `"f1"` and without a goal.
@@ -223,7 +224,7 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     Returns:
         `Path`: The config.json.
     """
-    saved = {**threshold, "probe": model.probe_cosines(), "model": model.pair_identity().to_dict()}
+    saved = {**threshold, "probe": probe_cosines(model), "model": model.identity().for_pairs().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
     write_json(path, read_json_object(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)

@@ -21,17 +21,11 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
+from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE
-from ..runtime.files import (
-    HubArguments,
-    StrPath,
-    find_file,
-    read_json_object,
-    replace_files,
-    select_hub_arguments,
-    write_json,
-)
+from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.folders import replace_files
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
@@ -40,8 +34,9 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
+from ..runtime.model_files import HubArguments, find_file, select_hub_arguments
 from .digests import RECORD
-from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, draw_layer
+from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
@@ -67,7 +62,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 #: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
-GRAPHS = ("onnx/*.onnx*", "openvino/*.xml", "openvino/*.bin", "model.onnx*", "openvino_model.*")
+GRAPHS = (*(f"{backend}/*model*" for backend in BACKENDS[1:]), "model.onnx*", "openvino_model.*")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 
@@ -302,7 +297,11 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        draw_layer(model, "contrastive_head")
+        std = getattr(model.config, "initializer_range", 0.02)
+        for part in model.contrastive_head.modules():
+            if isinstance(part, nn.Linear):  # as BERT draws it
+                nn.init.normal_(part.weight, std=std)
+                nn.init.zeros_(part.bias)
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"

@@ -46,24 +46,6 @@ _WITHOUT_GRADIENT = {
 }
 
 
-def draw_layer(model: nn.Module, layer: str) -> None:
-    """Draw the weights of a layer of a pooler of our own, or those of the dense + tanh head as BERT does.
-
-    Args:
-        model (`nn.Module`): The model, which is changed in place.
-        layer (`str`): The attribute of the model.
-    """
-    module = getattr(model, layer)
-    if layer in pooling.POOLER_FOLDERS:
-        module.draw_weights()
-        return
-    std = getattr(model.config, "initializer_range", 0.02)
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=std)
-            nn.init.zeros_(part.bias)
-
-
 class ContrastiveBase(PreTrainedModel):
     """The parts of a [`ContrastiveModel`]: its settings, the stock encoder, and the layers that the encoder lacks.
 

@@ -244,11 +244,8 @@ class TrainingRows:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
-    def check_hard_negatives(self, reason: str) -> None:
-        """Check that every row has a hard negative.
-
-        Args:
-            reason (`str`): Why the objective needs them.
+    def check_hard_negatives(self) -> None:
+        """Check that every row has a hard negative, for an objective that compares the positive with nothing else.
 
         Raises:
             ValueError: If a row has none.
@@ -258,6 +255,7 @@ class TrainingRows:
             texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
         for number, count in enumerate(texts, 1):
             if count < 3:
+                reason = "negatives=own compares the positive with nothing else"
                 advice = "add hard negatives (simcse-hf mine), or remove rows without any"
                 raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
 

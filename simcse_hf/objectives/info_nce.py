@@ -407,7 +407,7 @@ class SimCSEObjective(Objective):
         """
         rows.check_relations(self.name)
         if self.info_nce.negatives == "own":
-            rows.check_hard_negatives("negatives=own compares the positive with nothing else")
+            rows.check_hard_negatives()
             return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from ..encoding.graphs import GRAPHS
 from ..encoding.probes import SavedThreshold
 from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
@@ -18,9 +19,10 @@ from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER, find_transform
-from ..runtime.files import StrPath, digest, explain_damage, read_json, read_template, write_text
+from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
+from ..runtime.model_files import explain_damage
 from ..runtime.outputs import Result
 from ..runtime.upload import PublicNames, hub_id
 from . import card_text
@@ -271,7 +273,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         with explain_damage(directory), safe_open(path, "pt") as tensors:
             names += tensors.keys()
     if not names:
-        for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
+        for graph in [path for backend in GRAPHS for path in sorted(directory.glob(f"{backend}/*"))]:
             raise ValueError(
                 f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
                 "weights: give its folder."

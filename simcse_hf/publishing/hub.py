@@ -11,6 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils import validate_repo_id
 
 from ..encoding.exported import ForeignGraph
+from ..encoding.graphs import GRAPHS
 from ..encoding.simcse import SimCSE
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -93,8 +94,8 @@ def check_push(directory: StrPath, repo_id: str) -> list[str]:
         raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
     paths = files_to_push(directory)
     SimCSE(directory, device="cpu")
-    for backend, runtime in {"onnx": "onnxruntime", "openvino": "openvino"}.items():
-        if find_spec(runtime) and any(path.startswith(f"{backend}/") for path in paths):
+    for backend, graph in GRAPHS.items():
+        if find_spec(graph.package) and any(path.startswith(f"{backend}/") for path in paths):
             with suppress(ForeignGraph):
                 SimCSE(directory, backend=backend)
     return paths

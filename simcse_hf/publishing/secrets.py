@@ -1,6 +1,7 @@
 """Find access tokens and passwords in files that are to be published, and hide them in command lines."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def holds_secret(path: Path) -> bool:
     with transient_settings({"plugins_used": [{"name": name} for name in _DETECTORS]}):
         found.scan_file(str(path))
     return bool(found)
+
+
+def command_line() -> list[str]:
+    """Return the command line of this process, with the program by its name and without secrets."""
+    return hide_secrets([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def hide_secrets(words: Sequence[str]) -> list[str]:

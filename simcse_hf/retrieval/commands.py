@@ -1,4 +1,4 @@
-"""The commands `index`, `search`, `duplicates` and `mine` as functions."""
+"""The commands about search as functions: `index`, `index_add`, `index_delete`, `search`, `duplicates` and `mine`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from .mining import Mined, MiningOptions, mine_hard_negatives
 
 @dataclass(frozen=True)
 class Indexed(Result):
-    """The index that `index` wrote.
+    """The index that was written.
 
     Args:
         output (`str`): Its folder.
@@ -103,49 +103,36 @@ def printable(text: str) -> str:
 
 
 def index(
-    input: StrPath = "",
-    output: StrPath = "",
+    input: StrPath,
+    output: StrPath,
     *,
-    model: StrPath | SimCSE | None = None,
+    model: StrPath | SimCSE,
     column: str | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
     vectors: StrPath | None = None,
-    add: bool | StrPath = False,
-    replace: str | None = None,
-    delete: Sequence[int] = (),
-    delete_where: Mapping[str, str] | None = None,
-    backend: str | None = None,
+    backend: str = "exact",
     parameters: str | None = None,
     truncate_dim: int | None = None,
-    keep: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Indexed:
-    """Build a search index over the texts of a file, or change an index.
+    """Build a search index over the texts of a file.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped. Only
-            deletion needs none.
-        output (`str` or `os.PathLike`): Folder of the index.
-        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
-            The default with `add` is the model that the index names.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): Folder for the index.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         column (`str`, *optional*): Column of texts, if the file has several.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
-        add (`bool` or `str`, *optional*, defaults to `False`): Add the texts of `input`, or of this file, to the index
-            that is in `output`.
-        replace (`str`, *optional*): Name of a kept column, such as an id: add the texts of `input`, and delete those
-            of the index that have the same value there.
-        delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
-        delete_where (`Mapping[str, str]`, *optional*): Delete the texts of the index whose kept column holds this
-            value; given several times, all must hold.
-        backend (`str`, *optional*): What searches: exact, or one of faiss, which may miss some neighbours: hnsw (a
-            graph), ivf (an inverted file) or a description for its index_factory such as IVF4096,SQ8. The default is
-            exact.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
+            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
+            IVF4096,SQ8.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         keep (`Sequence[str]`, *optional*): Columns of `input` that a search returns and filters by.
@@ -157,57 +144,117 @@ def index(
         `Indexed`: What was written. A prompt that was given is now the model's prompt for documents.
 
     Raises:
-        ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
-            the vectors are not those of `input` and the model.
+        ValueError: If `output` holds anything, the input is unreadable, or the vectors are not those of `input` and
+            the model.
 
     Examples:
         >>> from simcse_hf import index
         >>> print(index("sentences.txt", "my-index", model="outputs/my-model"))
         200 sentences in the index my-index
-        >>> print(index(output="my-index", delete=[0, 1]))
-        198 sentences in the index my-index
     """
-    # 1. Refuse what cannot be written, before hours of encoding.
-    fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
-    if not isinstance(add, bool):
-        if input:
-            raise ValueError("input and add both name a file: name it once")
-        input, add = add, True
-    only_deletes = (delete or delete_where) and not (add or replace or vectors or column)
-    if not output or not (input or only_deletes):
-        raise ValueError("input or output is missing: name a file of texts, and the folder of the index")
-    changes = add or replace or delete or delete_where
-    if changes and any(value is not None for value in fixed):
-        names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
-        raise ValueError(f"add, replace and delete cannot change how an index was built: leave out {names}")
-    if not changes and check_target(output) and not overwrite:
-        raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
+    if check_target(output) and not overwrite:
+        raise ValueError(f"output {output} holds an index: add to it with index-add, or replace it with overwrite")
     column, shards = open_vectors(vectors, input, column)
-
-    # 2. Change the index, or build one.
-    if changes:
-        built = open_index(output, model, **loading)
-        built.delete(delete, filters=delete_where)
-        if input:
-            built.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
-    elif model is None:
-        raise ValueError("model is missing: name the model that encodes the texts")
-    else:
-        encoder = load_model(model, **loading)
-        encoder.prompts["document"] = prompt_of(encoder, "document", prompt, prompt_name)
-        built = SentenceIndex.build(
-            encoder,
-            input,
-            backend=backend or "exact",
-            parameters=parameters,
-            keep=keep or (),
-            truncate_dim=truncate_dim,
-            column=column,
-            vectors=shards,
-            show_progress_bar=show_progress_bar,
-        )
+    encoder = load_model(model, **loading)
+    encoder.prompts["document"] = prompt_of(encoder, "document", prompt, prompt_name)
+    built = SentenceIndex.build(
+        encoder,
+        input,
+        backend=backend,
+        parameters=parameters,
+        keep=keep,
+        truncate_dim=truncate_dim,
+        column=column,
+        vectors=shards,
+        show_progress_bar=show_progress_bar,
+    )
     built.save(output)
     return Indexed(str(output), len(built), built.backend)
+
+
+def index_add(
+    input: StrPath,
+    index: StrPath,
+    *,
+    model: StrPath | SimCSE | None = None,
+    column: str | None = None,
+    vectors: StrPath | None = None,
+    replace: str | None = None,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Indexed:
+    """Add the texts of a file to a search index.
+
+    Args:
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default is the model that the index names.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        replace (`str`, *optional*): Name of a kept column, such as an id: delete the texts of the index that have the
+            same value there as an added one.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Indexed`: What was written.
+
+    Raises:
+        ValueError: If there is no index, the input is unreadable, the model is not that of the index, or the vectors
+            are not those of `input` and the model.
+
+    Examples:
+        >>> from simcse_hf import index, index_add
+        >>> print(index("sentences.txt", "my-index", model="outputs/my-model"))
+        200 sentences in the index my-index
+        >>> print(index_add("sentences.txt", "my-index"))
+        400 sentences in the index my-index
+    """
+    column, shards = open_vectors(vectors, input, column)
+    opened = open_index(index, model, **loading)
+    opened.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+    opened.save(index)
+    return Indexed(str(index), len(opened), opened.backend)
+
+
+def index_delete(
+    index: StrPath,
+    *,
+    rows: Sequence[int] = (),
+    filters: Mapping[str, str] | None = None,
+    model: StrPath | SimCSE | None = None,
+    **loading: Unpack[ModelOptions],
+) -> Indexed:
+    """Delete texts from a search index. The numbers of all others stay.
+
+    Args:
+        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        rows (`Sequence[int]`, *optional*): Delete the texts with these numbers.
+        filters (`Mapping[str, str]`, *optional*): Delete the texts whose kept column holds this value; given several
+            times, all must hold.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
+            The default is the model that the index names.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Indexed`: What was written.
+
+    Raises:
+        ValueError: If there is no index, or no such text in it.
+
+    Examples:
+        >>> from simcse_hf import index, index_delete
+        >>> written = index("sentences.txt", "my-index", model="outputs/my-model")
+        >>> print(index_delete("my-index", rows=[0, 1]))
+        198 sentences in the index my-index
+    """
+    if not rows and not filters:
+        raise ValueError("rows and filters are missing: say which texts to delete")
+    opened = open_index(index, model, **loading)
+    opened.delete(rows, filters=filters)
+    opened.save(index)
+    return Indexed(str(index), len(opened), opened.backend)
 
 
 def open_vectors(

@@ -11,7 +11,9 @@ from typing import Any, Required, TypedDict, Unpack, cast
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from .files import MANIFEST, StrPath, read_json
+from ..names import BACKENDS
+from .files import StrPath, read_json
+from .folders import MANIFEST
 from .loading import ADAPTER_CONFIG, adapter_base
 
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
@@ -19,7 +21,8 @@ _PRIVATE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|"
     r"(^|/)(checkpoint-\d+|seed-\d+|[^/]+\.evaluations|runs|__pycache__|[._][^/]*)(/|$)"
 )
-_PUBLIC = re.compile(r"\.eval_results/[^/]+\.yaml|openvino/[^/]+\.bin")
+_GRAPHS = "|".join(BACKENDS[1:])  # the folders of exported graphs
+_PUBLIC = re.compile(rf"\.eval_results/[^/]+\.yaml|({_GRAPHS})/[^/]+\.bin")
 #: Records of this package and of the Trainer, whose texts may name folders.
 _RECORD = (
     r"(results|evaluation[^/]*|comparison[^/]*|adaptation|trainer_state|run_settings|(all|train|eval)_results)\.json"
@@ -29,7 +32,7 @@ _RECORDS = re.compile(rf"{_RECORD}|(index|config|simcse)\.json")
 _OF_A_MODEL = re.compile(
     rf"{_RECORD}|(config|simcse|modules|weights|adapter_config|config_sentence_transformers|sentence_[\w-]+_config)\.json|"
     r"(model|adapter_model|pytorch_model)[^/]*\.(safetensors|bin)(\.index\.json)?|tf_model\.h5|flax_model\.msgpack|"
-    r"(\d+_[A-Z]\w*|dense_layers|ngrams|template_head|postprocessing|onnx|openvino)/.*|model\.onnx.*|"
+    rf"(\d+_[A-Z]\w*|dense_layers|ngrams|template_head|postprocessing|{_GRAPHS})/.*|model\.onnx.*|"
     r"openvino_model\..*|\.eval_results/simcse_hf\.yaml"
 )
 _OF_A_TOKENIZER = re.compile(

@@ -1,22 +1,21 @@
-"""Read arguments of dataclasses from a command line and a YAML file on it."""
+"""Words, a YAML file or a table become values of argument dataclasses: one way for all three."""
 
 import os
 import re
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, Action, ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..objectives import OBJECTIVES, describe_options, import_objective, objective_class, part_weights
 from ..runtime.errors import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
@@ -26,19 +25,135 @@ RECIPES = Path(__file__).parent / "recipes"
 
 #: The arguments that name the training texts.
 TEXTS = {"train_file", "dataset_name"}
-#: Arguments that are words on a command line, and a table or list in a YAML file: of numbers, and of texts.
-_NUMBERS = ("objective_options", "matryoshka_dims")
-_STRUCTURED = (*_NUMBERS, "prompts")
-#: More letters than a help shows before the text of an option.
-_LONG = 50
+#: Arguments that are words on a command line, and may be a table in a YAML file or a program.
+_TABLES = ("objective_options", "prompts", "max_seq_length")
+#: A number that YAML 1.1 takes for a text, such as 5e-3.
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 
 
+class _Written(str):
+    """A value of a YAML file as it was written, such as `no` or `007`; `value` is what YAML takes it for."""
+
+    value: Any
+
+
 class _Loader(yaml.SafeLoader):
-    """Read YAML with dates as texts: no option takes a date, and a name such as 2024-13-45 is an impossible one."""
+    """Read YAML as it was written, and dates as texts, because no option takes a date."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return tables and lists of what was written; `None` stays `None`."""
+        value = super().construct_object(node, deep)
+        if value is None or not isinstance(node, yaml.ScalarNode):
+            return value
+        written = _Written(node.value)
+        written.value = read_number(value)
+        return written
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+
+
+def _read_lengths(word: str) -> int | dict[str, int]:
+    """Read one length for all columns, or `anchor=32,positive=256`."""
+    if "=" not in word:
+        return int(word)
+    lengths = {}
+    for part in word.split(","):
+        column, length = part.split("=")
+        lengths[column] = int(length)
+    return lengths
+
+
+#: What a word must be that becomes more than a text.
+_WANTED: dict[Any, str] = {
+    int: "a whole number",
+    _read_lengths: "a whole number",
+    float: "a number",
+    string_to_bool: "true or false",
+}
+
+
+class _WordParser(HfArgumentParser):
+    """The options of argument dataclasses. It reads only what is given, and raises its errors.
+
+    Args:
+        classes (`Sequence[type]`): Argument dataclasses.
+    """
+
+    def __init__(self, classes: Sequence[type]):
+        types: Any = classes
+        super().__init__(types, allow_abbrev=False, add_help=False)
+        self.names = argument_names(classes)
+        self.hints: dict[str, str] = {}
+        for cls in classes:
+            self.hints |= {name: str(hint) for name, hint in get_type_hints(cls).items()}
+        for action in self._actions:
+            action.default = SUPPRESS
+            action.required = False
+            if action.dest == "max_seq_length" and "prompts" in self.names:
+                action.type = _read_lengths
+            if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
+                action.nargs = "?"
+                action.const = True
+        # --unpadded has a type, --no_unpadded after it has none.
+        self.by_name = {action.dest: action for action in reversed(self._actions)}
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error in place of ending the program."""
+        raise ValueError(message)
+
+    def _get_value(self, action: Action, word: str) -> Any:
+        try:
+            return super()._get_value(action, word)
+        except ArgumentError:
+            raise ArgumentError(action, f"{word!r} must be {_WANTED[action.type]}") from None
+
+    def read(self, name: str, value: Any) -> Any:
+        """Read the value of an argument in a table, each word of it as if it had been typed."""
+        action = self.by_name[name]
+        if value is None:
+            return None
+        if name == "datasets" and isinstance(value, Mapping):
+            return {str(dataset): self._read_dataset(own) for dataset, own in value.items()}
+        if isinstance(value, Mapping):
+            if name == "prompts":
+                return {str(column): str(text) for column, text in value.items()}
+            if name not in _TABLES and "dict" not in self.hints[name]:
+                raise ValueError(f"{name} is a table, not a single value")
+            return _plain(value)
+        takes_several = action.nargs in ("+", "*")
+        if isinstance(value, (list, tuple)):
+            if not takes_several and "list" not in self.hints[name]:
+                raise ValueError(f"{name} is a list, not a single value")
+            return [self._read_word(action, each) for each in value]
+        word = self._read_word(action, value)
+        return [word] if takes_several else word
+
+    def _read_dataset(self, table: Any) -> Any:
+        """Read what the table of a data set says, where it has the name of an argument."""
+        if not isinstance(table, Mapping):
+            return _plain(table)
+        read = {}
+        for name, value in table.items():
+            read[str(name)] = self.read(name, value) if name in self.names else _plain(value)
+        return read
+
+    def _read_word(self, action: Action, value: Any) -> Any:
+        """Read one value, and leave an object of a Python program, such as a task, as it is."""
+        if isinstance(value, _Written) and action.type in _WANTED:
+            value = value.value
+        if isinstance(value, Enum):  # such as transformers' IntervalStrategy
+            value = value.value
+        if not isinstance(value, (str, int, float, os.PathLike)):
+            return value
+        word = self._get_value(action, str(value))
+        self._check_value(action, word)
+        return word
+
+
+@cache
+def _parser_of(classes: tuple[type, ...]) -> _WordParser:
+    return _WordParser(classes)
 
 
 def option(default: Any, text: str, **metadata: Any) -> Any:
@@ -58,9 +173,52 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def argument_names(classes: Sequence[type]) -> set[str]:
+def argument_names(classes: Iterable[type]) -> set[str]:
     """Return the names of all arguments."""
     return {argument.name for each in classes for argument in fields(each) if argument.init}
+
+
+def read_sources(
+    sources: Iterable[str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]], classes: Sequence[type]
+) -> Values:
+    """Read arguments from several sources, of which the later ones take precedence.
+
+    Args:
+        sources (`Iterable`): Each the name of a recipe (see [`read_recipe`]), a table of arguments, or the words of a
+            command line, of which the first may be such a name.
+        classes (`Sequence[type]`): Argument dataclasses.
+
+    Returns:
+        `Values`: Values by argument name, without any defaults.
+
+    Raises:
+        ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
+    """
+    given: Values = {}
+    for source in sources:
+        if isinstance(source, Mapping):
+            own = read_table("the arguments", source, classes)
+        elif isinstance(source, (str, os.PathLike)):
+            own = read_recipe(str(source), classes)
+        else:
+            own = read_words(source, classes)
+        given = over(given, own)
+    return given
+
+
+def read_words(words: Sequence[str], classes: Sequence[type]) -> Values:
+    """Return the arguments that a command line names; a first word without `--` names a recipe under them."""
+    parser = _parser_of(tuple(classes))
+    recipe = {}
+    if words and not words[0].startswith("-"):
+        recipe = read_recipe(words[0], classes)
+        words = words[1:]
+    typed, unknown = parser.parse_known_args(words)
+    if unknown:
+        wrong = [word.partition("=")[0] for word in unknown]
+        hint = did_you_mean(wrong, parser._option_string_actions)
+        raise ValueError(f"unknown argument(s): {' '.join(unknown)}{hint}")
+    return over(recipe, vars(typed))
 
 
 def read_recipe(name: str, classes: Sequence[type]) -> Values:
@@ -77,90 +235,54 @@ def read_recipe(name: str, classes: Sequence[type]) -> Values:
     Raises:
         ValueError: If there is no such file or recipe, or it is no table of known arguments.
     """
-    recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
-    path = name if Path(name).is_file() else recipes.get(name.removesuffix(".yaml"), name)
-    if not Path(path).is_file() and not name.endswith((".yaml", ".yml")):
+    path = recipe_path(name)
+    try:
+        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+    except OSError as error:
+        raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
+        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
+    return read_table(str(path), content, classes)
+
+
+def recipe_path(name: str) -> Path:
+    """Return the file of a recipe, that of the user or that of this package."""
+    recipes = {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+    path = Path(name)
+    if not path.is_file():
+        path = recipes.get(name.removesuffix(".yaml"), path)
+    if not path.is_file() and path.suffix not in (".yaml", ".yml"):
         raise ValueError(
             f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the recipes "
             f"are {', '.join(recipes)}"
         )
-    return read_yaml(path, classes)
+    return path
 
 
-def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[str, Any]) -> Values:
-    """Return the arguments that a command line names, without any defaults.
+def read_table(source: str, values: Any, classes: Sequence[type]) -> Values:
+    """Read a table of arguments, of a file or of a program: each as if it had been typed on the command line.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a recipe,
-            see [`read_recipe`], over which the command line takes precedence.
-        classes (`Sequence[type]`): Argument dataclasses.
-        defaults (`Mapping[str, Any]`): Defaults that `--help_all` shows in place of the dataclasses'.
+        source (`str`): Name of the file, for messages.
+        values (`Any`): Values by argument name. Tables, and objects that no command line has, stay as they are.
+        classes (`Sequence[type]`): Argument dataclasses whose names the table may use.
 
     Returns:
-        `Values`: Values by argument name.
+        `Values`: The values.
 
     Raises:
-        ValueError: If the recipe cannot be read.
+        ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.
     """
-    words = list(argv)
-    recipe = {}
-    if words and not words[0].startswith("-"):
-        recipe = read_recipe(words.pop(0), classes)
-    shows_all = "--help_all" in words
-    parser = _make_parser(classes)
-    for action in parser._actions:
-        action.default = SUPPRESS
-        action.required = False
-    typed, unknown = parser.parse_known_args([word for word in words if word != "--help_all"])
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{source} must hold a table of arguments (name: value)")
+    parser = _parser_of(tuple(classes))
+    unknown = sorted(map(str, values.keys() - parser.names))
     if unknown:
-        wrong = [word.partition("=")[0] for word in unknown]
-        hint = did_you_mean(wrong, parser._option_string_actions)
-        parser.error(f"unknown argument(s): {' '.join(unknown)}{hint}")
-    given = over(recipe, vars(typed))
-    if shows_all:
-        _print_all(classes, defaults, given)
-        parser.exit()
-    return given
-
-
-def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Print every option with its default: those of this package, of the objective that is given, of transformers."""
-    parser = _make_parser(classes)
-    parser.set_defaults(**defaults)
-    if "objective" in argument_names(classes):
-        parser.epilog = f"Objectives: {', '.join(sorted(OBJECTIVES))}. --objective NAME --help lists its options."
-        add_objective(parser, given.get("objective") or "simcse")
-    theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
-    names = argument_names([TrainingArguments])
-    for group in parser._action_groups[:-1]:
-        for action in list(group._group_actions):
-            # HfArgumentParser spells each name in two ways.
-            action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
-            if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
-                action.help = f"Switch {action.dest} off."
-            choices = ", ".join(map(str, action.choices or ()))
-            if len(choices) > _LONG:  # which would stand twice in one line that is wider than a terminal
-                action.metavar, action.help = "NAME", f"{action.help} One of: {choices}."
-            if action.const is False or re.search("default: |Defaults to ", action.help or ""):
-                action.default = None
-            action.default = SUPPRESS if action.default is None else action.default
-            if action.dest in names:
-                group._group_actions.remove(action)
-                theirs._group_actions.append(action)
-    parser.print_help()
-
-
-def add_objective(parser: ArgumentParser, name: str) -> None:
-    """Add the options of an objective, or of each part of a sum, to what a parser prints as its help."""
-    for part in part_weights(name):
-        import_objective(part)
-        objective = objective_class(part)
-        group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
-        for option, words in describe_options(objective).items():
-            words = re.sub('[`"]', "", words)
-            if objective.options[option] is not None:
-                words += f" (default: {objective.options[option]})"
-            group.add_argument(option, nargs="?", help=words.replace("%", "%%"))
+        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, parser.names)}")
+    try:
+        return {str(name): parser.read(name, value) for name, value in values.items()}
+    except (ValueError, ArgumentError) as error:
+        raise ValueError(f"{source}: {error}") from None
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
@@ -177,6 +299,29 @@ def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
     return kept | dict(later)
 
 
+def fill(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Make one object of each dataclass, with the values that it has fields for.
+
+    Args:
+        classes (`Sequence[type]`): Argument dataclasses.
+        values (`Mapping[str, Any]`): Values by argument name.
+
+    Returns:
+        `tuple[Any, ...]`: The objects.
+
+    Raises:
+        ValueError: If values contradict each other.
+    """
+    filled = []
+    for cls in classes:
+        own = {name: values[name] for name in argument_names([cls]) & values.keys()}
+        try:
+            filled.append(cls(**own))
+        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+            raise ValueError(str(error)) from error
+    return tuple(filled)
+
+
 def check_files(files: Iterable[tuple[str, str | None]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
@@ -191,91 +336,6 @@ def check_files(files: Iterable[tuple[str, str | None]]) -> None:
             raise ValueError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 
-def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
-    """Make one object of each dataclass, with the values that it has fields for.
-
-    Args:
-        classes (`Sequence[type]`): Argument dataclasses.
-        values (`Values`): Values by argument name.
-
-    Returns:
-        `tuple[Any, ...]`: The objects.
-
-    Raises:
-        ValueError: If a name is unknown, or values contradict each other.
-    """
-    types: Any = classes
-    try:
-        return HfArgumentParser(types).parse_dict(values)
-    except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-        raise ValueError(str(error)) from error
-
-
-def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
-    """Make a parser with an option for each field of the argument classes, class by class."""
-    types: Any = classes
-    parser = HfArgumentParser(types, usage="%(prog)s [RECIPE] [--name value ...]", allow_abbrev=False)
-    by_column = any(action.dest == "prompts" for action in parser._actions)
-    for action in parser._actions:
-        if action.dest == "max_seq_length" and by_column:
-            action.type = _lengths
-        if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
-            action.nargs = "?"
-            action.const = True
-        action.help = DEFAULTS["words"].get(action.dest, action.help)
-        if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%", and names defaults twice
-            action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help.replace(" (default)", ""))
-    return parser
-
-
-def read_yaml(path: str, classes: Sequence[type]) -> dict:
-    """Read arguments from a YAML file.
-
-    Args:
-        path (`str`): The file.
-        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
-
-    Returns:
-        `Values`: Values by argument name.
-
-    Raises:
-        ValueError: If the file cannot be read, is no YAML table, names an unknown argument, or gives one a value of
-            another type.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        values = _Loader(text).get_single_data()
-        written = yaml.BaseLoader(text).get_single_data()
-    except OSError as error:
-        raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
-        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
-    if isinstance(values, dict):
-        actions, _ = _actions_and_types(tuple(classes))
-        values = _with_texts(values, written, actions)
-    return convert_values(path, values, classes)
-
-
-def _with_texts(values: dict, written: Mapping[str, Any], actions: Mapping[str, Action]) -> dict:
-    """Return the values of a YAML file, with those of options of text as they were written.
-
-    YAML 1.1 takes `no` for false, `2024_11_26`, `007` and `12:30` for numbers, and `1e-5` for a text.
-    """
-    texts = dict(values)
-    for name in written.keys() & values.keys():
-        value = values[name]
-        words = written[name]
-        if name == "datasets" and isinstance(value, dict):
-            texts[name] = {}
-            for (dataset, own_words), own in zip(words.items(), value.values(), strict=False):
-                texts[name][dataset] = _with_texts(own, own_words, actions) if isinstance(own, dict) else own
-        elif isinstance(value, dict) and name != "prompts":
-            texts[name] = {key: read_number(own) for key, own in value.items()}
-        elif name in actions and actions[name].type not in _WORDS and name not in _NUMBERS and value is not None:
-            texts[name] = words
-    return texts
-
-
 def read_number(value: object) -> object:
     """Return the number for which a text stands that YAML 1.1 does not take for one, such as 5e-3; else the value."""
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
@@ -283,81 +343,12 @@ def read_number(value: object) -> object:
     return value
 
 
-def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
-    """Check arguments that were read from a file, and convert them as if they had been typed on the command line.
-
-    Args:
-        source (`str`): Name of the file, for messages.
-        values (`Any`): Values by argument name.
-        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
-
-    Returns:
-        `Values`: The converted values.
-
-    Raises:
-        ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.
-    """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{source} must hold a table of arguments (name: value)")
-    actions, types = _actions_and_types(tuple(classes))
-    unknown = sorted(map(str, values.keys() - types.keys()))
-    if unknown:
-        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, types)}")
-    converted = {}
-    for name, value in values.items():
-        converted[name] = _convert(source, name, value, actions[name], types[name])
-    return converted
-
-
-def _lengths(word: str) -> int | dict[str, int]:
-    """Read one length for all columns, or `anchor=32,positive=256`."""
-    if "=" not in word:
-        return int(word)
-    lengths = {}
-    for part in word.split(","):
-        column, length = part.split("=")
-        lengths[column] = int(length)
-    return lengths
-
-
-#: What a value of a type is, in words.
-_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    _lengths: "a whole number",
-    float: "a number",
-    string_to_bool: "true or false",
-}
-
-
-@cache
-def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
-    """Return the action of each argument, and its type, which HfArgumentParser changes in `Field.type`."""
-    # --unpadded has a type, --no_unpadded after it has none.
-    actions = {action.dest: action for action in reversed(_make_parser(classes)._actions)}
-    types: dict[str, str] = {}
-    for cls in classes:
-        hints = get_type_hints(cls)
-        types |= {field.name: str(hints[field.name]) for field in fields(cls) if field.init}
-    return actions, types
-
-
-def _convert(source: str, name: str, value: Any, action: Action, type_name: str) -> Any:
-    """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
-    takes_table = "dict" in type_name or action.type is _lengths
-    if value is None or name in _STRUCTURED or (isinstance(value, dict) and takes_table):
-        return value
-    if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
-        return [_convert(source, name, item, action, "") for item in value]
-    if isinstance(value, Enum):  # such as transformers' IntervalStrategy
-        value = value.value
-    if isinstance(value, (dict, list)):
-        kind = "table" if isinstance(value, dict) else "list"
-        raise ValueError(f"{source}: {name} is a {kind}, not a single value")
-    convert: Any = action.type or str
-    if convert is str and not isinstance(value, (str, int, float)):  # an object of a Python program, such as a task
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-    try:
-        return convert(str(value))
-    except (ValueError, TypeError, ArgumentTypeError):
-        expected = _WORDS.get(convert, type_name)
-        raise ValueError(f"{source}: {name} is {value!r}, but must be {expected}") from None
+def _plain(value: Any) -> Any:
+    """Return a table or list of a YAML file with what YAML takes its values for."""
+    if isinstance(value, _Written):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(own) for name, own in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value

@@ -14,31 +14,30 @@ from typing import Any
 from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
-from ..apps.pretraining import MLM_ARGUMENTS, MaskedLMResults, pretrain
 from ..data.kinds import Source
 from ..data.read import is_labelled
 from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
-from ..publishing import CARD, is_written_by_hand, write_card
-from ..runtime.distributed import hold_together, on_first_process
+from ..publishing.card import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import did_you_mean, no_model
 from ..runtime.loading import load_pretrained
+from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
 from .checkpoints import SEEDS, check_output_dir, clear_output_dir
 from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
-from .parser import DEFAULTS, TEXTS, argument_names, check_files, convert_values, fill, over, read_recipe, read_words
+from .parser import DEFAULTS, TEXTS, argument_names, check_files, fill, read_sources
 from .run_results import Results
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
 
 logger = logging.get_logger(__name__)
 
-_CONTRASTIVE = (ModelArguments, DataArguments, SimCSETrainingArguments)
-#: The argument classes of each command.
-ARGUMENTS: dict[str, tuple[type, ...]] = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": MLM_ARGUMENTS}
+#: The classes of the arguments.
+ARGUMENTS = (ModelArguments, DataArguments, SimCSETrainingArguments)
 #: What the table of a data set says about its file, as the arguments of the same names.
 OF_FILES = (*TEXTS, "columns", "max_train_samples")
 
@@ -65,8 +64,8 @@ class Recipe:
     """What somebody wrote about a run. Nothing is decided, read or loaded yet.
 
     Args:
-        command (`str`): `"unsup"`, `"sup"` or `"mlm"`: whose defaults fill in what nobody wrote.
-        given (`Mapping[str, Any]`): The arguments by their names, as in the argument classes of the command.
+        command (`str`): `"unsup"` or `"sup"`: whose defaults fill in what nobody wrote.
+        given (`Mapping[str, Any]`): The arguments by their names.
 
     Raises:
         ValueError: If the command or an argument is unknown.
@@ -84,9 +83,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse what is unknown."""
-        if self.command not in ARGUMENTS:
-            raise ValueError(f"{self.command!r} is no way to train; there are {', '.join(ARGUMENTS)}")
-        known = argument_names(ARGUMENTS[self.command])
+        if self.command not in ("unsup", "sup"):
+            raise ValueError(f"{self.command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
+        known = argument_names(ARGUMENTS)
         unknown = sorted(self.given.keys() - known)
         if unknown:
             raise ValueError(f"unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, known)}")
@@ -96,7 +95,7 @@ class Recipe:
         """Read a recipe from several sources, of which the later ones take precedence.
 
         Args:
-            command (`str`): `"unsup"`, `"sup"` or `"mlm"`.
+            command (`str`): `"unsup"` or `"sup"`.
             sources (`str`, `Mapping` or `Sequence[str]`): The name of a recipe of the package or of a YAML file, a
                 table of arguments, or the words of a command line, of which the first may be such a name.
 
@@ -106,17 +105,7 @@ class Recipe:
         Raises:
             ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
         """
-        classes = ARGUMENTS.get(command, _CONTRASTIVE)
-        given: Values = {}
-        for source in sources:
-            if isinstance(source, Mapping):
-                own = convert_values("the arguments", source, classes)
-            elif isinstance(source, (str, os.PathLike)):
-                own = read_recipe(str(source), classes)
-            else:
-                own = read_words(source, classes, DEFAULTS[command])
-            given = over(given, own)
-        return cls(command, given)
+        return cls(command, read_sources(sources, ARGUMENTS))
 
     def but(self, **values: Any) -> "Recipe":
         """Return the recipe with other values: a seed, an arm, a cell of a table."""
@@ -127,8 +116,7 @@ class Recipe:
     @cached_property
     def is_sample(self) -> bool:
         """Whether neither a model nor texts are named, so that the run trains on the sample of the package."""
-        names = ("train_file",) if self.command == "mlm" else ("model_name_or_path", *TEXTS, "datasets")
-        return not any(self.given.get(name) for name in names)
+        return not any(self.given.get(name) for name in ("model_name_or_path", *TEXTS, "datasets"))
 
     def completed(self) -> "Recipe":
         """Name the sample of the package where nothing is named, and the objective that learns from labelled texts.
@@ -146,8 +134,6 @@ class Recipe:
             if "objective" in given:  # whose paper has a pooler of its own
                 sample.pop("pooler_type", None)
             given = sample | given
-        if self.is_sample and self.command == "mlm":
-            given.setdefault("overwrite_output_dir", "output_dir" not in self.given)
         if self.command == "sup" and "objective" not in given:
             given |= objective_of_labels(given)
             if given.get("datasets"):
@@ -181,7 +167,7 @@ class Recipe:
 
         # 2. Decide.
         values = decide_command(given, DEFAULTS[self.command], checkpoint)
-        return Decided(checkpoint, *fill(_CONTRASTIVE, values))
+        return Decided(checkpoint, *fill(ARGUMENTS, values))
 
     # The run
 
@@ -247,7 +233,7 @@ class Recipe:
             overwrites |= "output_dir" not in self.given and not continues
 
         # 2. One run, or one for each seed.
-        with hold_together(directory):
+        with lock_together(directory):
             if data.seeds is not None:
                 return recipe._train_seeds(decided, overwrites)
             check_output_dir(args, overwrites, inputs_of(recipe.given))
@@ -257,7 +243,10 @@ class Recipe:
             trainer.save_model()
             if args.push_to_hub:
                 trainer.push_to_hub()
-        assert trainer.results is not None
+            if self.is_sample and trainer.is_world_process_zero():
+                from .sample_run import describe_sample_run
+
+                print(describe_sample_run(trainer.results.folder))
         return trainer.results
 
     def _train_seeds(self, decided: Decided, overwrites: bool) -> Results:
@@ -300,10 +289,10 @@ class Recipe:
         return results
 
 
-def train(
-    method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any
-) -> Results | MaskedLMResults:
-    """Train a model, as `simcse-hf train` does: everything that nobody wrote is decided in the same way.
+def train(method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> Results | Result:
+    """Train a model: unsup, sup, or mlm (masked-LM pretraining).
+
+    The command `simcse-hf train` is this function: everything that nobody wrote is decided in the same way.
 
     Args:
         method (`str`, *optional*, defaults to `"unsup"`): `"unsup"` (a sentence predicts itself under another dropout
@@ -327,9 +316,12 @@ def train(
         >>> results.run["train_rows"], results.run["steps"]
         (200, 2)
     """
+    if method == "mlm":
+        from .. import pretrain  # an app, by the name that the package exports
+
+        return pretrain(recipe, **arguments)
     sources = [arguments] if recipe is None else [recipe, arguments]
-    read = Recipe.read(method, *sources)
-    return pretrain(read.completed().given) if method == "mlm" else read.train()
+    return Recipe.read(method, *sources).train()
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------
@@ -338,11 +330,12 @@ def train(
 def sample_of(command: str) -> Values:
     """Return the arguments of a run on the sample of the package."""
     corpus, encoder = sample_files()
-    values = dict(DEFAULTS[f"{command} sample"])
-    if command == "mlm":
-        return values | {"train_file": str(corpus.train_sentences)}
     texts = corpus.train_sentences if command == "unsup" else corpus.train_triplets
-    return values | {"model_name_or_path": str(encoder), "dev_file": str(corpus.dev), "train_file": str(texts)}
+    return DEFAULTS[f"{command} sample"] | {
+        "model_name_or_path": str(encoder),
+        "dev_file": str(corpus.dev),
+        "train_file": str(texts),
+    }
 
 
 def objective_of_labels(named: Mapping[str, Any]) -> Values:

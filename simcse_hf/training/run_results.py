@@ -2,7 +2,6 @@
 
 import json
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from hashlib import blake2b
@@ -22,9 +21,10 @@ from ..evaluation.bootstrap import Scores, optimism_of_choice
 from ..evaluation.metrics import higher_is_better, with_scale
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
-from ..publishing.secrets import hide_secrets
+from ..publishing.secrets import command_line
 from ..runtime.errors import changes, refuse_changes
 from ..runtime.files import read_arrays, read_json_object, write_arrays, write_atomically, write_json
+from ..runtime.outputs import Result
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS
 from .dev_sets import PLAIN_POOLERS, Change, DevSetCallback, change_between, start_metric
@@ -215,7 +215,7 @@ _OWN = ("model", "train_seconds", "command", "versions", "seeds", "weights")
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(Result):
     """The results of a training run: the content of its `results.json`.
 
     Args:
@@ -289,6 +289,11 @@ class Results:
         return cls(dev=dev, run=run, change=change and Change(**change), general=general, **own)
 
     def __str__(self) -> str:
+        # The trainer of one run has said its verdict.
+        return self.where() if self.seeds is None else self.details()
+
+    def details(self) -> str:
+        """Say what the dev set scored, and which model is saved where."""
         return f"{self.verdict()}{self.where()}"
 
     def verdict(self) -> str:
@@ -492,7 +497,7 @@ def make_results(
         model=str(folder.resolve()),
         run=run,
         train_seconds=last_logged(state, "train_runtime"),
-        command=hide_secrets(sys.argv),
+        command=command_line(),
         versions=versions,
         weights=weights,
     )

@@ -17,9 +17,10 @@ from ..encoding.vectors import split_weight
 from ..evaluation.metrics import higher_is_better
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
-from ..publishing.secrets import hide_secrets
+from ..publishing.secrets import command_line
 from ..runtime.errors import refuse_changes
-from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
+from ..runtime.files import digest, read_json_object, write_json
+from ..runtime.folders import HOLDER, LOCK, MANIFEST, STAGING
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
@@ -201,7 +202,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> Results:
     results = replace(
         runs[published],
         model=str(directory.resolve()),
-        command=hide_secrets(sys.argv),
+        command=command_line(),
         train_seconds=sum(run.train_seconds or 0 for run in runs.values()),
         change=dev_change(folders),
         general=general_changes(folders, {task.metric: task.source for task in runs[published].general}),

@@ -241,19 +241,14 @@ class RunLog(TrainerCallback):
     """Show the losses and the scores of a run on standard error; those of an evaluation stand beside the loss."""
 
     line = ""
-    is_shown = True  # unless a command is quiet
 
     def on_log(self, args, state, control, logs=None, **_):  # type: ignore[no-untyped-def]
         """Show what was logged, unless an evaluation of the same step follows."""
         for name, value in logs.items():
             if isinstance(value, float) and not _HIDDEN.fullmatch(name):
                 self.line += f"  {name} {value:<#6.4g}"
-        if (
-            self.is_shown
-            and state.is_world_process_zero
-            and self.line
-            and not ("loss" in logs and control.should_evaluate)
-        ):
+        is_shown = logging.get_logger("simcse_hf").level <= logging.INFO and state.is_world_process_zero
+        if is_shown and self.line and not ("loss" in logs and control.should_evaluate):
             tqdm.write(f"step {state.global_step:>5}{self.line.rstrip()}", file=sys.stderr)
             self.line = ""
 

@@ -18,16 +18,16 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertForMaskedLM,
-    TrainingArguments,
 )
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.apps.pretraining import (
     MaskedLMTrainer,
+    PretrainingArguments,
     pretrain,
     pretraining_arguments,
 )
-from simcse_hf.training.recipe import Recipe
+from simcse_hf.training.parser import read_words
 
 QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
 
@@ -47,7 +47,7 @@ def run_on(sentences, output, line):
     """Pretrain with these arguments, and return the results."""
     files = f"--train_file {sentences} --output_dir {output}"
     words = f"{files} --use_cpu true --disable_tqdm true --report_to none {line}"
-    return pretrain(Recipe.read("mlm", words.split()).completed().given).to_dict()
+    return pretrain(**read_words(words.split(), [PretrainingArguments])).to_dict()
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def stock(family):
 
 @pytest.fixture
 def trainer(stock, tmp_path, tokenizer):
-    args = TrainingArguments(str(tmp_path), use_cpu=True)
-    return MaskedLMTrainer(stock, args, tokenizer, 0.3)
+    args = PretrainingArguments(str(tmp_path), use_cpu=True, mlm_probability=0.3)
+    return MaskedLMTrainer(stock, args, tokenizer)
 
 
 @pytest.fixture
@@ -98,9 +98,7 @@ EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 
 @EVERY_FAMILY
-def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(
-    trainer, stock, masked
-):
+def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(trainer, stock, masked):
     found = trainer.compute_loss(stock, dict(masked))
     torch.testing.assert_close(found, stock(**masked).loss)
 
@@ -133,9 +131,7 @@ class Pretrained:
         self.folder = folder / "out"
         self.results = run_on(self.sentences, self.folder, WORDS)
         self.losses = self.results["masked_lm_loss"]
-        self.model, self.loading = AutoModelForMaskedLM.from_pretrained(
-            self.folder, output_loading_info=True
-        )
+        self.model, self.loading = AutoModelForMaskedLM.from_pretrained(self.folder, output_loading_info=True)
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
 
 
@@ -170,9 +166,7 @@ def test_a_tokenizer_that_was_trained_has_the_padding_of_the_model(pretrained):
     assert pretrained.tokenizer.pad_token_id == pretrained.model.config.pad_token_id
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("head_source", "fresh"), ("pooler_type", "cls")]
-)
+@pytest.mark.parametrize(("name", "value"), [("head_source", "fresh"), ("pooler_type", "cls")])
 def test_simcse_can_start_from_a_saved_model(pretrained, name, value):
     start = AutoModelForCL.from_pretrained(pretrained.folder)
     found = getattr(start, name, None) or getattr(start.settings, name)
@@ -194,20 +188,14 @@ def test_a_run_that_continues_a_saved_model_starts_at_its_loss(pretrained, tmp_p
 # --- an existing encoder ---
 
 
-def test_a_contrastive_model_is_continued_as_a_stock_model(
-    save_checkpoint, run, tmp_path
-):
+def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, run, tmp_path):
     contrastive = AutoModelForCL.from_config(tiny_config(), pooler_type="avg")
     start = save_checkpoint(contrastive)
-    run(
-        f"--model_name_or_path {start} --max_steps 1 --max_seq_length 16 --save_strategy no"
-    )
+    run(f"--model_name_or_path {start} --max_steps 1 --max_seq_length 16 --save_strategy no")
     assert "simcse" not in json.loads((tmp_path / "out/config.json").read_text())
 
 
-HALF_PRECISION = pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.float16], scope="module"
-)
+HALF_PRECISION = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -293,18 +281,15 @@ def test_a_resumed_run_keeps_the_tokenizer_that_it_has_trained(resumed):
         ("--train_tokenizer --extend_tokenizer 5", "--extend_tokenizer"),
     ],
 )
-def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(
-    words, option, run
-):
+def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, run):
     with pytest.raises(ValueError, match=option):
         run(words)
 
 
-def test_a_length_by_column_is_refused_before_anything_is_read(capsys):
+def test_a_length_by_column_is_refused_before_anything_is_read():
     words = ["--train_tokenizer", "--max_seq_length", "anchor=32"]
-    with pytest.raises(SystemExit, match="^2$"):
-        pretraining_arguments(Recipe.read("mlm", words).completed().given)
-    assert "invalid int value: 'anchor=32'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="max_seq_length.*'anchor=32'"):
+        read_words(words, [PretrainingArguments])
 
 
 def test_too_few_sentences_are_refused(run, sentences):
@@ -326,25 +311,20 @@ def test_a_column_of_several_can_be_named(tmp_path):
 
 @pytest.fixture
 def of_recipe():
-    """The options and the arguments of the recipe with another size."""
-    words = ["pretrain-mlm-small", "--hidden_size", "64"]
-    return pretraining_arguments(Recipe.read("mlm", words).given)
+    """The arguments of the recipe with another size."""
+    return pretraining_arguments("pretrain-mlm-small", hidden_size=64)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("hidden_size", 64), ("vocab_size", 16384), ("train_tokenizer", True)],
 )
-def test_the_recipe_gives_the_sizes_that_the_command_line_does_not(
-    of_recipe, name, value
-):
-    options, _ = of_recipe
-    assert getattr(options, name) == value
+def test_the_recipe_gives_the_sizes_that_the_command_line_does_not(of_recipe, name, value):
+    assert getattr(of_recipe, name) == value
 
 
 def test_the_recipe_gives_the_learning_rate(of_recipe):
-    _, args = of_recipe
-    assert args.learning_rate == 5e-4
+    assert of_recipe.learning_rate == 5e-4
 
 
 def test_the_script_reports_a_missing_file_in_one_line(monkeypatch, capsys):
@@ -365,7 +345,7 @@ def one_step(tokenizer, folder, rows, **options):
     """The weights after one step of gradient descent on rows of token ids and labels, and its loss."""
     torch.manual_seed(0)
     model = BertForMaskedLM(tiny_config(dropout=0.0))
-    args = TrainingArguments(
+    args = PretrainingArguments(
         str(folder),
         train_sampling_strategy="sequential",
         optim="sgd",
@@ -378,7 +358,7 @@ def one_step(tokenizer, folder, rows, **options):
         **options,
     )
     data = Dataset.from_list(rows)
-    trainer = MaskedLMTrainer(model, args, tokenizer, 0.15, train_dataset=data)
+    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=data)
     trainer.train()
     return model.state_dict(), trainer.state.log_history[0]["loss"]
 
@@ -430,9 +410,7 @@ def in_batches(tokens, batches, tokenizer, tmp_path_factory):
 
 @TOKENS_TO_PREDICT
 @BATCHES
-def test_a_step_of_several_batches_has_the_loss_of_all_their_rows(
-    in_one_batch, in_batches
-):
+def test_a_step_of_several_batches_has_the_loss_of_all_their_rows(in_one_batch, in_batches):
     assert in_batches[1] == pytest.approx(in_one_batch[1], rel=1e-5)
 
 
@@ -471,7 +449,7 @@ def rows_of_lengths():
 def train_by_length(tokenizer, folder, resume=None, **options):
     """A trainer after a run that groups rows by their length, as `train mlm` does."""
     torch.manual_seed(0)
-    args = TrainingArguments(
+    args = PretrainingArguments(
         str(folder),
         train_sampling_strategy="group_by_length",
         length_column_name="length",
@@ -479,15 +457,13 @@ def train_by_length(tokenizer, folder, resume=None, **options):
     )
     model = BertForMaskedLM(tiny_config())
     data = Dataset.from_list(rows_of_lengths())
-    trainer = Seen(model, args, tokenizer, 0.15, train_dataset=data)
+    trainer = Seen(model, args, tokenizer, train_dataset=data)
     trainer.seen = []
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
-def test_a_run_by_length_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(
-    tmp_path, tokenizer
-):
+def test_a_run_by_length_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer):
     options = {"max_steps": 7, "save_strategy": "steps", "save_steps": 6}
     whole = train_by_length(tokenizer, tmp_path, **options)
     checkpoint = str(tmp_path / "checkpoint-6")
@@ -570,10 +546,7 @@ class Extended:
 
 def rename_as_in_bert_base_uncased(path):
     """Give weights the names of layer normalisation that they have in old checkpoints."""
-    renamed = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma"): weight
-        for name, weight in load_file(path).items()
-    }
+    renamed = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): weight for name, weight in load_file(path).items()}
     save_file(renamed, path, {"format": "pt"})
 
 

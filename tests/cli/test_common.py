@@ -7,21 +7,19 @@ import pytest
 from cli_helpers import status
 
 from simcse_hf import names
-from simcse_hf.apps.int8 import INT8_EXPORTS
 from simcse_hf.cli.main import COMMANDS
-from simcse_hf.encoding.exported import GRAPHS
+from simcse_hf.encoding.graphs import GRAPHS
 from simcse_hf.evaluation import compare, evaluate, scoring
 from simcse_hf.evaluation.metrics import METRICS
-from simcse_hf.postprocessing.transform import METHODS
-from simcse_hf.publishing.export import EXPORTS
+from simcse_hf.postprocessing.transform import TRANSFORMS
+from simcse_hf.publishing.export import INT8_EXPORTS
 
 
 def test_tables_of_the_package_have_the_names_of_names_py():
     assert set(names.BACKENDS) == {"torch", *GRAPHS}
-    assert set(get_args(names.Transform)) == set(METHODS) and set(
-        get_args(names.Metric)
-    ) == set(METRICS)
-    assert set(get_args(names.Export)) == {*EXPORTS, *INT8_EXPORTS}
+    assert set(get_args(names.Transform)) == set(TRANSFORMS) and set(get_args(names.Metric)) == set(METRICS)
+    assert set(get_args(names.Export)) == {"sentence-transformers", *GRAPHS, *INT8_EXPORTS}
+    assert set(get_args(names.Int8Method)) == {method for graph in GRAPHS.values() for method in graph.methods}
     for function in (evaluate, compare):
         assert ", ".join(scoring.ALL_TASKS) in " ".join(function.__doc__.split())
 
@@ -61,6 +59,4 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
 
 
 def test_help_says_nothing_that_holds_in_python_only(actions):
-    assert [
-        action.help for _, action in actions if "in Python" in (action.help or "")
-    ] == []
+    assert [action.help for _, action in actions if "in Python" in (action.help or "")] == []

@@ -16,9 +16,7 @@ FULL = OSError(28, "No space left on device")
 #: numpy names neither the number of the error nor the file.
 SHORT = OSError("15360 requested and 4096 written")
 #: safetensors has an error class of its own.
-SERIALIZING = safetensors.SafetensorError(
-    "Error while serializing: I/O error: No space left on device (os error 28)"
-)
+SERIALIZING = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 #: Commands, the function whose write ends early, and its error.
 COMMANDS = {
     "card {model}": (Path, "write_text", FULL),
@@ -34,7 +32,7 @@ COMMANDS = {
         "write_array_header_1_0",
         FULL,
     ),
-    "index --model {model} --input {texts} --output {out} --add": (
+    "index --model {model} --input {texts} --output {out} --overwrite": (
         pq,
         "write_table",
         FULL,
@@ -63,28 +61,18 @@ def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
     inputs = {
         "model": directory,
         "texts": write(tmp_path / "texts.txt", [first for first, *_ in pairs]),
-        "pairs": write_rows(
-            tmp_path / "pairs.csv", ["sentence1", "sentence2", "score"], pairs
-        ),
+        "pairs": write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "score"], pairs),
     }
-    words = command.format(
-        **inputs, out=tmp_path / "out", new=tmp_path / "new"
-    ).split() + ["--quiet"]
+    words = command.format(**inputs, out=tmp_path / "out", new=tmp_path / "new").split() + ["--quiet"]
     if "{out}" in command or command.startswith("card"):
-        assert main([word for word in words if word != "--add"]) == 0
+        assert main([word for word in words if word != "--overwrite"]) == 0
     if "{out}" in command and "--add" not in command:
         words.append("--overwrite")
-    before = files_of(
-        tmp_path, "_manifest.json"
-    )  # the plan of an encoding, by which it resumes
+    before = files_of(tmp_path, "_manifest.json")  # the plan of an encoding, by which it resumes
     module, name, error = COMMANDS[command]
 
     def ends_early(*arguments, **options):
-        target = next(
-            each
-            for each in arguments
-            if isinstance(each, (str, Path)) or hasattr(each, "write")
-        )
+        target = next(each for each in arguments if isinstance(each, (str, Path)) or hasattr(each, "write"))
         if hasattr(target, "write"):
             target.write(b"half")
         else:
@@ -95,11 +83,5 @@ def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(words) in (FAILED, WRONG_USAGE)
     message = capsys.readouterr().err
-    assert (
-        message.startswith(f"simcse-hf {words[0]}: error: ")
-        and message.count("\n") == 1
-    )
-    assert (
-        "No space left on device" in message
-        and files_of(tmp_path, "_manifest.json") == before
-    )
+    assert message.startswith(f"simcse-hf {words[0]}: error: ") and message.count("\n") == 1
+    assert "No space left on device" in message and files_of(tmp_path, "_manifest.json") == before

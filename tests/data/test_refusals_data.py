@@ -11,9 +11,9 @@ from data_helpers import read_all, write
 from datasets import Dataset, DatasetDict
 
 from simcse_hf import ContrastiveCollator
-from simcse_hf.apps.build_nli import build_nli_groups, build_nli_triplets
 from simcse_hf.data.columns import find_parts, resolve_columns
 from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_documents
+from simcse_hf.data.nli import build_nli_groups, build_nli_triplets
 from simcse_hf.data.packed_batch import PackingCollator
 from simcse_hf.data.read import load_class_rows, load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs

@@ -14,20 +14,20 @@ from data_helpers import content_of
 
 import simcse_hf
 from simcse_hf import SimCSE
-from simcse_hf.apps.build_nli import build_nli_groups
 from simcse_hf.data.documents import read_documents
+from simcse_hf.data.nli import build_nli_groups
 from simcse_hf.data.read import table_cleaners
 from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
-from simcse_hf.evaluation.sts import read_sts_task
-from simcse_hf.evaluation.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks.sts import read_sts_task
+from simcse_hf.evaluation.tasks.transfer import read_transfer_task
 from simcse_hf.training.arguments import (
     DataArguments,
     ModelArguments,
     SimCSETrainingArguments,
 )
-from simcse_hf.training.parser import read_yaml
+from simcse_hf.training.parser import read_recipe
 
 Files = dict[str, bytes]
 
@@ -152,7 +152,7 @@ def _scored(folder):
 
 
 def _recipe(folder):
-    read_yaml(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
+    read_recipe(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
 
 
 def _shards(folder):

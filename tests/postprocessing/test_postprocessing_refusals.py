@@ -10,8 +10,8 @@ from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
 from simcse_hf.postprocessing.transform import (
-    TRANSFORM_FILE,
     FOLDER,
+    TRANSFORM_FILE,
     WEIGHTS,
     find_transform,
     save_transform,

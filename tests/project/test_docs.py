@@ -11,6 +11,7 @@ from docs_workspace import ROOT
 from safetensors.torch import load_file
 
 import simcse_hf
+from simcse_hf.apps.pretraining import PretrainingArguments
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.objectives import OBJECTIVES, describe_options
 from simcse_hf.training.recipe import ARGUMENTS
@@ -183,7 +184,7 @@ def known_options(reference):
     for section in reference["commands"]().split("\n## ")[0:]:
         command = section.removeprefix("## ").split()[0]
         options.setdefault(command, set()).update(re.findall(r"--\w+", section))
-    for cls in {cls for classes in ARGUMENTS.values() for cls in classes}:
+    for cls in (*ARGUMENTS, PretrainingArguments):
         options["train"].update(f"--{field.name}" for field in fields(cls))
     options["train"].update(("--no_unpadded", "--model"))
     return options

@@ -123,6 +123,4 @@ def test_commands_and_programs_run_as_they_are_written(
                     f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
                 )
                 more = SHORT.get(arguments[0], [])
-                if "int8 --" in command and arguments[0] == "export":
-                    more = ["--allow_slow"]
                 run_command(" ".join([command.split(" #")[0], *more]))

@@ -26,7 +26,7 @@ PACKAGE = ROOT / "simcse_hf"
 #: What an example needs that a plain installation lacks.
 NEEDS = {
     "publishing.analysis.analyze": "matplotlib",
-    "publishing.exports.export": "sentence_transformers",
+    "publishing.export.export": "sentence_transformers",
 }
 #: Public names without an example: the first asks a server, and the second is one.
 NO_EXAMPLE = {"check_server", "demo", "__version__"}

