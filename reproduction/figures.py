@@ -13,9 +13,12 @@ import numpy as np
 from simcse_hf.evaluation.bootstrap import Scores, resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
-from simcse_hf.evaluation.scoring import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
-from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
-from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
+from simcse_hf.evaluation.protocol import Protocol
+from simcse_hf.evaluation.report import Evaluation
+from simcse_hf.evaluation.scoring import read_tasks, score_tasks
+from simcse_hf.evaluation.tasks import SENTEVAL, Task, headline, roles_of
+from simcse_hf.evaluation.tasks.sts import STS_SUBSETS, STS_TASKS, SplitsTask, read_scored_pairs, read_sts_task
+from simcse_hf.evaluation.tasks.transfer import TRANSFER_TASKS, LabelledTexts, TransferTask
 
 from .regressor import score_regressor
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed
@@ -60,7 +63,7 @@ METRICS: dict[str, Metric] = {
     "transfer": Metric("transfer", TRANSFER_TASKS),
     "transfer_8": Metric("transfer", _TRANSFER_8),
     "transfer_dev": Metric("transfer_dev", TRANSFER_TASKS),
-    **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in ALL_TASKS},
+    **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in SENTEVAL},
     "mteb": Metric("mteb", ("average",)),
     "regressor": Metric("regressor", GROUPS["regressor"][0]),
     **{f"mteb {category}": Metric("mteb", (category,)) for category in _MTEB},
@@ -121,20 +124,23 @@ def metric(name: str) -> Metric:
 
 
 @cache
-def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: int | None) -> TaskData:
+def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: int | None) -> dict[str, Task]:
     """Read the data of a group once in a process."""
     tasks, mode = GROUPS[group]
     if group == "dev":
         assert dev_file is not None
         return read_tasks((), None, pairs=(read_scored_pairs(dev_file, DEV),))
     if group == "mteb":
-        return TaskData()
+        return {}
     if group == "regressor":
-        return TaskData(sts={task: read_sts_task(task, senteval, ("test", "dev", "train")) for task in tasks})
+        splits = {task: read_sts_task(task, senteval, ("test", "dev", "train")) for task in tasks}
+        return {task: SplitsTask.of(task, parts, task) for task, parts in splits.items()}
     data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
     if transfer_examples is not None:
-        for splits in data.transfer.values():
-            splits |= {split: _draw(examples, transfer_examples) for split, examples in splits.items()}
+        for name, task in data.items():
+            if isinstance(task, TransferTask):
+                drawn = {split: _draw(examples, transfer_examples) for split, examples in task.splits.items()}
+                data[name] = TransferTask.of(name, drawn, task.source, task.protocol)
     return data
 
 
@@ -176,7 +182,7 @@ def measure(
         named = {name: part for name, part in parts.items() if part[1].pooler == pooler}
         model = load(pooler)
         data = {name: _data(group, senteval, dev_file, transfer_examples) for name, (group, _) in named.items()}
-        texts = [text for part in data.values() for text in part.texts()]
+        texts = [text for part in data.values() for of_role in roles_of(part).values() for text in of_role]
         if any(variant.fit_on == "nli" for _, variant in named.values()):
             if nli is None:
                 raise ValueError(
@@ -198,18 +204,22 @@ def measure(
 
 
 def _score(
-    data: TaskData, embeddings: SentenceEmbeddings, group: str, variant: Variant, nli: Path | None
+    data: dict[str, Task], embeddings: SentenceEmbeddings, group: str, variant: Variant, nli: Path | None
 ) -> Evaluation:
     if variant.fit_on == "target":
         assert variant.method is not None
         return score_per_set(data, embeddings, variant.method)
     embed: Any = embeddings
     if group == "regressor":
-        scored = {task: score_regressor(task, parts, embed) for task, parts in data.sts.items()}
+        scored = {}
+        for name, task in data.items():
+            assert isinstance(task, SplitsTask)
+            scored[name] = score_regressor(name, task.parts | task.shared, embed)
         results = {task: splits["test"] for task, (splits, _) in scored.items()}
         return Evaluation(results, {task: {"test": arrays["test"]} for task, (_, arrays) in scored.items()})
     if variant.method is not None and nli is not None:
-        embed = transformed(embeddings, variant.method, nli_sentences(nli))
+        texts = roles_of(data)[None]
+        embed = transformed(embeddings, variant.method, nli_sentences(nli), texts)
     return score_tasks(data, embed)
 
 
@@ -239,11 +249,13 @@ def figure(
     values: dict[str, float | None]
     if chosen.group == "geometry":
         values = {task: results.get("geometry", {}).get(task) for task in chosen.tasks}
+    elif chosen.group == "regressor":
+        values = {task: results[task][correlation] for task in chosen.tasks if task in results}
     elif chosen.group == "mteb":
         values = {task: results[task]["value"] for task in chosen.tasks if task in results}
     else:
         protocol = Protocol(mode, aggregation, correlation)
-        values = {task: protocol.headline(results[task]) for task in chosen.tasks if task in results}
+        values = {task: headline(task, results[task], protocol) for task in chosen.tasks if task in results}
     present = {task: value for task, value in values.items() if value is not None}
     mean = float(np.mean(list(present.values()))) if present else float("nan")
     return mean, tuple(present)

@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import spearman
-from simcse_hf.evaluation.sts import ScoredPairs, correlations
-from simcse_hf.evaluation.transfer import pair_features
+from simcse_hf.evaluation.tasks.sts import ScoredPairs, correlations
+from simcse_hf.evaluation.tasks.transfer import pair_features
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64

@@ -3,15 +3,19 @@
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation.scoring import Evaluation, TaskData, score_tasks
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.report import Evaluation
+from simcse_hf.evaluation.scoring import score_tasks
+from simcse_hf.evaluation.tasks import Task
+from simcse_hf.evaluation.tasks.transfer import TransferTask
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .data import find_data
@@ -75,35 +79,33 @@ def variant_of(pooler: str | None, postprocess: dict[str, Any], where: str) -> V
     return Variant(pooler, method, fit_on)
 
 
-def transformed(embed: Embed, method: str, texts: Iterable[str]) -> Embed:
+def transformed(embed: Embed, method: str, fit_on: Iterable[str], texts: Iterable[str]) -> SentenceEmbeddings:
     """Return embeddings after a transform that is fitted on texts.
 
     Args:
         embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
         method (`str`): `"whitening"` or `"flow"`.
-        texts (`Iterable[str]`): The texts. Repeated ones count once.
+        fit_on (`Iterable[str]`): The texts that it is fitted on. Repeated ones count once.
+        texts (`Iterable[str]`): The texts whose embeddings are returned.
 
     Returns:
-        `Callable[[list[str]], np.ndarray]`: A function like `embed`.
+        [`SentenceEmbeddings`]: Their embeddings.
     """
-    raw = torch.as_tensor(embed(list(dict.fromkeys(texts))))
+    raw = torch.as_tensor(embed(list(dict.fromkeys(fit_on))))
     transform: VectorTransform = fit_whitening([raw]) if method == "whitening" else fit_flow(raw)[0]
-
-    def embed_transformed(some: list[str]) -> np.ndarray:
-        return transform.transform(torch.as_tensor(embed(some))).numpy()
-
-    cast(Any, embed_transformed).similarity = "cosine"  # as `SentenceEmbeddings` says it
-    return embed_transformed
+    distinct = list(dict.fromkeys(texts))
+    vectors = transform.transform(torch.as_tensor(embed(distinct)))
+    return SentenceEmbeddings.of({None: distinct}, vectors)
 
 
-def score_per_set(data: TaskData, embed: Embed, method: str) -> Evaluation:
+def score_per_set(data: dict[str, Task], embed: Embed, method: str) -> Evaluation:
     """Fit a transform on each set's own texts, without their scores, and score the set with it.
 
     BERT-flow and BERT-whitening call this "target" (Li et al. 2020, Su et al. 2021). The subsets of an STS task are
     one set.
 
     Args:
-        data (`TaskData`): What `read_tasks` returned: STS tasks, pairs and geometry.
+        data (`dict[str, Task]`): What `read_tasks` returned: STS tasks, pairs and geometry.
         embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
         method (`str`): `"whitening"` or `"flow"`.
 
@@ -113,19 +115,19 @@ def score_per_set(data: TaskData, embed: Embed, method: str) -> Evaluation:
     Raises:
         ValueError: If there are transfer tasks, or a set has too few texts for the transform.
     """
-    if data.transfer:
-        raise ValueError(f"a transform is fitted on a set for STS only: leave out {', '.join(data.transfer)}")
-    only = partial(TaskData, protocol=data.protocol)
-    sets = {name: only((name,), sts={name: parts}) for name, parts in data.sts.items()}
-    sets |= {name: only(pairs={name: pairs}) for name, pairs in data.pairs.items()}
-    sets |= {"geometry": only(geometry=data.geometry)} if data.geometry else {}
-    whole = Evaluation({task: {"missing": reason} for task, reason in data.missing.items()}, {})
-    for name, part in sets.items():
+    transfer = [name for name, task in data.items() if isinstance(task, TransferTask)]
+    if transfer:
+        raise ValueError(f"a transform is fitted on a set for STS only: leave out {', '.join(transfer)}")
+    whole = Evaluation({}, {})
+    for name, task in data.items():
+        texts = task.texts
+        embeddings = SentenceEmbeddings.of({}, torch.zeros(0, 1))
         try:
-            embed_set = transformed(embed, method, part.texts())
+            if texts:  # or its data is missing
+                embeddings = transformed(embed, method, texts, texts)
         except ValueError as error:
             raise ValueError(f"{name}: no {method} can be fitted on its texts: {error}") from error
-        evaluation = score_tasks(part, cast(Any, embed_set))
+        evaluation = score_tasks({name: task}, embeddings)
         whole.results[name] = evaluation.results[name]
         whole.scores.update(evaluation.scores)
     return whole

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from simcse_hf import SimCSE
-from simcse_hf.evaluation.sts import STS_PAIRS
-from simcse_hf.publishing import write_card
+from simcse_hf.evaluation.tasks.sts import STS_PAIRS
+from simcse_hf.publishing.card import write_card
 
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
 LIBRARIES = ("simcse_hf", "sentence_transformers", "transformers")

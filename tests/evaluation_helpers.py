@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcse_hf.evaluation.sts import STS_SUBSETS
+from simcse_hf.evaluation.tasks.sts import STS_SUBSETS
 
 SHARED = Path(__file__).parents[2] / "shared"
 WORDS = "a the cat dog bird man woman child runs sings sleeps plays on in near house tree river red old".split()

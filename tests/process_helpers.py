@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from packaging import version
 
-from simcse_hf.runtime.files import hold
+from simcse_hf.runtime.folders import lock
 
 
 def variables(rank, processes, port):
@@ -81,7 +81,7 @@ def held_elsewhere(folder):
     reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
-            with hold(folder):
+            with lock(folder):
                 os.write(writer, b"held")
                 signal.pause()
         finally:

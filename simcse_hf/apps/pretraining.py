@@ -32,8 +32,9 @@ from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
-from ..runtime.distributed import hold_together
-from ..runtime.files import STAGING, write_json
+from ..runtime.distributed import lock_together
+from ..runtime.files import write_json
+from ..runtime.folders import STAGING
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
@@ -327,7 +328,7 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
     """
     args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)
-    with hold_together(str(args.output_dir)):
+    with lock_together(str(args.output_dir)):
         return _pretrain(args)
 
 

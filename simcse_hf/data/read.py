@@ -31,7 +31,8 @@ from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
 from ..runtime.errors import check_values
-from ..runtime.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
+from ..runtime.files import digest, read_json, write_atomically, write_json
+from ..runtime.folders import folder_problem, write_manifest
 from .columns import (
     ADVICE,
     JUDGEMENT,

@@ -52,6 +52,10 @@ class ScoredPairs:
         """The group of each pair, of shape `(n,)`; pairs that share a sentence are in one group."""
         return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
 
+    def rows(self) -> Iterator[tuple[str, str, float]]:
+        """Return the two sentences and the score of each pair."""
+        return zip(self.sentences1, self.sentences2, self.scores, strict=True)
+
     def joined(self) -> "ScoredPairs":
         """Return the pairs with the tokens of each sentence joined by single spaces, as SentEval encodes them."""
         first, second = ([" ".join(text.split()) for text in side] for side in (self.sentences1, self.sentences2))

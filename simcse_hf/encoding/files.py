@@ -22,19 +22,10 @@ from tqdm.auto import tqdm
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
-from ..runtime.distributed import hold_together, on_first_process, wait_for_all, world
+from ..runtime.distributed import lock_together, on_first_process, wait_for_all, world
 from ..runtime.errors import check_finite, check_values, refuse_changes
-from ..runtime.files import (
-    ARRAY_DAMAGE,
-    StrPath,
-    digest,
-    entries,
-    read_json,
-    read_npy,
-    write_atomically,
-    write_json,
-    write_npy,
-)
+from ..runtime.files import ARRAY_DAMAGE, StrPath, digest, read_json, read_npy, write_atomically, write_json, write_npy
+from ..runtime.folders import entries
 from ..runtime.identity import Identity, digest_texts
 from ..runtime.outputs import Result
 from ..runtime.upload import public_name
@@ -575,7 +566,7 @@ class EncodeJob:
         """
         rank, processes = world()
         precision = self.settings["precision"]
-        with hold_together(self.folder):
+        with lock_together(self.folder):
             manifest = on_first_process(lambda: self.open(resume, overwrite))
             missing = self.missing(manifest, rank, processes)
             if precision in SCALAR_PRECISIONS:

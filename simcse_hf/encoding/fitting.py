@@ -10,7 +10,7 @@ import torch
 
 from ..models.digests import WeightDigests
 from ..names import Transform, WeightOptions
-from ..postprocessing.transform import DESCRIPTION, FOLDER, MODULES, save_transform
+from ..postprocessing.transform import FOLDER, MODULES, TRANSFORM_FILE, save_transform
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 from .simcse import SimCSE, load_model
@@ -116,7 +116,7 @@ def fit_postprocessing(
 
     folder = Path(output).expanduser()
     in_place = not isinstance(model, SimCSE) and folder.exists() and Path(model).exists() and folder.samefile(model)
-    marker = f"{FOLDER}/{DESCRIPTION}"
+    marker = f"{FOLDER}/{TRANSFORM_FILE}"
     if in_place and (folder / marker).exists() and not overwrite:
         raise ValueError(f"output {folder} has a transform already: replace it with overwrite, or name another folder")
     target: AbstractContextManager[Path] = nullcontext(folder)

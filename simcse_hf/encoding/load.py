@@ -14,8 +14,9 @@ from ..models.settings import SECTION, Values, length_limit
 from ..names import POOLER_TYPES
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.errors import check_values
-from ..runtime.files import HubArguments, StrPath
+from ..runtime.files import StrPath
 from ..runtime.loading import load_pretrained
+from ..runtime.model_files import HubArguments
 from .exported import ExportedModel, refuse_settings
 
 

@@ -27,9 +27,10 @@ from ..postprocessing.whitening import fit_whitening
 from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
 from ..runtime.errors import check_finite, check_values, no_model
-from ..runtime.files import HubArguments, StrPath, hub_commit
+from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.messages import join_processes
+from ..runtime.model_files import HubArguments, hub_commit
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
 from .batching import Batching, Encoder, one_ahead

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from ..retrieval.indexes.description import of_documents
 from ..runtime.distributed import on_first_process, world
-from ..runtime.files import hold
+from ..runtime.folders import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
 from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
@@ -163,6 +163,6 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
     rank, _ = world()
-    with hold(folder, timeout=-1) if rank == 0 else nullcontext():
+    with lock(folder, timeout=-1) if rank == 0 else nullcontext():
         encode(model, rows, folder, shard_size=_SHARD, resume=True)
     return folder

@@ -13,7 +13,7 @@ from .embeddings import SentenceEmbeddings
 
 BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
 #: The kinds of tasks that need no vectors.
-KINDS = ("nearest", "pairs", "reranking", "retrieval")
+KINDS = ("knn", "pairs", "reranking", "retrieval")
 
 
 class BM25(SentenceEmbeddings):

@@ -1,6 +1,6 @@
 """The paired bootstrap over the scores of single examples, whose groups share texts."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy import ndarray
@@ -366,20 +366,31 @@ def resampled_scores(
     return 100 * values
 
 
+def _mean(part: Arrays, name: str, counts: ndarray) -> ndarray:
+    return counts @ part[name] / counts.sum(axis=1)
+
+
+def _v_measure(part: Arrays, counts: ndarray) -> ndarray:
+    of_columns = [counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T]
+    return np.mean(of_columns, axis=0)
+
+
+#: How the examples of a part are scored within resamples, by the array that is scored.
+STATISTICS: dict[str, Callable[[Arrays, ndarray], ndarray]] = {
+    "correct": lambda part, counts: _mean(part, "correct", counts),
+    "value": lambda part, counts: _mean(part, "value", counts),
+    "similarity": lambda part, counts: counted_average_precision(part["similarity"], part["gold"], counts),
+    "assigned": lambda part, counts: counted_macro_f1(part["assigned"], part["labels"], counts),
+    "clusters": _v_measure,
+}
+
+
 def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
     """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
     parts = list(task.values())
-    part = parts[0]
-    if "similarity" in part:
-        return counted_average_precision(part["similarity"], part["gold"], counts[0])
-    if "assigned" in part:
-        return counted_macro_f1(part["assigned"], part["labels"], counts[0])
-    if "clusters" in part:
-        of_columns = [counted_v_measure(column, part["gold"], counts[0]) for column in part["clusters"].T]
-        return np.mean(of_columns, axis=0)
-    if "predicted" not in part:
-        values = part["correct"] if "correct" in part else part["value"]
-        return counts[0] @ values / counts[0].sum(axis=1)
+    for name, statistic in STATISTICS.items():
+        if name in parts[0]:
+            return statistic(parts[0], counts[0])
     if protocol.aggregation == "all":
         parts = [join_parts(parts)]
         counts = [np.concatenate(counts, axis=1)]
@@ -388,6 +399,15 @@ def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
         correlations.append(counted_correlation(part["predicted"], part["gold"], count, protocol.metric))
     weights = [len(part["gold"]) for part in parts] if protocol.aggregation == "wmean" else None
     return np.average(correlations, axis=0, weights=weights)
+
+
+def scored_examples(parts: Parts) -> list:
+    """Return what tells the examples that were scored from any others, in their order."""
+    found = []
+    for name, part in parts.items():
+        unit = part.get("unit", part["gold"])  # STS and transfer tasks have none
+        found.append((name, part["gold"].tolist(), unit.tolist()))
+    return found
 
 
 def join_parts(parts: Collection) -> Arrays:

@@ -10,13 +10,12 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy import ndarray
 
-from ..data.scored_pairs import read_scored_pairs
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
-from .bootstrap import Parts, independent_draws, interval, resampled_scores
+from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
 from .embeddings import Encoder
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
@@ -24,12 +23,11 @@ from .report import (
     Evaluation,
     average_members,
     format_rows,
-    is_transfer,
     is_user_task,
     write_results,
 )
-from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_once
-from .user_tasks import UserTask, name_tasks
+from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model, score_once
+from .tasks import Task, class_of, headline, name_tasks
 
 
 class Difference(TypedDict):
@@ -145,7 +143,7 @@ def compare(
     tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
-    task: Sequence[str | UserTask] = (),
+    task: Sequence[str | Task] = (),
     label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
@@ -175,8 +173,8 @@ def compare(
         data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, nearest, clustering, pairs, reranking, retrieval.
+        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
+            classification, knn, clustering, pairs, reranking, retrieval.
         label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
@@ -230,15 +228,18 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    user_tasks = name_tasks(task, label_separator).values()
-    scored_pairs = map(read_scored_pairs, pairs)
-    data = read_tasks(tasks, data_dir, protocol, scored_pairs, user_tasks=user_tasks, task_set=task_set)
+    device = loading.get("device")
+    named_tasks = name_tasks(task, label_separator)
+    data = read_tasks(tasks, data_dir, protocol, pairs, False, named_tasks, task_set, device)
     if KEYWORDS in given:
         check_keywords(data)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None
     for name in to_score:
         encoder = load_encoder(named[name], loading)
-        evaluations[name] = score_once(encoder, data, loading.get("device"), show_progress_bar, folder)
+        if folder is None:
+            evaluations[name] = score_model(encoder, data, protocol, show_progress_bar)
+        else:
+            evaluations[name] = score_once(encoder, data, protocol, device, show_progress_bar, folder)
     if world()[0] > 0:
         return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
 
@@ -286,7 +287,7 @@ def compare_evaluations(
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
     scores: dict[str, dict] = {}
     for name, each in results.items():
-        scores[name] = {task: protocol.headline(each.get(task, {"missing": ""})) for task in tasks}
+        scores[name] = {task: headline(task, each.get(task, {"missing": ""}), protocol) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
@@ -301,7 +302,7 @@ def compare_evaluations(
     # 2. The averages
     of_user = {task: each for task, each in results[baseline].items() if task in common and is_user_task(each)}
     labels = {task: f"{task} {each['metrics'][0]}" for task, each in of_user.items()}
-    averaged = {"mean": common} if choose else average_members([task for task in common if task not in labels])
+    averaged = {"mean": common} if choose else average_members({task: results[baseline][task] for task in common})
     averages: dict[str, dict] = {}
     for key, members in averaged.items():
         averages[key] = {name: float(np.mean([each[task] for task in members])) for name, each in scores.items()}
@@ -379,26 +380,15 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> ndarray | None:
+def _samples(named: Mapping[str, Evaluation], task: str, protocol: Protocol, resamples: int) -> ndarray | None:
     """Return the resampled scores of each system, or `None` if some were not stored."""
-    stored = {name: each.scores.get(task) for name, each in named.items()}
-    if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):
-        return None  # dev answers are not stored
+    stored = {name: each.scores.get(task, {}) for name, each in named.items()}
     (first_name, first), *_ = stored.items()
+    if not all(stored.values()) or not class_of(task, named[first_name].results[task]).is_resampled(protocol):
+        return None
+    examples = scored_examples(first)
     for name, each in stored.items():
-        if _examples(each) != _examples(first):
+        if scored_examples(each) != examples:
             raise ValueError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
     random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
     return resampled_scores(list(stored.values()), protocol, resamples, random)
-
-
-def _examples(parts: Parts) -> list:
-    """Return what tells the examples that were scored from any others, in their order."""
-    return [
-        (
-            name,
-            part["gold"].tolist(),
-            part.get("unit", part["gold"]).tolist(),
-        )  # without units in STS and transfer tasks
-        for name, part in parts.items()
-    ]

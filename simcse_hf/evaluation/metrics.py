@@ -78,7 +78,7 @@ def pearson(a: ArrayLike | Tensor, b: ArrayLike | Tensor) -> float:
     return float(scipy.stats.pearsonr(*_checked(a, b)).statistic)
 
 
-METRICS = {"spearman": spearman, "pearson": pearson}
+CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 def cosine_similarity_pairs(x: Vectors, y: Vectors, similarity: str = "cosine") -> ndarray:

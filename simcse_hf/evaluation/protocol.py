@@ -45,19 +45,5 @@ class Protocol:
         """The split that is scored: `"dev"` or `"test"`."""
         return "dev" if self.mode == "dev" else "test"
 
-    def headline(self, result: dict) -> float | None:
-        """Return the score of a task's result, times 100, or `None` if there is none."""
-        if "missing" in result:
-            return None
-        if "kind" in result:  # a task from a user's own files
-            return result[result["metrics"][0]]
-        if "accuracy" in result:
-            return result["dev_accuracy" if self.mode == "dev" else "accuracy"]
-        if "aggregate" in result:
-            return result["aggregate"][self.aggregation][self.metric]
-        if "splits" in result:
-            return result["splits"][self.split][self.metric]
-        return result[self.metric]
-
 
 PAPER_PROTOCOL = Protocol()

@@ -3,7 +3,7 @@
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +17,11 @@ from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
 from .classifier import L2_GRID
-from .metrics import METRICS
+from .metrics import CORRELATIONS
 from .protocol import PAPER_PROTOCOL, Protocol
+from .tasks import class_of, headline
+from .tasks.transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
 from .threshold import Threshold, describe_threshold
-from .transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 
@@ -34,36 +35,35 @@ def is_user_task(result: dict) -> bool:
     return "kind" in result
 
 
-def is_transfer(task: str) -> bool:
-    """Return whether a task is a transfer task; any other task is a set of scored pairs."""
-    return task in TRANSFER_EXAMPLES
-
-
-def average_members(tasks: Sequence[str]) -> dict:
+def average_members(results: Mapping[str, dict]) -> dict[str, list[str]]:
     """Return the tasks of each average.
 
     Correlations and accuracies are averaged separately.
 
     Args:
-        tasks (`Sequence[str]`): Names of tasks.
+        results (`Mapping[str, dict]`): The results of the tasks.
 
     Returns:
         `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
         with transfer tasks only, `average` is over them.
     """
-    sts = [task for task in tasks if not is_transfer(task)]
-    transfer = [task for task in tasks if is_transfer(task)]
-    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
+    members: dict[str, list[str]] = {"average": [], "average_transfer": []}
+    for task, result in results.items():
+        average = task not in NOT_TASKS and class_of(task, result).average
+        if average:
+            members[average].append(task)
+    if not members["average"]:
+        members = {"average": members["average_transfer"]}
     return {key: averaged for key, averaged in members.items() if averaged}
 
 
-def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> None:
+def add_averages(results: dict, protocol: Protocol) -> None:
     """Add the averages of [`average_members`] to results.
 
     A task without a score is listed in `missing` and does not enter the average.
     """
-    for key, members in average_members(tasks).items():
-        scores = {task: protocol.headline(results[task]) for task in members}
+    for key, members in average_members(results).items():
+        scores = {task: headline(task, results[task], protocol) for task in members}
         known = {task: score for task, score in scores.items() if score is not None}
         results[key] = {
             "value": float(np.mean(list(known.values()))) if known else None,
@@ -221,14 +221,16 @@ class Evaluation(Result):
                 parts = result.get("subsets") or result.get("splits") or {"": result}
                 for part, numbers in (parts | result.get("aggregate", {})).items():
                     pairs = numbers.get("pairs", result.get("pairs"))
-                    correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
+                    correlations.append(
+                        [f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in CORRELATIONS)]
+                    )
         averages = []
         for key in ("average", "average_transfer"):
             if key not in results:
                 continue
             average = results[key]
             members = [task for task in results if task in {*average["tasks"], *average["missing"]}]
-            row = [*(self.protocol.headline(results[task]) for task in members), average["value"]]
+            row = [*(headline(task, results[task], self.protocol) for task in members), average["value"]]
             averages.append((average, [*members, "Avg."], row))
         text = read_template(Path(__file__).with_name("table.txt")).render(
             align=format_rows,

@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
@@ -17,88 +16,25 @@ from transformers.utils import logging
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
-from ..retrieval.indexes.description import Role
 from ..runtime.distributed import wait_for_all, world
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_value
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
-from .bm25 import KINDS as KEYWORD_KINDS
-from .bootstrap import Scores
 from .embeddings import Encoder, SentenceEmbeddings
-from .metrics import alignment, isotropy, singular_spectrum, uniformity
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
-from .sts import (
-    HUB,
-    HUB_REVISIONS,
-    STS_SPLITS,
-    STS_SUBSETS,
-    STS_TASKS,
-    TaskNotFound,
-    correlations,
-    predict_pairs,
-    read_sts_task,
-    score_parts,
-    score_subsets,
-)
+from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of
+from .tasks.sts import HUB, HUB_REVISIONS, STS_SPLITS, STS_TASKS, ScoredPairsTask, TaskNotFound
+from .tasks.transfer import TRANSFER_TASKS
 from .threshold import check_can_save, choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
-from .transfer import TRANSFER_TASKS, read_transfer_task, score_transfer_task
-from .user_tasks import UserTask, name_tasks
 
 logger = logging.get_logger(__name__)
 
-ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
-ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
-
-
-@dataclass
-class TaskData:
-    """The data of the tasks of one evaluation, and how they are scored.
-
-    Args:
-        tasks (`tuple[str, ...]`): The tasks of SentEval in the order of the results, including those without data.
-        protocol (`Protocol`): How to score them.
-        sts (`dict[str, dict[str, ScoredPairs]]`): Subsets or splits by task.
-        transfer (`dict[str, dict[str, LabelledTexts]]`): Splits by task.
-        pairs (`dict[str, ScoredPairs]`): Further sets of pairs by name.
-        geometry (`dict[str, ScoredPairs]`): The splits of STS-B, if the geometry is measured.
-        user_tasks (`dict[str, UserTask]`): Tasks from a user's own files by name.
-        missing (`dict[str, str]`): Why a task has no data.
-    """
-
-    tasks: tuple[str, ...] = ()
-    protocol: Protocol = PAPER_PROTOCOL
-    sts: dict = field(default_factory=dict)
-    transfer: dict = field(default_factory=dict)
-    pairs: dict = field(default_factory=dict)
-    geometry: dict = field(default_factory=dict)
-    user_tasks: dict = field(default_factory=dict)
-    missing: dict = field(default_factory=dict)
-
-    def texts(self) -> Iterator[str]:
-        """Yield the texts of all tasks; they may repeat."""
-        return chain.from_iterable(self.roles.values())
-
-    def only(self, name: str) -> "TaskData":
-        """Return the data of one task."""
-        part = {}
-        for kind, tasks in vars(self).items():
-            if isinstance(tasks, dict) and name in tasks:
-                part[kind] = {name: tasks[name]}
-        return TaskData(tuple(task for task in self.tasks if task == name), self.protocol, **part)
-
-    @property
-    def roles(self) -> Mapping[Role, list[str]]:
-        """The texts of all tasks, by what they are to a model."""
-        found: dict[Role, list[str]] = {}
-        for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
-            for part in parts.values():
-                for role, texts in getattr(part, "roles", {None: part.texts}).items():
-                    found.setdefault(role, []).extend(texts)
-        return found
+#: The tasks of one evaluation by name, in the order of the results.
+Tasks = Mapping[str, Task]
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
@@ -114,14 +50,15 @@ def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
     return model
 
 
-def check_keywords(data: TaskData, **options: object) -> None:
+def check_keywords(tasks: Tasks, **options: object) -> None:
     """Raise a `ValueError` that names what keyword search cannot do: tasks, and options for models with vectors."""
-    cannot = [*data.tasks, *data.pairs, *(name for name, value in options.items() if value)]
-    cannot += [name for name, task in data.user_tasks.items() if task.kind not in KEYWORD_KINDS]
+    cannot = [name for name, task in tasks.items() if task.needs_vectors]
+    cannot += [name for name, value in options.items() if value]
     if cannot:
+        kinds = [kind for kind, task in KINDS.items() if not task.needs_vectors]
         raise ValueError(
             f"{KEYWORDS} compares words and has no vectors, so it cannot do {', '.join(cannot)}. It can do the tasks "
-            f"{', '.join(KEYWORD_KINDS)}; nearest=FILE reads the files of classification."
+            f"{', '.join(kinds)}; knn=FILE reads the files of classification."
         )
 
 
@@ -139,7 +76,7 @@ def evaluate(
     tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
     pairs: Sequence[StrPath] = (),
-    task: Sequence[str | UserTask] = (),
+    task: Sequence[str | Task] = (),
     label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
@@ -166,8 +103,8 @@ def evaluate(
         data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, nearest, clustering, pairs, reranking, retrieval.
+        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
+            classification, knn, clustering, pairs, reranking, retrieval.
         label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
             (dev); fasttest is test with SentEval's faster settings of the classifiers.
@@ -216,14 +153,15 @@ def evaluate(
 
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
+    device = loading.get("device")
+    data = read_tasks(tasks, data_dir, protocol, pairs, geometry, named, task_set, device)
     if model == KEYWORDS:
-        check_keywords(data, geometry=geometry, mteb=mteb, threshold=threshold, **loading)
+        check_keywords(data, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
         raise ValueError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
-    evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
+    evaluation = score_model(encoder, data, protocol, show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark
 
@@ -251,13 +189,13 @@ def evaluate(
     return evaluation
 
 
-def score_model(model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool) -> Evaluation:
+def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
         model (`Encoder`): The model, which encodes queries and documents as in a search.
-        data (`TaskData`): The data that [`read_tasks`] returned.
-        device (`str`, *optional*): Where to train classifiers; a GPU if there is one for `None`.
+        tasks (`Mapping[str, Task]`): The tasks that [`read_tasks`] returned.
+        protocol (`Protocol`): How they are scored.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
@@ -267,14 +205,15 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
         ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
     """
     start = time.perf_counter()
-    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, data.roles, show_progress_bar)
+    roles = roles_of(tasks)
+    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()
-    evaluation = score_tasks(data, embeddings, device)
+    evaluation = score_tasks(tasks, embeddings, protocol)
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
-    texts = len(set(data.texts()))
+    texts = len(set().union(*roles.values()))
     module = getattr(model, "model", model)
     size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
     if isinstance(module, nn.Module):
@@ -289,7 +228,12 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
 
 
 def score_once(
-    model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool, folder: Path | None
+    model: Encoder,
+    tasks: Tasks,
+    protocol: Protocol,
+    device: str | None,
+    show_progress_bar: bool,
+    folder: Path,
 ) -> Evaluation:
     """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
 
@@ -298,28 +242,26 @@ def score_once(
 
     Args:
         model (`Encoder`): See [`score_model`].
-        data (`TaskData`): See [`score_model`].
-        device (`str`, *optional*): See [`score_model`].
+        tasks (`Mapping[str, Task]`): See [`score_model`].
+        protocol (`Protocol`): See [`score_model`].
+        device (`str`, *optional*): Where the classifiers of the tasks are trained.
         show_progress_bar (`bool`): See [`score_model`].
-        folder (`Path`, *optional*): The folder; without one, all tasks are scored together, and nothing is kept.
+        folder (`Path`): The folder.
 
     Returns:
         [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
     """
     identity = Identity.of(model)
     made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
-    whole = Evaluation({}, {}, data.protocol, identity)
+    whole = Evaluation({}, {}, protocol, identity)
     costs = []
-    parts = [data]
-    if folder is not None:
-        parts = [data.only(name) for name in (*data.tasks, *data.pairs, *data.user_tasks)]
-    for part in parts:
-        path = folder and folder / f"{digest_value([part, *made_by])}.json"
-        if path and path.exists() and identity.tokenizer:
+    for name, task in tasks.items():
+        path = folder / f"{digest_value([name, task, protocol, *made_by])}.json"
+        if path.exists() and identity.tokenizer:
             evaluation = Evaluation.read(path)
         else:
-            evaluation = score_model(model, part, device, show_progress_bar)
-            if path and evaluation.results:
+            evaluation = score_model(model, {name: task}, protocol, show_progress_bar)
+            if evaluation.results:
                 write_results(path, evaluation.to_dict(), evaluation.scores)
         wait_for_all()  # or one process would see a file that another one has not seen
         whole.results.update(evaluation.results)
@@ -334,12 +276,13 @@ def read_tasks(
     tasks: str | Sequence[str] | None,
     data_dir: StrPath | None,
     protocol: Protocol = PAPER_PROTOCOL,
-    pairs: Iterable[ScoredPairs] = (),
+    pairs: Iterable[StrPath | ScoredPairs] = (),
     geometry: bool = False,
-    user_tasks: Iterable[str | UserTask] = (),
+    user_tasks: Tasks | None = None,
     task_set: TaskSet | None = None,
-) -> TaskData:
-    """Read the data of the tasks.
+    device: str | None = None,
+) -> dict[str, Task]:
+    """Read the tasks of an evaluation.
 
     Args:
         tasks (`str` or `Sequence[str]`, *optional*): Names of tasks; for `None` those of `task_set`, if there is a
@@ -347,76 +290,75 @@ def read_tasks(
         data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source
             that `read_sts_task` reads. Required if there are tasks.
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
-        pairs (`Iterable[ScoredPairs]`, *optional*): Further sets of pairs, each of them a task with its own name.
+        pairs (`Iterable[str | ScoredPairs]`, *optional*): Further sets of pairs or their files, each of them a task
+            with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
-        user_tasks (`Iterable[str | UserTask]`, *optional*): Tasks from a user's own files; see
-            [`~user_tasks.name_tasks`].
+        user_tasks (`Mapping[str, Task]`, *optional*): Tasks from a user's own files; see [`~tasks.name_tasks`].
         task_set (`str`, *optional*): `"sts"`, which is the default, `"transfer"` or `"full"`. In mode `dev`, a set has
             only the tasks with a dev score.
+        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
     Returns:
-        [`TaskData`]: The data. A task without data is listed in `missing`, and a warning says so.
+        `dict[str, Task]`: The tasks by name. Of one without data, the result says that it is missing, and why.
 
     Raises:
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
         ValueError: If there are both `tasks` and a `task_set`, a task is unknown, data is malformed, or `data_dir` has
             none of the tasks.
     """
-    # 1. The names of the tasks
+    # 1. The names of the tasks of SentEval
     if tasks is not None and task_set is not None:
         raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
-    if tasks is None and data_dir is not None:
-        sts = tuple(STS_SPLITS) if protocol.mode == "dev" else STS_TASKS
-        tasks = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
-    elif tasks is not None:
+    names: Sequence[str] = ()
+    if tasks is not None:
         given = [tasks] if isinstance(tasks, str) else tasks
-        tasks = " ".join(given).replace(",", " ").split()
-    tasks = tuple(tasks or ())
-    unknown = [task for task in tasks if task not in ALL_TASKS]
+        names = " ".join(given).replace(",", " ").split()
+    elif data_dir is not None:
+        sts = tuple(STS_SPLITS) if protocol.mode == "dev" else STS_TASKS
+        names = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
+    unknown = [name for name in names if name not in SENTEVAL]
     if unknown:
-        raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
-    if len(set(tasks)) != len(tasks):
-        raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
-    if data_dir is None and (tasks or geometry):
+        raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(SENTEVAL)}.")
+    if data_dir is None and (names or geometry):
         raise ValueError("data_dir is missing. Give SentEval's `downstream` folder.")
-    data_dir = data_dir or ""
-    if data_dir != HUB and not Path(data_dir).is_dir():
+    if data_dir not in (None, HUB) and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
 
     # 2. Their data
-    data = TaskData(tasks, protocol, user_tasks=name_tasks(user_tasks))
-    splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
-    for task in tasks:
+    found: dict[str, Task] = {}
+    missing = {}
+    for name in names:
         try:
-            if task in STS_TASKS:
-                data.sts[task] = read_sts_task(task, data_dir, splits)
-            else:
-                data.transfer[task] = read_transfer_task(task, data_dir)
+            found[name] = read_senteval_task(name, data_dir or "", protocol, device)
         except TaskNotFound as error:
-            data.missing[task] = str(error)
-            logger.warning(f"{task} is not evaluated: {error}.")
-    if tasks and len(data.missing) == len(tasks):
-        reason = f"{tasks[0]}: {data.missing[tasks[0]]}"
-        raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({reason}).")
-    for extra in pairs:
-        if extra.name in {*data.pairs, *tasks, *data.user_tasks}:
-            raise ValueError(f"two tasks are named {extra.name}. Rename the file of pairs of this name.")
-        data.pairs[extra.name] = extra
+            missing[name] = str(error)
+            found[name] = MissingTask(str(data_dir), name, [str(error)])
+            logger.warning(f"{name} is not evaluated: {error}.")
+    if names and len(missing) == len(found):
+        reason = f"{names[0]}: {missing[names[0]]}"
+        raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({reason}).")
+
+    # 3. A user's own
+    own: dict[str, Task] = {}
+    for source in pairs:
+        scored = read_scored_pairs(source)
+        where = scored.name if isinstance(source, ScoredPairs) else str(source)
+        if scored.name in {*found, *own, *(user_tasks or ())}:
+            raise ValueError(f"two tasks are named {scored.name}. Rename the file of pairs of this name.")
+        own[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
+    found |= own | dict(user_tasks or {})
     if geometry:
-        try:
-            data.geometry = read_sts_task("STSBenchmark", data_dir, ("train", "dev", "test"))
-        except TaskNotFound as error:
-            raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
-    return data
+        found["geometry"] = geometry_task(data_dir or "")
+    return found
 
 
-def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | None = None) -> Evaluation:
+def score_tasks(tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol = PAPER_PROTOCOL) -> Evaluation:
     """Score tasks with the embeddings of their texts.
 
     Args:
-        data (`TaskData`): The data that `read_tasks` returned.
-        embeddings (`SentenceEmbeddings`): Embeddings of `data.roles`.
-        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+        tasks (`Mapping[str, Task]`): The tasks that `read_tasks` returned.
+        embeddings (`SentenceEmbeddings`): Embeddings of their texts.
+        protocol (`Protocol`, *optional*): That of the tasks.
 
     Returns:
         [`Evaluation`]: The results and scores.
@@ -424,49 +366,12 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
     Raises:
         ValueError: If similarities or gold scores are constant. The message names the task and its subset or split.
     """
-    protocol = data.protocol
     results: dict = {}
-    scores: Scores = {}
-    for task in data.tasks:
-        if task in data.missing:
-            results[task] = {"missing": data.missing[task]}
-        elif task in data.transfer:
-            results[task], answers = score_transfer_task(task, data.transfer[task], embeddings, protocol, device)
-            scores[task] = {task: answers}
-        else:
-            parts = {name: predict_pairs(embeddings, pairs) for name, pairs in data.sts[task].items()}
-            if task in STS_SUBSETS:
-                scores[task] = parts
-                results[task] = score_subsets(task, parts)
-            else:
-                scores[task] = {protocol.split: parts[protocol.split]}
-                results[task] = {"splits": score_parts(task, parts)}
-    for name, pairs in data.pairs.items():
-        part = predict_pairs(embeddings, pairs)
-        results[name] = correlations(part["predicted"], part["gold"], name)
-        scores[name] = {"pairs": part}
-    for name, user_task in data.user_tasks.items():
-        result = user_task.score(embeddings.over(user_task.roles))
-        results[name] = user_task.document(result)
-        scores[name] = {user_task.kind: result.scores}
-    if data.geometry:
-        # Alignment on STS-B pairs with scores above 4, the rest on all sentences (SimCSE, footnote 3)
-        rows: list = []
-        for pairs in data.geometry.values():
-            rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-        sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
-        positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
-        firsts = embeddings(first for first, _, _ in positives)
-        seconds = embeddings(second for _, second, _ in positives)
-        x = embeddings(sentences)
-        results["geometry"] = {
-            "alignment": alignment(firsts, seconds),
-            "uniformity": uniformity(x),
-            "isotropy": isotropy(x),
-            "singular_spectrum": singular_spectrum(x),
-            "positive_pairs": len(positives),
-            "sentences": len(sentences),
-            "splits": list(data.geometry),
-        }
-    add_averages(results, [*data.tasks, *data.pairs], protocol)
+    scores: dict = {}
+    for name, task in tasks.items():
+        result = task.score(embeddings.over(task.roles))
+        results[name] = task.document(result)
+        if result.scores:
+            scores[name] = result.scores
+    add_averages(results, protocol)
     return Evaluation(results, scores, protocol)

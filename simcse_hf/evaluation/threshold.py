@@ -22,7 +22,7 @@ from .bootstrap import (
     proportion_interval,
     resampled_scores,
 )
-from .user_tasks import UserTask
+from .tasks import Task
 
 logger = logging.get_logger(__name__)
 
@@ -56,12 +56,12 @@ class Threshold(TypedDict):
     recall: list[float]
 
 
-def read_goal(goal: str | None, tasks: Mapping[str, UserTask]) -> float | None:
+def read_goal(goal: str | None, tasks: Mapping[str, Task]) -> float | None:
     """Read the goal for which a threshold is chosen.
 
     Args:
         goal (`str`, *optional*): `"f1"`, or `"precision=P"`; by default no threshold is chosen.
-        tasks (`Mapping[str, UserTask]`): The tasks. One of them has to have the pairs on which it is chosen.
+        tasks (`Mapping[str, Task]`): The tasks. One of them has to have the pairs on which it is chosen.
 
     Returns:
         `float`, *optional*: The least precision, between 0 and 1; `None` for `"f1"` and without a goal.

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ..runtime.errors import require_extra
-from ..runtime.files import HubArguments, StrPath, digest, find_file, full_name, read_json_object, write_json
+from ..runtime.files import StrPath, digest, read_json_object, write_json
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
+from ..runtime.model_files import HubArguments, find_file, full_name
 from .parts import ContrastiveBase
 from .pooling import StateDict
 from .settings import SECTION, Values

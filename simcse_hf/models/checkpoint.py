@@ -24,15 +24,8 @@ from transformers.utils.hub import extract_commit_hash
 from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE
-from ..runtime.files import (
-    HubArguments,
-    StrPath,
-    find_file,
-    read_json_object,
-    replace_files,
-    select_hub_arguments,
-    write_json,
-)
+from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.folders import replace_files
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
@@ -41,6 +34,7 @@ from ..runtime.loading import (
     load_base,
     load_pretrained,
 )
+from ..runtime.model_files import HubArguments, find_file, select_hub_arguments
 from .digests import RECORD
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer

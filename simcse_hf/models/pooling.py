@@ -15,7 +15,8 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from ..kernels.unpadded import first_tokens
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..runtime.files import HubArguments, StrPath, find_file, write_json
+from ..runtime.files import StrPath, write_json
+from ..runtime.model_files import HubArguments, find_file
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]

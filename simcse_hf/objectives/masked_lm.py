@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..runtime.files import HubArguments
 from ..runtime.loading import load_weights
+from ..runtime.model_files import HubArguments
 
 IGNORED = -100
 

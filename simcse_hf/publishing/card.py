@@ -19,9 +19,10 @@ from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER, find_transform
-from ..runtime.files import StrPath, digest, explain_damage, read_json, read_template, write_text
+from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
+from ..runtime.model_files import explain_damage
 from ..runtime.outputs import Result
 from ..runtime.upload import PublicNames, hub_id
 from . import card_text

@@ -7,22 +7,14 @@ from typing import NamedTuple
 from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import METRICS
-from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_transfer, is_user_task, spread
-from ..evaluation.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.metrics import CORRELATIONS
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
+from ..evaluation.tasks import class_of, headline
+from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Subject
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
-#: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
-_TASK_TYPES = {
-    "classification": "text-classification",
-    "nearest": "text-classification",
-    "clustering": "clustering",
-    "pairs": "binary-classification",
-    "reranking": "reranking",
-    "retrieval": "information-retrieval",
-}
 #: Endings of the dev scores that a card shows.
 DEV_METRICS = tuple(
     "_spearman _pearson _alignment _uniformity _accuracy _macro_f1 _v_measure _average_precision _map _ndcg@10 "
@@ -187,7 +179,6 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     results = measured.results
 
     # 1. The tasks that an average is over, and the average.
-    headline = measured.evaluation.protocol.headline
     for average, title in (("average", "Semantic textual similarity"), ("average_transfer", "Transfer")):
         if average not in results:
             continue
@@ -196,7 +187,8 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
         columns = {}
         for task in results:
             if task in members or task in missing:
-                columns[SHORT_NAMES.get(task, task)] = [headline(each[task]) for each in measured.every]
+                scores = [headline(task, each[task], measured.evaluation.protocol) for each in measured.every]
+                columns[SHORT_NAMES.get(task, task)] = scores
         columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
         protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
         if missing:
@@ -340,7 +332,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
     listed = []
     benchmarks = []
     for task, result in evaluation.results.items():
-        score = None if task in NOT_TASKS else evaluation.protocol.headline(result)
+        score = None if task in NOT_TASKS else headline(task, result, evaluation.protocol)
         if score is None:
             continue
         value = round(score, 2)
@@ -355,7 +347,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
 
 def _of_users_task(result: dict, value: float) -> EvalResult:
     return EvalResult(
-        task_type=_TASK_TYPES[result["kind"]],
+        task_type=class_of("", result).hub_type,
         task_name=result["kind"].capitalize(),
         dataset_type="unknown",
         dataset_name=result["name"],
@@ -367,10 +359,11 @@ def _of_users_task(result: dict, value: float) -> EvalResult:
 
 def _of_task(evaluation: Evaluation, task: str, value: float) -> EvalResult:
     protocol = evaluation.protocol
-    transfer = is_transfer(task)
+    task_class = class_of(task, evaluation.results[task])
+    transfer = task_class.average == "average_transfer"
     local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
     return EvalResult(
-        task_type="text-classification" if transfer else "semantic-similarity",
+        task_type=task_class.hub_type,
         task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
         dataset_type=_hub_dataset(evaluation, task) or local,
         dataset_name=SHORT_NAMES.get(task, task),
@@ -428,5 +421,5 @@ def dev_metric_ids(scores: Collection[str]) -> set[str]:
     for ending in DEV_METRICS:
         name = ending[1:]
         if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
-            ids.add(f"{name}_cosine" if name in METRICS else name)
+            ids.add(f"{name}_cosine" if name in CORRELATIONS else name)
     return ids

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather, all_reduce
 
-from .files import StrPath, hold
+from .files import StrPath
+from .folders import lock
 
 T = TypeVar("T")
 
@@ -57,10 +58,10 @@ def on_first_process(function: Callable[[], T]) -> T:
 
 
 @contextmanager
-def hold_together(folder: StrPath) -> Iterator[None]:
-    """Let the first process hold a folder until all processes of the run have left the block; see [`hold`]."""
+def lock_together(folder: StrPath) -> Iterator[None]:
+    """Let the first process lock a folder until all processes of the run have left the block; see [`lock`]."""
     with ExitStack() as stack:
-        on_first_process(lambda: stack.enter_context(hold(folder)))
+        on_first_process(lambda: stack.enter_context(lock(folder)))
         yield
         wait_for_all()
 

@@ -1,25 +1,17 @@
-"""Find and read files of models, write files completely or not at all, and hold a folder against other processes."""
+"""Write files completely or not at all, and read them with errors that name them."""
 
 import errno
 import json
 import os
-import platform
-import re
 import shutil
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from filelock import FileLock, Timeout
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-from transformers.utils import cached_file
-from transformers.utils.hub import extract_commit_hash
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -29,102 +21,8 @@ StrPath = str | os.PathLike[str]
 Arrays = dict[str, dict[str, dict[str, np.ndarray]]]
 
 
-class HubArguments(TypedDict, total=False):
-    """The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is."""
-
-    cache_dir: StrPath | None
-    force_download: bool
-    local_files_only: bool
-    token: str | bool | None
-    revision: str | None
-    subfolder: str
-
-
-#: The lock of a folder that a process holds, and the file that names the process. Neither is uploaded.
-LOCK = "_run.lock"
-HOLDER = "_run.pid"
-#: Lists the files of a checkpoint or a cache with their sizes and digests. It is written last.
-MANIFEST = "manifest.json"
-#: The folder in which a checkpoint or a model is written before its files take their places.
-STAGING = "_saving"
-
 #: What numpy raises for a damaged npy file. Its header is Python text: the type `'<,f4'` is a syntax error.
 ARRAY_DAMAGE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
-
-
-def select_hub_arguments(kwargs: Mapping[str, object]) -> HubArguments:
-    """Select the arguments of [`find_file`] among those of a function `from_pretrained`."""
-    selected = {name: kwargs[name] for name in HubArguments.__annotations__ if name in kwargs}
-    return cast(HubArguments, selected)
-
-
-def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Unpack[HubArguments]) -> str | None:
-    """Find an optional file of a model, and download it if the model is on the hub.
-
-    Args:
-        name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
-        filename (`str`): The file, relative to the model, such as `"modules.json"` or `"1_Pooling/config.json"`.
-        hub_kwargs (`HubArguments`): As in `from_pretrained`. `filename` is relative to `subfolder`.
-
-    Returns:
-        `str`, *optional*: The local path of the file, or `None` if the model does not have it.
-    """
-    if not name_or_path:
-        return None
-    return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
-
-
-def hub_commit(name_or_path: StrPath, **hub_kwargs: Unpack[HubArguments]) -> str | None:
-    """Return the commit of a model on the hub, whose files are loaded already.
-
-    Args:
-        name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
-        hub_kwargs (`HubArguments`): As in [`find_file`].
-
-    Returns:
-        `str`, *optional*: The commit, or `None` if the model is not from the hub.
-    """
-    hub_kwargs["force_download"] = False
-    path = find_file(name_or_path, "config.json", **hub_kwargs)
-    path = path or find_file(name_or_path, "adapter_config.json", **hub_kwargs)
-    return extract_commit_hash(path, None)
-
-
-def full_name(name_or_path: str | None) -> str | None:
-    """Return the absolute path of a model's folder, which holds in every working directory, or another name as is."""
-    if name_or_path and os.path.exists(name_or_path):
-        return os.path.realpath(name_or_path)
-    return name_or_path or None
-
-
-@contextmanager
-def explain_damage(name_or_path: StrPath) -> Iterator[None]:
-    """Name the folder of a model in an error that another library raises while it reads a damaged file of it.
-
-    Args:
-        name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
-
-    Raises:
-        ValueError: If the model is a folder and a library cannot read it. Other errors pass through.
-    """
-    try:
-        yield
-    except Exception as error:  # its type depends on the library, and on what is wrong
-        raiser = traceback.extract_tb(error.__traceback__)[-1].filename  # compiled code has no frame of its own
-        is_ours = raiser.startswith(str(Path(__file__).parents[1]))
-        if is_ours and isinstance(error, (ValueError, TypeError, OSError)):
-            raise
-        if isinstance(error, (MemoryError, ImportError, torch.OutOfMemoryError)):
-            raise
-        # transformers raises an OSError where the hub gives no file, here of a model that the folder names.
-        from_hub = isinstance(error.__cause__, (HfHubHTTPError, LocalEntryNotFoundError))
-        if from_hub or not Path(name_or_path).is_dir():
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(
-            f"{name_or_path}: cannot be loaded, because a file is missing or damaged ({reason}). Download or save the "
-            "model again."
-        ) from error
 
 
 @contextmanager
@@ -171,7 +69,7 @@ def put_in_place(temporary: Path, path: Path) -> None:
     Raises:
         OSError: If it cannot take its place. What was at `path` is then still there.
     """
-    _sync(temporary)
+    sync(temporary)
     if not path.is_dir():
         os.replace(temporary, path)
         return
@@ -186,60 +84,12 @@ def put_in_place(temporary: Path, path: Path) -> None:
     shutil.rmtree(replaced)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or all files of a folder, have reached the disk."""
     for file in [path, *path.rglob("*")]:
         if file.is_file():
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
-
-
-@contextmanager
-def replace_files(
-    folder: StrPath,
-    last: str,
-    patterns: Sequence[str],
-    writes: bool = True,
-) -> Iterator[Path]:
-    """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
-
-    One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
-    or no usable set, but no mixture of two.
-
-    Args:
-        folder (`str` or `os.PathLike`): Where the files are to stand. It is created if necessary.
-        last (`str`): The name of the file without which the others are not used.
-        patterns (`Sequence[str]`): The names of all files and folders of an earlier set, with wildcards.
-        writes (`bool`, *optional*, defaults to `True`): `False` in a process that only accompanies the one that
-            writes.
-
-    Yields:
-        `Path`: The staging folder; `folder` itself in a process that does not write.
-
-    Raises:
-        OSError: If the disk is full. The earlier set is then untouched.
-    """
-    folder = Path(folder).expanduser()
-    staging = folder / STAGING
-    if not writes:
-        yield folder
-        return
-    remove(staging)
-    try:
-        staging.mkdir(parents=True)
-        yield staging
-        _sync(staging)
-        if (staging / last).exists():
-            for pattern in [last, *patterns]:
-                for path in folder.glob(pattern):
-                    remove(path)
-        others_first = sorted(staging.iterdir(), key=lambda path: path.name == last)
-        for path in others_first:
-            put_in_place(path, folder / path.name)
-    except Exception as error:
-        explain_full_disk(error, folder)
-        raise
-    finally:
-        remove(staging)
 
 
 def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
@@ -260,51 +110,6 @@ def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
     signs = (full, "inline_container", "iostream error", "requested and")
     if is_full or any(sign in text for sign in signs):
         raise OSError(errno.ENOSPC, full + advice, str(path)) from error
-
-
-@contextmanager
-def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
-    """Hold a folder during the block, so that no second process writes there; the same process may hold it again.
-
-    The operating system ends the hold of a process that dies.
-
-    Args:
-        folder (`str` or `os.PathLike`): The folder. It is created if necessary.
-        timeout (`float`, *optional*, defaults to `0`): Seconds to wait for a process that holds it; -1 for no limit.
-
-    Raises:
-        ValueError: If another process holds the folder, which the message names, or the folder is a file.
-    """
-    path = Path(folder).expanduser().resolve()
-    if path.is_file():
-        raise ValueError(f"{folder} is a file: name a folder.")
-    path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path / LOCK, is_singleton=True)
-    holder = path / HOLDER
-    try:
-        lock.acquire(timeout=timeout)
-    except Timeout:
-        name = "another process"
-        if holder.exists():
-            name = holder.read_text(encoding="utf-8")
-        raise ValueError(
-            f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
-        ) from None
-    try:
-        holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-        yield
-    finally:
-        if lock.lock_counter == 1:
-            holder.unlink(missing_ok=True)
-        lock.release()
-
-
-def entries(folder: Path) -> set[Path]:
-    """Return what a folder holds, if there is one, without its lock and what a killed process has left of files."""
-    if not folder.exists():
-        return set()
-    own = re.compile(rf"{LOCK}|{HOLDER}|\..*\.partial")
-    return {path for path in folder.iterdir() if not own.fullmatch(path.name)}
 
 
 def read_npy(path: StrPath) -> np.ndarray:
@@ -444,49 +249,6 @@ def digest(path: StrPath) -> str:
     """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
     with open(path, "rb") as stream:
         return file_digest(stream, "blake2b").hexdigest()
-
-
-def folder_problem(folder: StrPath) -> str | None:
-    """Compare a folder with its manifest; see [`write_manifest`].
-
-    Args:
-        folder (`str` or `os.PathLike`): The folder.
-
-    Returns:
-        `str`, *optional*: What is wrong, with the name of the file, or `None` if the folder is as it was written.
-    """
-    folder = Path(folder)
-    if not (folder / MANIFEST).exists():
-        return f"{MANIFEST} is missing"
-    try:
-        files = read_json_object(folder / MANIFEST, "files")["files"]
-        for name, expected in files.items():
-            path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            size = path.stat().st_size
-            if size != expected["bytes"]:
-                return f"{name} has {size:,} bytes in place of {expected['bytes']:,}"
-            if digest(path) != expected["blake2b"]:
-                return f"the content of {name} is damaged"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} is damaged"
-    return None
-
-
-def write_manifest(folder: Path) -> None:
-    """Write the sizes and digests of all files in a folder to its `manifest.json`.
-
-    Args:
-        folder (`Path`): A folder in which every other file is already written.
-    """
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            size = path.stat().st_size
-            files[name] = {"bytes": size, "blake2b": digest(path)}
-    write_json(folder / MANIFEST, {"files": files})
 
 
 def remove(path: Path) -> None:

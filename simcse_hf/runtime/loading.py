@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, logging
 
-from .files import StrPath, explain_damage, find_file, read_json_object, select_hub_arguments
+from .files import StrPath, read_json_object
+from .model_files import explain_damage, find_file, select_hub_arguments
 
 #: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
 ADAPTER_CONFIG = "adapter_config.json"

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import StrPath, entries, write_atomically
+from .files import StrPath, write_atomically
+from .folders import entries
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class DataArguments:
     )
     dev_task: list[str] = option(
         list,
-        "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, nearest, "
+        "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, knn, "
         "clustering, pairs, reranking or retrieval.",
         action="extend",
     )

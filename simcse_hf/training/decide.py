@@ -8,7 +8,7 @@ Trainer leave open.
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -320,7 +320,8 @@ def decide_arguments(
             own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
         values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
     if is_stream:
-        values["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
+        # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
+        values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)
     values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
     return with_values(args, **values)
 

@@ -28,9 +28,9 @@ from ..evaluation.bootstrap import (
 from ..evaluation.compare import describe_difference
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
-from ..evaluation.scoring import TaskData
-from ..evaluation.sts import check_scores_differ, correlations, predict_pairs
-from ..evaluation.user_tasks import UserTask, name_general_tasks, name_tasks
+from ..evaluation.protocol import Protocol
+from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
+from ..evaluation.tasks.sts import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
 from ..retrieval.indexes.description import Role
 from ..runtime.distributed import on_first_process
@@ -148,7 +148,7 @@ class DevSetCallback(TrainerCallback, ABC):
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
             name = start_metric(pooler, headline)
             value = metrics[name] = values[headline]
-            if not self.scores:  # but in the first process
+            if headline not in scores:  # not the first process, or nothing to resample
                 continue
             self.scores[name] = scores[headline]
             own = metrics[headline]
@@ -236,6 +236,7 @@ class SimilarityEvalCallback(DevSetCallback):
         self.headline = f"{name}_spearman"
         self.headlines = [self.headline]
         self.gold = list(pairs.scores)
+        self._task = ScoredPairsTask.of(name, {"pairs": pairs}, pairs.name)
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
@@ -249,10 +250,11 @@ class SimilarityEvalCallback(DevSetCallback):
             `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
-        scores = predict_pairs(embeddings, self.pairs)
-        self.scores = {self.headline: {"pairs": scores}}
-        metrics = {"spearman": correlations(scores["predicted"], scores["gold"], self.pairs.name)["spearman"]}
-        positive = scores["gold"] > POSITIVE_SHARE * scores["gold"].max()
+        result = self._task.score(embeddings)
+        self.scores = {self.headline: result.scores}
+        metrics = dict(result.metrics)
+        gold = np.asarray(self.pairs.scores)
+        positive = gold > POSITIVE_SHARE * gold.max()
         if positive.any():
             first, second = (
                 torch.from_numpy(embeddings(compress(side, positive)))
@@ -266,12 +268,12 @@ class SimilarityEvalCallback(DevSetCallback):
 
 
 class TasksEvalCallback(DevSetCallback):
-    """Evaluate on tasks from a user's own files, for example as `eval_classification_accuracy`.
+    """Evaluate on tasks, for example as `eval_classification_accuracy`.
 
     A text that several tasks share is encoded once.
 
     Args:
-        tasks (`dict[str, UserTask]`): The tasks by their name in the metrics, at least one.
+        tasks (`dict[str, Task]`): The tasks by their name in the metrics, at least one.
         what (`str`, *optional*, defaults to `"dev"`): `"general"` for tasks that the run is not about, which say what
             it forgets, for example as `eval_general_sts_spearman`.
     """
@@ -280,7 +282,7 @@ class TasksEvalCallback(DevSetCallback):
         self.what = what
         tasks = {name.replace(":", "_"): task for name, task in tasks.items()}
         sources = {name: task.source for name, task in tasks.items()}
-        super().__init__(sources, TaskData(user_tasks=tasks).roles)
+        super().__init__(sources, roles_of(tasks))
         self.tasks = tasks
         self.headlines = [f"{name}_{task.metric}" for name, task in tasks.items()]
         self.headline = self.headlines[0]
@@ -299,7 +301,8 @@ class TasksEvalCallback(DevSetCallback):
         metrics = {}
         for name, task in self.tasks.items():
             result = task.score(embeddings)
-            self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
+            if task.is_resampled(task.protocol):
+                self.scores[f"{name}_{task.metric}"] = result.scores
             for metric, value in result.metrics.items():
                 metrics[f"{name}_{metric}"] = value
         return metrics
@@ -308,7 +311,7 @@ class TasksEvalCallback(DevSetCallback):
 def make_dev_sets(
     dev_set: Any,
     dev_tasks: Sequence[Any] | None,
-    general: Sequence[str | UserTask] = (),
+    general: Sequence[str | Task] = (),
     label_separator: str | None = None,
 ) -> list[DevSetCallback]:
     """Make the callbacks of a trainer's dev sets.
@@ -317,7 +320,7 @@ def make_dev_sets(
         dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, also as rows, or their file.
         dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
             kind is named after its kind in the metrics, and any other one also after its file.
-        general (`Sequence`, *optional*): General tasks, as in [`~user_tasks.name_general_tasks`].
+        general (`Sequence`, *optional*): General tasks, as in [`~tasks.name_general_tasks`].
         label_separator (`str`, *optional*): What stands between several labels in a cell of a task.
 
     Returns:
@@ -335,7 +338,7 @@ def make_dev_sets(
         if isinstance(tasks, str):
             raise ValueError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
     if dev_tasks:
-        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks, label_separator)))
+        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks, label_separator, Protocol("dev"))))
     if general:
         if not callbacks:
             raise ValueError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")

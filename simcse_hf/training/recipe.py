@@ -20,8 +20,8 @@ from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
-from ..publishing import CARD, is_written_by_hand, write_card
-from ..runtime.distributed import hold_together, on_first_process
+from ..publishing.card import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import did_you_mean, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
@@ -233,7 +233,7 @@ class Recipe:
             overwrites |= "output_dir" not in self.given and not continues
 
         # 2. One run, or one for each seed.
-        with hold_together(directory):
+        with lock_together(directory):
             if data.seeds is not None:
                 return recipe._train_seeds(decided, overwrites)
             check_output_dir(args, overwrites, inputs_of(recipe.given))

@@ -31,7 +31,7 @@ from ..data.samplers import (
     NoDuplicatesSampler,
     PermutedSampler,
 )
-from ..data.stream import StreamedRows
+from ..data.stream import WholeStream
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
@@ -103,11 +103,11 @@ class Rows:
             description.
         says (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`. By default its texts are counted.
         texts (`Sequence[Dataset]`, *optional*, defaults to `()`): The texts of the rows, where they are known.
-        stream (`StreamedRows`, *optional*): The batches, if rows are read while training.
+        stream (`WholeStream`, *optional*): The rows of token ids, if they are read while training.
         max_length (`int`, *optional*): The most tokens of a text. Defaults to that of the plan.
 
     Attributes:
-        tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
+        tokens (`Dataset`, `SeededDataset` or `WholeStream`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
@@ -124,7 +124,7 @@ class Rows:
     known: Dataset | SeededDataset
     says: str | None = None
     texts: Sequence[Dataset] = ()
-    stream: StreamedRows | None = None
+    stream: WholeStream | None = None
     max_length: int | None = None
 
     def __post_init__(self) -> None:
@@ -134,9 +134,7 @@ class Rows:
             self._find_vectors()
         self.tokens = self.known if self.stream is None else self.stream
         self.callbacks: list[TrainerCallback] = []
-        if self.stream is not None:
-            self.callbacks.append(EpochOfStream())
-        elif isinstance(self.known, SeededDataset):
+        if self.stream is None and isinstance(self.known, SeededDataset):
             self.callbacks.append(EpochOfRows(self.known))
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         length = max(self.plan.lengths) if self.max_length is None else self.max_length
@@ -526,11 +524,15 @@ def _drawn(
 
 
 def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
-    """Open a stream, and tokenize its first rows for the checks of the run."""
+    """Open a stream, whose rows are shuffled in a buffer and tokenized when they are read, pass after pass."""
     args = reader.args
     check_stream(source, plan, args)
     texts = read_stream(source)
-    first = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
+    batch = args.train_batch_size * args.world_size
+    first = Dataset.from_list(list(texts.take(max(SAMPLE_ROWS, batch))))
+    if len(first) < batch:
+        few = f"{source.name} ends after {len(first)} rows, fewer than a batch of {batch} over all processes"
+        raise ValueError(f"{few}: lower per_device_train_batch_size")
     names = first.column_names
     check_one_prompt(reader, plan, names, source.name)
     logger.info(
@@ -542,27 +544,22 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
         check_view(reader, plan)
         views = view_dataset(first, plan, reader)
     settings = (reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
-    tokenizer = RowTokenizer(names, *settings)
+    tokenize = RowTokenizer(names, *settings)
 
-    def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict]:
-        if views is not None:
-            return views.rows_of([row["sent0"] for row in rows], rngs)
-        columns = tokenizer({name: [row[name] for row in rows] for name in names})
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        if views is None:
+            return tokenize(columns)
+        rngs = [random.Random(f"{args.rows_seed} {number}") for number in numbers]
+        rows = views.rows_of(columns["sent0"], rngs)
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
+    # A shuffle of what is repeated would mix the passes, and a row could come twice before another one.
+    shuffled = texts.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER).repeat(None)
+    tokens = shuffled.map(make_rows, with_indices=True, batched=True, remove_columns=names)
     head = tokenize_dataset(first, *settings) if views is None else views
-    stream = StreamedRows(
-        texts,
-        make_rows,
-        batch_size=args.train_batch_size,
-        shuffle_buffer=SHUFFLE_BUFFER,
-        seed=args.rows_seed,
-        rank=args.process_index,
-        processes=args.world_size,
-    )
     says = "sentences" if reader.settings.templates and len(names) == 1 else None
     length = None if views is None else views.max_length
-    return Rows(reader, plan, source, head, says, stream=stream, max_length=length)
+    return Rows(reader, plan, source, head, says, stream=WholeStream(tokens), max_length=length)
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------
@@ -645,6 +642,8 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
             raise ValueError(f"{what} does not work with a stream (--streaming): leave one of the two out")
     if args.max_steps < 1:
         raise ValueError("a stream (--streaming) has no known length: set max_steps (--max_steps)")
+    if getattr(source.data, "_distributed", None) is not None:
+        raise ValueError("train_dataset is a part of a stream: pass the whole stream, and each process takes its rows")
 
 
 # Steps that several ways of drawing share ---------------------------------------------------------------------------
@@ -686,14 +685,3 @@ class EpochOfRows(TrainerCallback):
     ) -> None:
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
         self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
-
-
-class EpochOfStream(TrainerCallback):
-    """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
-
-    After a resume transformers would count them from 0 again.
-    """
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Set the epoch."""
-        state.epoch = state.global_step / state.max_steps

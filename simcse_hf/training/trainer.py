@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
@@ -35,7 +34,7 @@ from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
 from ..encoding.vectors import RowVectors
-from ..evaluation.user_tasks import UserTask
+from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
 from ..kernels.unpadded import avoid_cudnn_attention
@@ -59,10 +58,12 @@ from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..publishing import CARD, is_written_by_hand, write_card
-from ..runtime.distributed import hold_together, on_first_process, same_noise
-from ..runtime.files import folder_problem, full_name, write_json
+from ..publishing.card import CARD, is_written_by_hand, write_card
+from ..runtime.distributed import lock_together, on_first_process
+from ..runtime.files import write_json
+from ..runtime.folders import folder_problem
 from ..runtime.loading import load_pretrained
+from ..runtime.model_files import full_name
 from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
@@ -177,7 +178,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
         dev_tasks: Sequence[Any] | None = None,
-        general: Sequence[str | UserTask] = (),
+        general: Sequence[str | Task] = (),
         **kwargs: Any,
     ):
         # 1. The arguments, which stay as the caller made them.
@@ -358,7 +359,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         decided = self.args
         if self.resumed_from is not None and not self.changes:
             self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
-        held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         explained = explain_full_memory(self._describe_step)
         with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
             try:
@@ -603,27 +604,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dropout masks: persistent workers start once, others in every epoch, and all of them once more on a resume.
 
         Returns:
-            `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
-                processes.
+            `torch.utils.data.DataLoader`: The loader.
         """
-        collator = self._packing_collator()
-        stream = None if self.rows is None else self.rows.stream
-        if stream is not None:
-            stream.batch_size = self._train_batch_size
-            stream.forget()
-            if self.resumed_from is not None:
-                stream.load_state(self.resumed_from)
-            with same_noise(self.args.seed):
-                loader = DataLoader(
-                    stream,
-                    batch_size=None,
-                    collate_fn=lambda rows: send_to_device(collator(rows), self.args.device),
-                )
-        else:
-            loader = super().get_train_dataloader()
-            getattr(loader, "base_dataloader", loader).collate_fn = collator
+        loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
+        base.collate_fn = self._packing_collator()
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
 
@@ -867,15 +853,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             space["probe"] = probe_embedding(encoder, None).tolist()
 
     def add_to_checkpoint(self, folder: Path) -> None:
-        """Write the place in a stream, the trained weights of an adapter, and the settings of the run.
+        """Write the trained weights of an adapter, and the settings of the run.
 
         Args:
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
         states: Any = self.state.stateful_callbacks
         states[RunWatch.RECORD] = self.watch.record()
-        if self.rows is not None and self.rows.stream is not None:
-            self.rows.stream.save_state(str(folder))
         if not self.args.should_save:
             return
         if self.model.has_adapter():

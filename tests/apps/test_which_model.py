@@ -13,7 +13,7 @@ from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.runtime.identity import Identity
 
 
-def answers(correct, speed, task="nearest"):
+def answers(correct, speed, task="knn"):
     """The evaluation of a model that is right in some rows and encodes so many texts in a second."""
     rows = np.arange(len(correct))
     part = {"correct": np.array(correct), "gold": rows, "unit": rows, "group": rows}
@@ -68,14 +68,10 @@ def test_the_best_model_is_named_where_every_other_one_was_shown_to_be_worse():
 def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
     comparison = compare_evaluations(MODELS, choose=True, resamples=400, confidence=0.9)
     correct = {
-        name: each.scores["nearest"]["nearest"]["correct"]
-        for name, each in MODELS.items()
+        name: each.scores["knn"]["knn"]["correct"] for name, each in MODELS.items()
     }
     wider = compare_evaluations(MODELS, resamples=1200, confidence=1 - 0.1 / 3)
-    assert (
-        comparison.differences["fast"]["nearest"]
-        == wider.differences["fast"]["nearest"]
-    )
+    assert comparison.differences["fast"]["knn"] == wider.differences["fast"]["knn"]
     assert comparison.confidence == 0.9 and comparison.resamples == 400
     difference = 100 * (correct["fast"].mean() - correct["slow"].mean())
     assert comparison.differences["fast"]["mean"]["difference"] == pytest.approx(
@@ -111,12 +107,12 @@ def test_the_score_is_the_mean_over_the_tasks():
         100 * (good.mean() + bad.mean()) / 2
     )
     assert (
-        list(comparison.differences["y"]) == ["nearest", "retrieval", "mean"]
+        list(comparison.differences["y"]) == ["knn", "retrieval", "mean"]
         and comparison.choice == "x"
     )
-    assert "Mean over nearest, retrieval" in str(
+    assert "Mean over knn, retrieval" in str(comparison) and "aggregation" not in str(
         comparison
-    ) and "aggregation" not in str(comparison)
+    )
 
 
 @pytest.mark.parametrize("lacks", [{"cost": {}}, {"scores": {}}])
@@ -149,7 +145,9 @@ class Known(BagOfWords):
 
 @pytest.fixture
 def task(tmp_path):
-    return f"nearest={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
+    return (
+        f"knn={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
+    )
 
 
 @pytest.fixture
@@ -179,19 +177,19 @@ def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, p
         and after.costs["moved"] == before.costs["a"]
     )
     assert (
-        after.differences["b"]["nearest"]["difference"]
-        == before.differences["b"]["nearest"]["difference"]
+        after.differences["b"]["knn"]["difference"]
+        == before.differences["b"]["knn"]["difference"]
     )
-    assert both.scores["a"]["nearest"] == before.scores["a"]["nearest"]
+    assert both.scores["a"]["knn"] == before.scores["a"]["knn"]
     assert (
-        evaluate(Known("a"), task=[task]).results["nearest"]["accuracy"]
-        == before.scores["a"]["nearest"]
+        evaluate(Known("a"), task=[task]).results["knn"]["accuracy"]
+        == before.scores["a"]["knn"]
     )
 
 
 def test_without_an_output_the_texts_of_all_tasks_are_encoded_together(task):
     models = [Known("a"), Known("b", 8)]
-    compare(models=models, task=[task, task.replace("nearest", "clustering")])
+    compare(models=models, task=[task, task.replace("knn", "clustering")])
     assert [len(model.calls) for model in models] == [1, 1]
 
 
@@ -215,9 +213,10 @@ def test_a_changed_model_is_evaluated_again(change, tmp_path, task):
 def test_the_same_rows_in_another_file_are_the_same_task(tmp_path, task):
     called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
     moved = write_rows(tmp_path / "moved.tsv", ["text", "label"], labelled_rows(60))
-    assert called(tmp_path, Known("a"), Known("b", 8), tasks=[f"nearest={moved}"])[
-        0
-    ] == [0, 0]
+    assert called(tmp_path, Known("a"), Known("b", 8), tasks=[f"knn={moved}"])[0] == [
+        0,
+        0,
+    ]
 
 
 def test_changed_texts_or_labels_are_evaluated_again(tmp_path, task):
@@ -278,11 +277,11 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
         ),
         ("", "at least two different models or result files"),
         (
-            "--models a --task nearest=x",
+            "--models a --task knn=x",
             "at least two different models or result files",
         ),
         (
-            "--models a a b --task nearest=x",
+            "--models a a b --task knn=x",
             "at least two different models or result files",
         ),
         (

@@ -20,7 +20,7 @@ from evaluation_helpers import (
 from sklearn.metrics import average_precision_score
 
 from simcse_hf.evaluation import Evaluation, compare, evaluate
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 pytest.importorskip("bm25s")
 from simcse_hf.evaluation.bm25 import BM25  # noqa: E402
@@ -37,9 +37,7 @@ def slow_scores(query, documents, k1=1.5, b=0.75):
             having = sum(word in others for others in words_of)
             rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
             count = words.count(word)
-            score += (
-                rarity * count / (count + k1 * (1 - b + b * len(words) / mean_length))
-            )
+            score += rarity * count / (count + k1 * (1 - b + b * len(words) / mean_length))
         scores.append(score)
     return scores
 
@@ -64,9 +62,7 @@ def test_documents_are_ranked_by_the_formula_of_lucene_and_equal_ones_by_their_i
     distinct = list(dict.fromkeys(TEXTS))
     for query, ranking in zip(queries, rankings, strict=True):
         slow = dict(zip(distinct, slow_scores(query, distinct), strict=True))
-        assert ranking == sorted(
-            documents, key=lambda id: (round(slow[documents[id]], 5), id), reverse=True
-        )
+        assert ranking == sorted(documents, key=lambda id: (round(slow[documents[id]], 5), id), reverse=True)
 
 
 def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
@@ -88,10 +84,7 @@ def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
 def test_texts_without_a_word_have_the_score_zero():
     search = search_over(["?", "a cat", "!"])
     assert search.pairs(["?", "?"], ["a cat", "?"]).tolist() == [0, 0]
-    assert (
-        list(search.rank(["?", "unknown"], {"1": "?", "2": "a cat", "3": "!"}, 3))
-        == [["3", "2", "1"]] * 2
-    )
+    assert list(search.rank(["?", "unknown"], {"1": "?", "2": "a cat", "3": "!"}, 3)) == [["3", "2", "1"]] * 2
 
 
 # --- the tasks -------------------------------------------------------------------------------------------------------
@@ -101,20 +94,14 @@ def test_texts_without_a_word_have_the_score_zero():
 def tasks(tmp_path):
     """A task of each kind that keyword search can do."""
     write_rows(tmp_path / "rows.csv", ["text", "label"], labelled_rows(60))
-    write_rows(
-        tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40)
-    )
-    ranked = [
-        (a, [b], random_texts(3, i)) for i, (a, b, _) in enumerate(binary_pairs(25, 1))
-    ]
+    write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
+    ranked = [(a, [b], random_texts(3, i)) for i, (a, b, _) in enumerate(binary_pairs(25, 1))]
     write_rows(tmp_path / "ranked.jsonl", ["query", "positive", "negative"], ranked)
     corpus = {f"d{i}": f"{text} {i}" for i, text in enumerate(random_texts(30, 5))}
     queries = {f"q{i}": corpus[f"d{i}"] for i in range(25)}
-    write_beir(
-        tmp_path / "beir", corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(25)}
-    )
+    write_beir(tmp_path / "beir", corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(25)})
     return [
-        f"nearest={tmp_path}/rows.csv",
+        f"knn={tmp_path}/rows.csv",
         f"pairs={tmp_path}/pairs.csv",
         f"reranking={tmp_path}/ranked.jsonl",
         f"retrieval={tmp_path}/beir",
@@ -125,9 +112,7 @@ def test_a_task_on_pairs_ranks_them_by_that_score(tasks):
     task = read_task("pairs", tasks[1].partition("=")[2])
     predicted = search_over(task.texts).pairs(task.first, task.second)
     result = evaluate("bm25", task=[task]).results["pairs"]
-    assert result["average_precision"] == pytest.approx(
-        100 * average_precision_score(task.gold, predicted)
-    )
+    assert result["average_precision"] == pytest.approx(100 * average_precision_score(task.gold, predicted))
 
 
 def test_the_candidates_of_a_query_are_ranked_with_the_words_of_all_candidates(tasks):
@@ -136,32 +121,21 @@ def test_the_candidates_of_a_query_are_ranked_with_the_words_of_all_candidates(t
     precisions = []
     for query in task.units:
         slow = dict(zip(candidates, slow_scores(query.text, candidates), strict=True))
-        ranking = sorted(
-            query.relevance, key=lambda text: (round(slow[text], 5), text), reverse=True
-        )
+        ranking = sorted(query.relevance, key=lambda text: (round(slow[text], 5), text), reverse=True)
         [positive] = query.documents(relevant=True)
         precisions.append(1 / (1 + ranking.index(positive)))
-    assert evaluate("bm25", task=[task]).results["reranking"]["map"] == pytest.approx(
-        100 * np.mean(precisions)
-    )
+    assert evaluate("bm25", task=[task]).results["reranking"]["map"] == pytest.approx(100 * np.mean(precisions))
 
 
 def test_keyword_search_is_compared_with_a_model_in_the_same_rows(tasks, tmp_path):
     evaluation = evaluate("bm25", task=tasks, output=tmp_path / "bm25.json")
     evaluate(BagOfWords(), task=tasks, output=tmp_path / "words.json")
-    assert (
-        Evaluation.read(tmp_path / "bm25.json").identity
-        == evaluation.identity
-        == BM25().identity()
-    )
+    assert Evaluation.read(tmp_path / "bm25.json").identity == evaluation.identity == BM25().identity()
     assert evaluation.results["retrieval"]["recall@100"] == 100
     comparison = compare([str(tmp_path / "words.json"), str(tmp_path / "bm25.json")])
     [differences] = comparison.differences.values()
-    assert list(differences) == ["nearest", "pairs", "reranking", "retrieval"]
-    assert all(
-        each["low"] <= each["difference"] <= each["high"]
-        for each in differences.values()
-    )
+    assert list(differences) == ["knn", "pairs", "reranking", "retrieval"]
+    assert all(each["low"] <= each["difference"] <= each["high"] for each in differences.values())
 
 
 # --- the label of the nearest text -----------------------------------------------------------------------------------
@@ -171,25 +145,18 @@ def test_keyword_search_is_compared_with_a_model_in_the_same_rows(tasks, tmp_pat
 def test_a_text_gets_the_label_of_the_nearest_other_text(with_training_rows, tmp_path):
     splits = ("test", "train") if with_training_rows else ("test", "test")
     rows = [(*row, splits[number % 2]) for number, row in enumerate(labelled_rows())]
-    task = read_task(
-        "nearest", write_rows(tmp_path / "rows.csv", ["text", "label", "split"], rows)
-    )
-    among = [
-        row for row in rows if row[2] == ("train" if with_training_rows else "test")
-    ]
+    task = read_task("knn", write_rows(tmp_path / "rows.csv", ["text", "label", "split"], rows))
+    among = [row for row in rows if row[2] == ("train" if with_training_rows else "test")]
     x = {text: BagOfWords().encode([text])[0] for text, *_ in rows}
     correct = []
     for text, label, split in rows:
         if split == "test":
             cosines = [
-                x[text] @ x[other] / np.linalg.norm(x[other])
-                if other != text
-                else -np.inf
-                for other, *_ in among
+                x[text] @ x[other] / np.linalg.norm(x[other]) if other != text else -np.inf for other, *_ in among
             ]
             correct.append(among[int(np.argmax(cosines))][1] == label)
     result = task.evaluate(BagOfWords())
-    assert result.scores["correct"].tolist() == correct
+    assert result.scores["knn"]["correct"].tolist() == correct
     assert result.metrics["accuracy"] == pytest.approx(100 * np.mean(correct))
     assert 40 < result.metrics["accuracy"] < 100
 
@@ -202,22 +169,20 @@ def test_a_text_gets_the_label_of_the_nearest_other_text(with_training_rows, tmp
     [
         (
             "classification=rows.csv",
-            "it cannot do classification. It can do the tasks nearest, pairs, reranking",
+            "it cannot do classification. It can do the tasks knn, pairs, reranking",
         ),
         ("clustering=rows.csv", "it cannot do clustering"),
         (
-            "nearest=rows.csv --geometry --data_dir .",
+            "knn=rows.csv --geometry --data_dir .",
             "it cannot do STS12, .*, geometry",
         ),
-        ("nearest=rows.csv --mteb STS12", "it cannot do mteb"),
-        ("nearest=rows.csv --pairs scored.tsv", "it cannot do scored"),
+        ("knn=rows.csv --mteb STS12", "it cannot do mteb"),
+        ("knn=rows.csv --pairs scored.tsv", "it cannot do scored"),
         ("pairs=pairs.csv --threshold f1", "it cannot do threshold"),
-        ("nearest=rows.csv --max_length 8 --pooler avg", "it cannot do .*max_length"),
+        ("knn=rows.csv --max_length 8 --pooler avg", "it cannot do .*max_length"),
     ],
 )
-def test_what_needs_vectors_is_refused_by_name(
-    words, message, tasks, tmp_path, monkeypatch, capsys
-):
+def test_what_needs_vectors_is_refused_by_name(words, message, tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "scored.tsv", ["1\ta\tb", "2\tc\td"])
     (tmp_path / "STS" / "STSBenchmark").mkdir(parents=True)
@@ -228,22 +193,15 @@ def test_what_needs_vectors_is_refused_by_name(
     assert re.search(message, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    "command", ["encode --input t.txt --output o", "index --input t.txt --output o"]
-)
+@pytest.mark.parametrize("command", ["encode --input t.txt --output o", "index --input t.txt --output o"])
 def test_other_commands_say_which_ones_take_it(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "t.txt", ["a cat"])
     assert status(*command.split(), "--model", "bm25") == 2
-    assert (
-        "only evaluate and compare take it. For a folder of this name, write ./bm25"
-        in capsys.readouterr().err
-    )
+    assert "only evaluate and compare take it. For a folder of this name, write ./bm25" in capsys.readouterr().err
 
 
-def test_the_word_is_keyword_search_although_a_folder_has_this_name(
-    tasks, tmp_path, monkeypatch
-):
+def test_the_word_is_keyword_search_although_a_folder_has_this_name(tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bm25").mkdir()
     assert evaluate("bm25", task=tasks[:1]).identity.backend.startswith("bm25s")
@@ -255,7 +213,5 @@ def test_the_word_is_keyword_search_although_a_folder_has_this_name(
 def test_texts_without_any_word_are_refused(tmp_path):
     rows = json.dumps({"query": "a cat", "positive": ["?"], "negative": ["!"]})
     path = write(tmp_path / "ranked.jsonl", [rows])
-    with pytest.raises(
-        ValueError, match="bm25 finds no word of two letters in the 2 texts of the task"
-    ):
+    with pytest.raises(ValueError, match="bm25 finds no word of two letters in the 2 texts of the task"):
         evaluate("bm25", task=[f"reranking={path}"])

@@ -65,9 +65,7 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     for average in averages.values():
         del average["benchmark"]
     write_results(tmp_path / "old.json", {"results": {"mteb_averages": averages}}, {})
-    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), (
-        "an earlier version had no other one"
-    )
+    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), "an earlier version had no other one"
 
 
 def test_without_mteb_the_error_names_the_extra(monkeypatch):
@@ -79,25 +77,14 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
 def test_the_first_english_benchmark_is_that_of_the_paper():
     """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {
-        category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()
-    } == CATEGORIES
+    assert {category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()} == CATEGORIES
     if not PAPER.is_file():
         pytest.skip("the text of the paper is not beside the repository")
     names = {name for tasks in benchmark_tasks(FIRST).values() for name in tasks}
-    rows = [
-        [cell.strip() for cell in line.split("|")]
-        for line in PAPER.read_text(encoding="utf-8").splitlines()
-    ]
-    named = [
-        (re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7
-    ]
-    averages = mteb_averages(
-        {name: float(cells[1]) for name, cells in named if name in names}, FIRST
-    )
-    assert [average["value"] for average in averages.values()] == pytest.approx(
-        PAPER_AVERAGES["SimCSE"], abs=0.11
-    )
+    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
+    named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
+    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, FIRST)
+    assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
     assert [average["tasks"] for average in averages.values()] == [
         *CATEGORIES.values(),
         56,
@@ -109,9 +96,7 @@ def offer(monkeypatch, tasks):
     import mteb
 
     find = mteb.get_benchmark
-    monkeypatch.setattr(
-        mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks)
-    )
+    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks))
 
 
 @pytest.fixture(autouse=True)
@@ -129,9 +114,7 @@ def task(monkeypatch):
     from mteb.mocks.mock_tasks import MockSTSTask
 
     made = MockSTSTask()
-    table = dict(
-        zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True)
-    )
+    table = dict(zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True))
     made.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(table)})
     made.data_loaded = True
     offer(monkeypatch, [made])
@@ -141,9 +124,7 @@ def task(monkeypatch):
 @pytest.fixture
 def model(save_checkpoint):
     torch.manual_seed(0)
-    return SimCSE(
-        save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu"
-    )
+    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu")
 
 
 def test_all_is_the_second_edition():
@@ -166,9 +147,7 @@ def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark):
     assert named_benchmark(tasks) == benchmark
 
 
-@pytest.mark.parametrize(
-    "tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"]
-)
+@pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
 def test_what_mteb_does_not_know_is_refused(tasks):
     pytest.importorskip("mteb", reason="needs the mteb extra")
     with pytest.raises(
@@ -184,23 +163,12 @@ def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, c
 
     [score] = evaluate_mteb(model, tasks).values()
     [file] = cache.glob(f"*/{model.mteb_model_meta.revision}/MockSTSTask.json")
-    assert (
-        file.parents[1].name.startswith("local__")
-        and (file.parent / "model_meta.json").exists()
-    )
-    [read] = (
-        mteb.ResultCache()
-        .load_results(models=[model.mteb_model_meta], tasks=[task])
-        .model_results
-    )
-    assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), (
-        "mteb rounds"
-    )
+    assert file.parents[1].name.startswith("local__") and (file.parent / "model_meta.json").exists()
+    [read] = mteb.ResultCache().load_results(models=[model.mteb_model_meta], tasks=[task]).model_results
+    assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), "mteb rounds"
     found = evaluate(model, mteb=tasks)
     assert found.results["mteb"] == {"MockSTSTask": pytest.approx(score, abs=1e-3)}
-    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {
-        named_benchmark(tasks)
-    }
+    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {named_benchmark(tasks)}
 
 
 def count_texts(monkeypatch, cls):
@@ -216,9 +184,7 @@ def count_texts(monkeypatch, cls):
     return counts
 
 
-def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(
-    task, model, cache, monkeypatch
-):
+def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(task, model, cache, monkeypatch):
     counts = count_texts(monkeypatch, SimCSE)
     score = evaluate_mteb(model, ["all"])
     first = len(counts)
@@ -235,9 +201,7 @@ def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(
     assert len(list(cache.glob("*/*"))) == 3
 
 
-def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(
-    task, model, cache, monkeypatch
-):
+def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(task, model, cache, monkeypatch):
     counts = count_texts(monkeypatch, SimCSE)
     model.name_or_path, model.revision = "org/model", "a" * 40
     evaluate_mteb(model, ["all"])
@@ -263,17 +227,13 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
 
     first, second, scores = random_columns(40, 0)
     task = mteb.get_task("STSBenchmark")
-    table = datasets.Dataset.from_dict(
-        {"sentence1": first, "sentence2": second, "score": scores}
-    )
+    table = datasets.Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
     task.dataset = {"default": datasets.DatasetDict({"test": table})}
     task.data_loaded = True
     offer(monkeypatch, [task])
     model = BagOfWords()
     result = evaluate_mteb(model, ["STSBenchmark"])
-    expected = spearman(
-        cosine_similarity_pairs(model.encode(first), model.encode(second)), scores
-    )
+    expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
     assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
 
 
@@ -290,9 +250,7 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
     ],
     ids=lambda prompts: "+".join(prompts),
 )
-def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(
-    prompts, save_checkpoint
-):
+def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(prompts, save_checkpoint):
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     from sentence_transformers import SentenceTransformer
 
@@ -302,15 +260,11 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
         "pooling_mode_cls_token": False,
     }
     torch.manual_seed(0)
-    folder = as_sentence_transformer(
-        save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts
-    )
+    folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
     task = retrieval_task()
 
     def score(model):
-        result = mteb.evaluate(
-            model, task, cache=None, co2_tracker=False, show_progress_bar=False
-        )
+        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
         return result.task_results[0].get_score()
 
     model = SimCSE(folder, device="cpu")
@@ -328,9 +282,7 @@ class Foreign:
         self.prompts = prompts
 
 
-def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(
-    model, monkeypatch
-):
+def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(model, monkeypatch):
     pytest.importorskip("mteb", reason="needs the mteb extra")
     offer(monkeypatch, [retrieval_task()])
     prompts = {"query": "the dog sang : ", "document": "a small mat : "}
@@ -350,19 +302,13 @@ def retrieval_task():
     words = [word for word in VOCABULARY if word.isalpha()]
     texts = list(dict.fromkeys(" ".join(random.choice(words, 5)) for _ in range(80)))
     documents = {f"d{i}": text for i, text in enumerate(texts)}
-    queries = {
-        f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])
-    }
+    queries = {f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])}
     tables = {
-        name: datasets.Dataset.from_dict(
-            {"id": list(each), "text": list(each.values())}
-        )
+        name: datasets.Dataset.from_dict({"id": list(each), "text": list(each.values())})
         for name, each in (("corpus", documents), ("queries", queries))
     }
     judged = {f"q{i}": {f"d{i}": 1, f"d{i + 1}": 1} for i in range(40)}
     task = mteb.get_task("NFCorpus")
-    task.dataset = {
-        "default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}
-    }
+    task.dataset = {"default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}}
     task.data_loaded = True
     return task

@@ -18,6 +18,7 @@ from simcse_hf.evaluation import (
     uniformity,
 )
 from simcse_hf.evaluation.scoring import read_tasks
+from simcse_hf.evaluation.tasks import roles_of
 
 STS = ("STS12", "STS13", "STSBenchmark", "SICKRelatedness")
 
@@ -57,9 +58,7 @@ METRICS = pytest.mark.parametrize("metric", ["spearman", "pearson"])
 @METRICS
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
 @pytest.mark.parametrize("task", ["STS12", "STS13"])
-def test_a_task_with_subsets_has_a_score_for_each_aggregation(
-    results, task, aggregation, metric
-):
+def test_a_task_with_subsets_has_a_score_for_each_aggregation(results, task, aggregation, metric):
     assert -100 <= results[task]["aggregate"][aggregation][metric] <= 100
 
 
@@ -128,7 +127,7 @@ def test_the_longest_texts_are_encoded_first(calls):
 def test_the_texts_of_all_tasks_are_encoded(calls, folder):
     [encoded] = calls
     tasks = read_tasks(TASKS, folder, Protocol("fasttest"), geometry=True)
-    assert set(encoded) == set(tasks.texts())
+    assert set(encoded) == set(roles_of(tasks)[None])
 
 
 # --- mode dev ---
@@ -156,17 +155,12 @@ def test_mode_dev_encodes_dev_splits_only(dev_results, dev_model, folder):
 
 
 def test_mode_dev_averages_the_scores_of_the_dev_splits(dev_results):
-    sts_b, sick = (
-        dev_results[task]["splits"]["dev"]["spearman"]
-        for task in ("STSBenchmark", "SICKRelatedness")
-    )
+    sts_b, sick = (dev_results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness"))
     assert dev_results["average"]["value"] == pytest.approx((sts_b + sick) / 2)
 
 
 def test_a_task_without_a_dev_split_is_missing_in_mode_dev(folder):
-    results = evaluate(
-        BagOfWords(), data_dir=folder, tasks="STS12,STSBenchmark", mode="dev"
-    ).results
+    results = evaluate(BagOfWords(), data_dir=folder, tasks="STS12,STSBenchmark", mode="dev").results
     assert results["STS12"]["missing"] == "the task has no dev split"
 
 

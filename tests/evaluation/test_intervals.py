@@ -17,9 +17,9 @@ from simcse_hf.evaluation.bootstrap import (
     resampled_scores,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
-from simcse_hf.evaluation.sts import score_subsets
-from simcse_hf.evaluation.user_tasks import paired_interval, read_task
-from simcse_hf.evaluation.user_tasks.base import TaskResult
+from simcse_hf.evaluation.tasks import paired_interval, read_task
+from simcse_hf.evaluation.tasks.base import TaskResult
+from simcse_hf.evaluation.tasks.sts import score_subsets
 
 random = np.random.RandomState(0)
 
@@ -139,17 +139,13 @@ def test_resampled_scores_use_the_aggregation(subsets, aggregation):
     samples = []
     for part in subsets.values():
         fifth = resampled_counts(part["group"], 5, drawing)[4]
-        samples.append(
-            [np.repeat(part["predicted"], fifth), np.repeat(part["gold"], fifth)]
-        )
+        samples.append([np.repeat(part["predicted"], fifth), np.repeat(part["gold"], fifth)])
     assert scores[0, 4] == pytest.approx(100 * aggregated(samples, aggregation))
 
 
 @AGGREGATIONS
 @pytest.mark.parametrize("elements", [1, 1 << 22])
-def test_all_systems_are_scored_on_the_same_resamples(
-    monkeypatch, subsets, aggregation, elements
-):
+def test_all_systems_are_scored_on_the_same_resamples(monkeypatch, subsets, aggregation, elements):
     monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
     protocol = Protocol(aggregation=aggregation, metric="pearson")
     scores = resampled_scores([subsets, subsets], protocol, 5, np.random.default_rng(3))
@@ -175,9 +171,7 @@ def test_rows_that_share_a_text_count_as_one():
 
 
 def test_drawing_rows_that_share_a_text_one_by_one_would_give_a_third_of_the_error():
-    assert standard_error(copies=9) == pytest.approx(
-        3 * standard_error(copies=9, by_row=True), rel=0.1
-    )
+    assert standard_error(copies=9) == pytest.approx(3 * standard_error(copies=9, by_row=True), rel=0.1)
 
 
 def answers(correct_rows_of_three):
@@ -213,16 +207,12 @@ def test_no_resample_shows_that_such_a_difference_may_vary(always_one_row_better
     "groups",
     [
         pytest.param(np.arange(15), id="few rows"),
-        pytest.param(
-            np.maximum(np.arange(15) - 1, 0), id="few rows, of which two share a text"
-        ),
+        pytest.param(np.maximum(np.arange(15) - 1, 0), id="few rows, of which two share a text"),
         pytest.param(np.arange(400) // 20, id="20 groups"),
     ],
 )
 def test_enough_groups_are_drawn_without_a_warning(groups, caplog):
-    assert np.array_equal(
-        groups_to_draw({"group": groups}, f"part {groups.sum()}"), groups
-    )
+    assert np.array_equal(groups_to_draw({"group": groups}, f"part {groups.sum()}"), groups)
     assert "so the intervals resample single rows" not in caplog.text
 
 
@@ -231,16 +221,12 @@ def test_enough_groups_are_drawn_without_a_warning(groups, caplog):
     [
         pytest.param(np.arange(400) // 21, id="19 groups and a rest"),
         pytest.param(np.zeros(400, dtype=int), id="one group"),
-        pytest.param(
-            np.maximum(np.arange(400) - 200, 0), id="one group has half of the rows"
-        ),
+        pytest.param(np.maximum(np.arange(400) - 200, 0), id="one group has half of the rows"),
     ],
 )
 def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, caplog):
     rows = np.arange(len(groups))
-    assert np.array_equal(
-        groups_to_draw({"group": groups}, f"part {groups.sum()}"), rows
-    )
+    assert np.array_equal(groups_to_draw({"group": groups}, f"part {groups.sum()}"), rows)
     assert "so the intervals resample single rows" in caplog.text
 
 
@@ -260,9 +246,7 @@ def choice_among_equals(drawing):
     systems = []
     scores = []
     for each in predicted:
-        systems.append(
-            {"pairs": {"predicted": each, "gold": gold, "group": np.arange(200)}}
-        )
+        systems.append({"pairs": {"predicted": each, "gold": gold, "group": np.arange(200)}})
         scores.append(100 * spearman(each, gold))
     start, *candidates = systems
     best = int(np.argmax(scores[1:]))
@@ -287,9 +271,7 @@ def averages(scores, confidence=0.95):
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-@pytest.mark.parametrize(
-    "figures", [(70.0, 71.0), (70.0, 71.0, 74.0), (70.0, 71.0, 72.0, 73.0, 77.0)]
-)
+@pytest.mark.parametrize("figures", [(70.0, 71.0), (70.0, 71.0, 74.0), (70.0, 71.0, 72.0, 73.0, 77.0)])
 def test_seeds_alone_make_the_interval_of_students_t(figures, confidence):
     same_on_every_resample = np.repeat(np.array(figures)[:, None], 20_000, axis=1)
     drawn = averages(same_on_every_resample, confidence)
@@ -310,16 +292,12 @@ def variation_of_examples():
 
 
 @pytest.mark.parametrize("offsets", [(0.0, 0.0, 0.0), (0.0, 2.0, 7.0)])
-def test_the_seeds_add_their_variance_beyond_that_of_the_examples(
-    variation_of_examples, offsets
-):
+def test_the_seeds_add_their_variance_beyond_that_of_the_examples(variation_of_examples, offsets):
     scores = 70 + np.array(offsets)[:, None] + variation_of_examples
     of_examples = 1 + 1 / 3
     of_seeds = max(np.var(offsets, ddof=1) - 1, 0) / 3
     wider = scipy.stats.t.ppf(0.975, 2) / scipy.stats.norm.ppf(0.975)
-    assert averages(scores).var() == pytest.approx(
-        of_examples + wider**2 * of_seeds, rel=0.05
-    )
+    assert averages(scores).var() == pytest.approx(of_examples + wider**2 * of_seeds, rel=0.05)
 
 
 def test_a_single_seed_adds_nothing(variation_of_examples):
@@ -340,8 +318,8 @@ def task(tmp_path):
 
 def classified(correct):
     """The result of a classification of 90 texts, none of which stands in two rows."""
-    scores = {"correct": correct, "unit": np.arange(90), "group": np.arange(90)}
-    return TaskResult({"accuracy": 100 * correct.mean()}, scores)
+    scores = {"gold": np.arange(90), "correct": correct, "unit": np.arange(90), "group": np.arange(90)}
+    return TaskResult({"accuracy": 100 * correct.mean()}, {"classification": scores})
 
 
 def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(task):
@@ -363,9 +341,7 @@ def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(task):
 def test_the_difference_is_that_of_the_accuracies(task):
     before = random.rand(90) < 0.5
     after = random.rand(90) < 0.8
-    difference, _, _ = paired_interval(
-        task, [classified(before)], [classified(after)], resamples=2
-    )
+    difference, _, _ = paired_interval(task, [classified(before)], [classified(after)], resamples=2)
     assert difference == pytest.approx(100 * (after.mean() - before.mean()))
 
 
@@ -398,9 +374,7 @@ def evaluation(noise, seed, stored=True, accuracy=None):
             "examples": {"train": 500},
         }
         gold = np.arange(500) % 2
-        scores["MR"] = {
-            "MR": {"correct": correct, "gold": gold, "group": np.arange(500)}
-        }
+        scores["MR"] = {"MR": {"correct": correct, "gold": gold, "group": np.arange(500)}}
     results["average"] = {"value": 1.0, "tasks": [], "missing": []}
     return Evaluation(results, scores if stored else {})
 
@@ -506,9 +480,7 @@ def differences_of_equals():
 
 
 @pytest.mark.parametrize("task", ["MR", "average_transfer"])
-def test_the_same_answers_do_not_mean_that_two_models_are_equal(
-    differences_of_equals, task
-):
+def test_the_same_answers_do_not_mean_that_two_models_are_equal(differences_of_equals, task):
     """The interval is Wilson's for 0 of 500 rows."""
     result = differences_of_equals[task]
     assert [result["low"], result["high"]] == pytest.approx([-0.7624, 0.7624], abs=1e-3)

@@ -26,9 +26,7 @@ from simcse_hf.evaluation.metric_module import SimilarityCorrelation
 def test_a_zero_embedding_has_cosine_zero():
     x = np.eye(3, dtype=np.float32)
     x[1] = 0
-    assert cosine_similarity_pairs(x, np.eye(3, dtype=np.float32)) == pytest.approx(
-        [1, 0, 1]
-    )
+    assert cosine_similarity_pairs(x, np.eye(3, dtype=np.float32)) == pytest.approx([1, 0, 1])
 
 
 # --- the metric ---
@@ -64,9 +62,7 @@ def test_the_metric_works_in_batches(metric):
 
 def test_the_metric_works_combined_with_others():
     combined = evaluate.combine([SimilarityCorrelation()])
-    assert combined.compute(predictions=PREDICTED, references=GOLD) == pytest.approx(
-        CORRELATIONS
-    )
+    assert combined.compute(predictions=PREDICTED, references=GOLD) == pytest.approx(CORRELATIONS)
 
 
 # --- alignment ---
@@ -86,9 +82,7 @@ def squared_distance(a, b):
 
 
 def slow_alignment():
-    distances = [
-        squared_distance(a, b) for a, b in zip(X.tolist(), Y.tolist(), strict=True)
-    ]
+    distances = [squared_distance(a, b) for a, b in zip(X.tolist(), Y.tolist(), strict=True)]
     return sum(distances) / len(distances)
 
 
@@ -99,9 +93,7 @@ def test_alignment_is_the_mean_squared_distance_of_normalised_embeddings():
 
 
 def test_alignment_does_not_depend_on_the_length_of_embeddings():
-    assert alignment(X.float(), 7 * Y.float()) == pytest.approx(
-        slow_alignment(), abs=1e-5
-    )
+    assert alignment(X.float(), 7 * Y.float()) == pytest.approx(slow_alignment(), abs=1e-5)
 
 
 def test_the_alignment_of_equal_directions_is_0():
@@ -128,9 +120,7 @@ TEMPERATURES = pytest.mark.parametrize("t", [2, 0.5, 300])
 
 
 @TEMPERATURES
-def test_uniformity_is_the_log_mean_over_distinct_pairs_for_any_block_size(
-    any_block_size, t
-):
+def test_uniformity_is_the_log_mean_over_distinct_pairs_for_any_block_size(any_block_size, t):
     assert uniformity(X, t) == pytest.approx(slow_uniformity(t), abs=1e-10)
 
 
@@ -174,9 +164,7 @@ VECTORS = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
     "returned, dtype",
     [
         pytest.param(VECTORS.tolist(), np.float64, id="lists"),
-        pytest.param(
-            torch.tensor(VECTORS, requires_grad=True), np.float32, id="with a gradient"
-        ),
+        pytest.param(torch.tensor(VECTORS, requires_grad=True), np.float32, id="with a gradient"),
         pytest.param(torch.tensor(VECTORS).bfloat16(), np.float32, id="bfloat16"),
         pytest.param(VECTORS.astype(np.float64), np.float64, id="float64"),
     ],

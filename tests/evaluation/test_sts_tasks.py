@@ -12,19 +12,17 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 
 from simcse_hf.data import read, scored_pairs
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
-from simcse_hf.evaluation.sts import (
+from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation.tasks import read_task, sts
+from simcse_hf.evaluation.tasks.sts import (
     STS_PAIRS,
     STS_SUBSETS,
     TaskNotFound,
     read_sts_task,
     score_subsets,
 )
-from simcse_hf.evaluation.user_tasks import read_task
 
-EXPECTED = ScoredPairs(
-    "x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0]
-)
+EXPECTED = ScoredPairs("x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0])
 STSB = 'g\tf\t2012\t1\t4.5\ta cat\ta dog\ng\tf\t2012\t2\t0.0\the said "no"\tit is , red\textra\tsource\n'
 RECORDS = [
     {"sentence1": "a cat", "sentence2": "a dog", "similarity_score": 4.5},
@@ -86,13 +84,9 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
-def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(
-    tmp_path, suffix
-):
+def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_path, suffix):
     path = tmp_path / f"pairs.{suffix}"
-    frame = pandas.DataFrame(
-        {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)}
-    )
+    frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
     frame.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
     pairs = read_scored_pairs(path)
     assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
@@ -112,9 +106,7 @@ def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
     }
 
     def write_columns(*names):
-        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict(
-            "records"
-        )
+        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict("records")
         return data_helpers.write(
             tmp_path / f"{'-'.join(names)}.{suffix}",
             data_helpers.content_of(suffix, records),
@@ -130,9 +122,7 @@ def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
-    raw = write(
-        tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"]
-    )
+    raw = write(tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"])
     assert read_scored_pairs(raw).texts == [
         '"quoted as a whole"',
         "a",
@@ -144,15 +134,10 @@ def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
         ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'],
     )
     assert read_scored_pairs(glue).texts == ['"quoted as a whole"', '"Yes," she said']
-    assert (
-        "glue.tsv, line 2: not valid csv" in caplog.text
-        and "read as part of the text" in caplog.text
-    )
+    assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
 
 
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="needs the evaluation data of ../shared"
-)
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
 
 def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
@@ -162,15 +147,11 @@ def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
     write(scores, ["", *lines[1:5], " ", *lines[6:]])
     parts = read_sts_task("STS15", tmp_path, ("test",))
     assert tuple(parts) == STS_SUBSETS["STS15"]
-    texts = (
-        (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
-    )
+    texts = (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
     kept = [i for i in range(len(lines)) if i not in (0, 5)]
     belief = parts["belief"]
     assert belief.scores == [float(lines[i]) for i in kept]
-    assert list(
-        map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))
-    ) == [texts[i] for i in kept]
+    assert list(map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))) == [texts[i] for i in kept]
 
 
 def test_folders_of_tables_are_read(tmp_path):
@@ -179,10 +160,7 @@ def test_folders_of_tables_are_read(tmp_path):
     write(tmp_path / "STS16/headlines.tsv", scored)
     write_rows(tmp_path / "STS16/plagiarism.jsonl", HEADER, rows)
     write(tmp_path / "STS16/notes.md", ["not a table"])
-    sizes = {
-        part: len(pairs)
-        for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()
-    }
+    sizes = {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()}
     assert sizes == {"headlines": 5, "plagiarism": 5}
     write(tmp_path / "SICKRelatedness/test.tsv", scored)
     write(
@@ -198,9 +176,7 @@ def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeyp
     monkeypatch.setattr(sts.logger, "warning", message.append)
     write_sts(tmp_path, "STS13")
     read_sts_task("STS13", tmp_path, ("test",))
-    assert (
-        len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
-    )
+    assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
 
 
 HEADER = ["sentence1", "sentence2", "score"]
@@ -218,9 +194,7 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
         "dev": 3,
     }
     whole = read_sts_task("STS12", "hub", ("test",))
-    assert list(whole) == ["STS12"] and whole["STS12"].scores == [
-        score for *_, score in rows
-    ]
+    assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
     assert len(scored_pairs.load_hub_pairs(local, "train", "mine")) == 2
@@ -246,14 +220,9 @@ def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monke
 def test_the_real_sets_have_their_published_sizes(folder):
     data_dir = SHARED / "data" / folder
     for task in ("STS12", "STS13", "STS14", "STS15"):
-        assert (
-            sum(map(len, read_sts_task(task, data_dir, ("test",)).values()))
-            == STS_PAIRS[task][task]
-        )
+        assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task][task]
     splits = read_sts_task("STSBenchmark", data_dir, ("test", "dev", "train"))
-    assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS[
-        "STSBenchmark"
-    ]
+    assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS["STSBenchmark"]
 
 
 random = np.random.RandomState(0)
@@ -268,22 +237,11 @@ PARTS = {part: {"predicted": PREDICTED[part], "gold": GOLD[part]} for part in GO
 )
 def test_aggregations_equal_sentevals(metric, reference):
     result = score_subsets("STS12", PARTS)
-    single = {
-        part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD
-    }
-    whole = (
-        100
-        * reference(
-            np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])
-        ).statistic
-    )
-    assert {
-        part: scores[metric] for part, scores in result["subsets"].items()
-    } == pytest.approx(single)
+    single = {part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD}
+    whole = 100 * reference(np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])).statistic
+    assert {part: scores[metric] for part, scores in result["subsets"].items()} == pytest.approx(single)
     assert result["aggregate"]["all"][metric] == pytest.approx(whole)
-    assert result["aggregate"]["mean"][metric] == pytest.approx(
-        sum(single.values()) / 3
-    )
+    assert result["aggregate"]["mean"][metric] == pytest.approx(sum(single.values()) / 3)
     wmean = (20 * single["a"] + 60 * single["b"] + 7 * single["c"]) / 87
     assert result["aggregate"]["wmean"][metric] == pytest.approx(wmean)
     assert result["pairs"] == 87 and result["subsets"]["c"]["pairs"] == 7
@@ -292,6 +250,4 @@ def test_aggregations_equal_sentevals(metric, reference):
 def test_a_task_whose_subsets_are_unknown_has_no_mean():
     result = score_subsets("STS12", {"STS12": PARTS["a"]})
     assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
-    assert (
-        result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
-    )
+    assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]

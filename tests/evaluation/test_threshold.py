@@ -29,9 +29,7 @@ def labelled(n, seed=0, groups=None):
     """Pairs of which those labelled 1 have higher cosines on average."""
     random = np.random.default_rng(seed)
     gold = (random.random(n) < 0.4).astype(int)
-    similarity = np.round(
-        np.clip(random.normal(0.3 + 0.3 * gold, 0.15), -1, 1), 2
-    )  # with ties
+    similarity = np.round(np.clip(random.normal(0.3 + 0.3 * gold, 0.15), -1, 1), 2)  # with ties
     return {
         "similarity": similarity,
         "gold": gold,
@@ -58,16 +56,9 @@ def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
             return recall if share >= precision else -1
         return 2 * share * recall / max(share + recall, 1e-9)
 
-    assert value(found["cosine"]) == pytest.approx(
-        max(map(value, np.unique(similarity)))
-    )
-    measured = [
-        100 * share
-        for share in written_out(similarity[~first], gold[~first], found["cosine"])
-    ]
-    assert [found["precision"][0], found["recall"][0]] == pytest.approx(
-        measured, abs=0.01
-    )
+    assert value(found["cosine"]) == pytest.approx(max(map(value, np.unique(similarity))))
+    measured = [100 * share for share in written_out(similarity[~first], gold[~first], found["cosine"])]
+    assert [found["precision"][0], found["recall"][0]] == pytest.approx(measured, abs=0.01)
     for share, low, high in (found["precision"], found["recall"]):
         assert low < share < high < low + 25
     assert found["goal"] == ("f1" if precision is None else f"precision={precision}")
@@ -109,12 +100,8 @@ def test_a_precision_that_is_the_same_in_every_group_has_an_interval_with_a_widt
     found = choose_threshold(scores | {"group": numbers}, 0.5, "x")
     similar = ~divide_groups(numbers, 0.5, 0, "x") & (numbers < 20)
     n = similar.sum() // 2
-    half = (
-        50 * 1.96 / (n + 1.96**2) ** 0.5
-    )  # Wilson's interval of a half, also for an odd number of draws
-    assert n % 2 == 1 and found["precision"] == pytest.approx(
-        [50, 50 - half, 50 + half], abs=0.01
-    )
+    half = 50 * 1.96 / (n + 1.96**2) ** 0.5  # Wilson's interval of a half, also for an odd number of draws
+    assert n % 2 == 1 and found["precision"] == pytest.approx([50, 50 - half, 50 + half], abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +145,7 @@ def test_a_precision_below_the_goal_on_the_half_that_measures_is_a_warning(caplo
     ):
         caplog.clear()
         choose_threshold(each, 0.8, "pairs.csv")
-        assert (
-            "pairs.csv: the threshold chosen for a precision of 0.8 has 0."
-            in caplog.text
-        ) is warned
+        assert ("pairs.csv: the threshold chosen for a precision of 0.8 has 0." in caplog.text) is warned
 
 
 WORDS = [word for word in VOCABULARY if word.isalpha()]
@@ -170,9 +154,7 @@ WORDS = [word for word in VOCABULARY if word.isalpha()]
 @pytest.fixture
 def model(save_checkpoint):
     torch.manual_seed(0)
-    return save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "model"
-    )
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "model")
 
 
 @pytest.fixture
@@ -188,19 +170,13 @@ def pairs(tmp_path):
 
 
 def evaluate(model, pairs, *more):
-    return main(
-        ["evaluate", "--model", str(model), "--task", f"pairs={pairs}", *map(str, more)]
-    )
+    return main(["evaluate", "--model", str(model), "--task", f"pairs={pairs}", *map(str, more)])
 
 
 @pytest.fixture
 def with_threshold(model, pairs, monkeypatch):
-    monkeypatch.setattr(
-        simcse_module, "PROBES", WORDS[:4]
-    )  # the tiny vocabulary has none of the real ones
-    assert (
-        evaluate(model, pairs, "--threshold", "f1", "--save_threshold", "--quiet") == 0
-    )
+    monkeypatch.setattr(simcse_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
+    assert evaluate(model, pairs, "--threshold", "f1", "--save_threshold", "--quiet") == 0
     return model
 
 
@@ -225,11 +201,7 @@ def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
     assert f"threshold: {describe_threshold(threshold)}" in printed.out
     after = json.loads((model / "config.json").read_text())
     saved = after.pop("similarity_threshold")
-    assert (
-        after == before
-        and saved.items() >= threshold.items()
-        and threshold["chosen_on"] == 80
-    )
+    assert after == before and saved.items() >= threshold.items() and threshold["chosen_on"] == 80
 
     loaded = SimCSE(model)
     assert loaded.threshold == threshold["cosine"]
@@ -243,9 +215,7 @@ def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
 
 def test_a_loaded_model_knows_the_threshold_that_was_chosen_with_it(model, pairs):
     loaded = SimCSE(model)
-    evaluation = simcse_hf.evaluate(
-        loaded, task=[f"pairs={pairs}"], threshold="f1", save_threshold=True
-    )
+    evaluation = simcse_hf.evaluate(loaded, task=[f"pairs={pairs}"], threshold="f1", save_threshold=True)
     assert loaded.threshold == evaluation.threshold["cosine"] == SimCSE(model).threshold
     assert evaluation.threshold_file == str(model / "config.json")
 
@@ -274,19 +244,13 @@ def step(model):
 CHANGES = {
     "other weights": lambda model: step(model.model),
     "max_length 40 there, 6 here": lambda model: setattr(model, "max_length", 6),
-    "long_texts 'cut' there, 'mean' here": lambda model: setattr(
-        model, "long_texts", "mean"
-    ),
-    "another tokenizer": lambda model: setattr(
-        model.tokenizer.backend_tokenizer, "normalizer", Lowercase()
-    ),
+    "long_texts 'cut' there, 'mean' here": lambda model: setattr(model, "long_texts", "mean"),
+    "another tokenizer": lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", Lowercase()),
 }
 
 
 @pytest.mark.parametrize("reason", CHANGES)
-def test_a_threshold_is_refused_after_its_model_has_changed_in_memory(
-    reason, with_threshold, tmp_path, caplog
-):
+def test_a_threshold_is_refused_after_its_model_has_changed_in_memory(reason, with_threshold, tmp_path, caplog):
     model = SimCSE(with_threshold)
     assert model.is_similar(WORDS[0], WORDS[0])
     CHANGES[reason](model)
@@ -301,9 +265,7 @@ def test_a_threshold_is_refused_after_its_model_has_changed_in_memory(
 def test_a_threshold_is_refused_after_further_training_and_with_another_length(
     with_threshold,
 ):
-    with pytest.raises(
-        ValueError, match="does not fit this model: max_length 40 there, 6 here"
-    ):
+    with pytest.raises(ValueError, match="does not fit this model: max_length 40 there, 6 here"):
         SimCSE(with_threshold, max_length=6).threshold  # noqa: B018
     trained = AutoModelForCL.from_pretrained(with_threshold)
     step(trained)
@@ -325,13 +287,9 @@ def test_a_threshold_holds_in_half_precision_with_other_prompts_of_search_and_fr
     assert SimCSE(with_threshold).threshold == model.threshold
 
 
-def test_the_results_are_written_although_no_threshold_can_be_chosen(
-    model, tmp_path, capsys, caplog
-):
+def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_path, capsys, caplog):
     rows = [f"{WORDS[0]},{text} {WORDS[-i]},{i % 2}" for i, text in enumerate(WORDS)]
-    (tmp_path / "star.csv").write_text(
-        "\n".join(["sentence1,sentence2,label", *rows]) + "\n"
-    )
+    (tmp_path / "star.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
     assert (
         evaluate(
             model,
@@ -345,16 +303,11 @@ def test_the_results_are_written_although_no_threshold_can_be_chosen(
     )
     assert "Give pairs with more different texts" in capsys.readouterr().err
     document = json.loads((tmp_path / "out.json").read_text())
-    assert (
-        "average_precision" in document["results"]["pairs"]
-        and "threshold" not in document
-    )
+    assert "average_precision" in document["results"]["pairs"] and "threshold" not in document
     assert "pairs: average_precision" in caplog.text
 
 
-def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(
-    with_threshold, tmp_path, caplog
-):
+def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(with_threshold, tmp_path, caplog):
     (tmp_path / "texts.txt").write_text("\n".join(WORDS[:20]))
     whitened = SimCSE(with_threshold)
     whitened.fit_postprocessing("whitening", tmp_path / "texts.txt", dim=8)
@@ -364,15 +317,11 @@ def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(
     ):
         caplog.clear()
         changed.save_pretrained(tmp_path / name)
-        assert "similarity_threshold" not in json.loads(
-            (tmp_path / name / "config.json").read_text()
-        )
+        assert "similarity_threshold" not in json.loads((tmp_path / name / "config.json").read_text())
         assert "its threshold does not fit this model and is not saved" in caplog.text
 
 
-def test_training_removes_the_threshold_of_the_model_it_starts_from(
-    with_threshold, tokenizer, tmp_path
-):
+def test_training_removes_the_threshold_of_the_model_it_starts_from(with_threshold, tokenizer, tmp_path):
     model = AutoModelForCL.from_pretrained(with_threshold)
     assert "similarity_threshold" in model.config.to_dict()
     args = SimCSETrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
@@ -387,9 +336,7 @@ def test_training_removes_the_threshold_of_the_model_it_starts_from(
 
 def test_search_uses_the_saved_threshold(with_threshold, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(WORDS[:30]) + "\n")
-    texts, folder, short = (
-        str(tmp_path / name) for name in ("texts.txt", "index", "short")
-    )
+    texts, folder, short = (str(tmp_path / name) for name in ("texts.txt", "index", "short"))
     index(texts, folder, model=with_threshold)
     found = []
     for threshold in ("saved", SimCSE(with_threshold).threshold):
@@ -401,24 +348,12 @@ def test_search_uses_the_saved_threshold(with_threshold, tmp_path):
         search(WORDS[0], short, threshold="saved")
 
 
-def test_the_card_gives_the_threshold_and_what_it_reaches(
-    with_threshold, pairs, caplog
-):
+def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs, caplog):
     assert card_main([str(with_threshold)]) == 0
-    saved = json.loads((with_threshold / "config.json").read_text())[
-        "similarity_threshold"
-    ]
+    saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
     card = " ".join((with_threshold / "README.md").read_text().split())
-    assert (
-        f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}"
-        in card
-    )
-    assert (
-        evaluate(
-            with_threshold, pairs, "--threshold", "precision=0.6", "--save_threshold"
-        )
-        == 0
-    )
+    assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in card
+    assert evaluate(with_threshold, pairs, "--threshold", "precision=0.6", "--save_threshold") == 0
     assert "chosen for precision=0.6" in (with_threshold / "README.md").read_text()
     (with_threshold / "README.md").write_text("My model.")
     assert evaluate(with_threshold, pairs, "--threshold", "f1", "--save_threshold") == 0
@@ -439,8 +374,6 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(
-    words, message, capsys
-):
+def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, capsys):
     assert status("evaluate", "--model", "org/name", "--pairs", "sts.csv", *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -16,20 +16,16 @@ from simcse_hf.evaluation.classifier import (
 )
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.transfer import (
+from simcse_hf.evaluation.tasks.transfer import (
     TRANSFER_EXAMPLES,
+    TransferTask,
     read_transfer_task,
-    score_transfer_task,
 )
 
 # --- the real sets ---
 
-REAL = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="needs the evaluation data of ../shared"
-)
-REAL_TASKS = pytest.mark.parametrize(
-    "task", ["MR", "SUBJ", "SST2", "SST5", "TREC", "MRPC"]
-)
+REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
+REAL_TASKS = pytest.mark.parametrize("task", ["MR", "SUBJ", "SST2", "SST5", "TREC", "MRPC"])
 
 
 @REAL
@@ -43,9 +39,7 @@ def test_the_real_sets_have_their_published_sizes(task):
 @REAL
 @REAL_TASKS
 def test_no_text_of_the_real_sets_is_empty(task):
-    for examples in read_transfer_task(
-        task, SHARED / "data/senteval/downstream"
-    ).values():
+    for examples in read_transfer_task(task, SHARED / "data/senteval/downstream").values():
         assert all(examples.texts)
 
 
@@ -62,20 +56,15 @@ def score(tmp_path_factory):
     def score(task):
         if task not in scored:
             splits = read_transfer_task(task, folder)
-            texts = [text for part in splits.values() for text in part.texts]
-            embeddings = SentenceEmbeddings(BagOfWords(), texts)
-            protocol = Protocol("fasttest")
-            scored[task] = score_transfer_task(
-                task, splits, embeddings, protocol, device="cpu"
-            )
+            made = TransferTask.of(task, splits, str(folder), Protocol("fasttest"), "cpu")
+            result = made.score(SentenceEmbeddings(BagOfWords(), made.texts))
+            scored[task] = result.details, result.scores[task]
         return scored[task]
 
     return score
 
 
-TASKS = pytest.mark.parametrize(
-    "task, tested", [("MR", 120), ("SST2", 60), ("TREC", 72), ("MRPC", 60)]
-)
+TASKS = pytest.mark.parametrize("task, tested", [("MR", 120), ("SST2", 60), ("TREC", 72), ("MRPC", 60)])
 
 
 @TASKS
@@ -115,9 +104,7 @@ def test_the_f1_of_mrpc_equals_its_definition(score):
     found_pairs = (scored["correct"] & (scored["gold"] == 1)).sum()
     errors = (~scored["correct"]).sum()
     assert found_pairs > 0
-    assert result["f1"] == pytest.approx(
-        100 * 2 * found_pairs / (2 * found_pairs + errors)
-    )
+    assert result["f1"] == pytest.approx(100 * 2 * found_pairs / (2 * found_pairs + errors))
 
 
 # --- the classifier ---
@@ -218,9 +205,7 @@ def slow_fits(problem, config):
     return [slow_fit(train, held_out, classes, config, weight) for weight in L2]
 
 
-EACH_FIT = pytest.mark.parametrize(
-    "number", range(len(L2)), ids=[f"l2 {weight}" for weight in L2]
-)
+EACH_FIT = pytest.mark.parametrize("number", range(len(L2)), ids=[f"l2 {weight}" for weight in L2])
 
 
 @EACH_FIT
@@ -231,9 +216,7 @@ def test_a_fit_of_the_grid_has_the_accuracy_of_a_separate_fit(grid, slow_fits, n
 
 
 @EACH_FIT
-def test_a_fit_of_the_grid_has_the_weights_of_a_separate_fit(
-    grid, slow_fits, problem, number
-):
+def test_a_fit_of_the_grid_has_the_weights_of_a_separate_fit(grid, slow_fits, problem, number):
     classes, *_ = problem
     found = grid[0].weight.view(len(L2), classes, -1)[number]
     _, model = slow_fits[number]

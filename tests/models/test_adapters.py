@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.models.adapters import check_adapter, unwrap
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 from simcse_hf.publishing.hub import push_model
 
 pytestmark = NEEDS_PEFT

@@ -16,7 +16,7 @@ from objective_helpers import (
 
 from simcse_hf import SimCSE
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 
 #: Those of the sentences of a batch, in tokens.
 LENGTHS = [[2, 2], [3, 1, 5], [7, 4, 1, 6]]

@@ -30,7 +30,7 @@ from simcse_hf.data.templates import parse_template
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 
 TEMPLATE = ["the {text} , [MASK] ."]
 #: Tokens of the template before and after the text, with [CLS] and [SEP].

@@ -21,8 +21,13 @@ from publishing_fixtures import save_transformed
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
-from simcse_hf.publishing import CARD, name_repository, write_card
-from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
+from simcse_hf.publishing.card import (
+    CARD,
+    EVAL_RESULTS,
+    MARKER,
+    name_repository,
+    write_card,
+)
 
 SECRET = "hf_" + "s" * 34
 

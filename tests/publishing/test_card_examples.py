@@ -12,7 +12,7 @@ from simcse_hf import SimCSE
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.postprocessing.transform import MODULES
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 
 #: Of 32 dimensions; the second has neither a bias nor an activation.
 DENSE_LAYERS = [

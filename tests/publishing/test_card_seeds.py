@@ -15,9 +15,8 @@ from simcse_hf.evaluation import compare
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
-from simcse_hf.evaluation.sts import score_parts
-from simcse_hf.publishing import write_card
-from simcse_hf.publishing.card import EVAL_RESULTS
+from simcse_hf.evaluation.tasks.sts import score_parts
+from simcse_hf.publishing.card import EVAL_RESULTS, write_card
 from simcse_hf.training.run_results import (
     DevHistory,
     Results,
@@ -45,7 +44,7 @@ def evaluation(noise, seed):
     """An evaluation on STS-B."""
     scores = {"test": noisy(noise, seed)}
     results = {"STSBenchmark": {"splits": score_parts("STSBenchmark", scores)}}
-    add_averages(results, ("STSBenchmark",), Protocol())
+    add_averages(results, Protocol())
     return Evaluation(results, {"STSBenchmark": scores})
 
 

@@ -20,7 +20,7 @@ from simcse_hf.objectives import (
     part_weights,
     register,
 )
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 from simcse_hf.publishing.papers import PAPERS
 
 WORDS = VOCABULARY[5:25]

@@ -33,8 +33,7 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.cli.main import exit_status
-from simcse_hf.publishing import CARD, write_card
-from simcse_hf.publishing.card import EVAL_RESULTS
+from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]

@@ -24,10 +24,9 @@ from simcse_hf import (
     push,
     train,
 )
-from simcse_hf.publishing import CARD, write_card
-from simcse_hf.publishing.card import EVAL_RESULTS
+from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import push_model
-from simcse_hf.runtime.files import folder_problem
+from simcse_hf.runtime.folders import folder_problem
 from simcse_hf.runtime.upload import PublicNames
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]

@@ -7,7 +7,7 @@ from cli_helpers import push_main
 from conftest import tiny_config
 from safetensors.torch import load_file, save_file
 
-from simcse_hf.publishing import CARD, write_card
+from simcse_hf.publishing.card import CARD, write_card
 from simcse_hf.publishing.hub import push_model
 
 

@@ -12,7 +12,7 @@ from reproduction.word_vectors import WordVectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation import ScoredPairs
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import read_sts_task
+from simcse_hf.evaluation.tasks.sts import read_sts_task
 
 LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]
 DATA_DIR = SHARED / "data/senteval/downstream"

@@ -17,8 +17,9 @@ from reproduction.reproduce import Options, _samples, plan
 from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.scoring import TaskData
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks import MissingTask
+from simcse_hf.evaluation.tasks.sts import ScoredPairs, ScoredPairsTask, SplitsTask
+from simcse_hf.evaluation.tasks.transfer import LabelledTexts, TransferTask
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
 
@@ -198,11 +199,11 @@ METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
 @pytest.fixture
 def results(method):
     """The results of STS-B and of a user's pairs; STS12 is missing."""
-    data = TaskData(
-        sts={"STSBenchmark": {"test": STS_B}},
-        pairs={"c": OF_USER},
-        missing={"STS12": "no folder"},
-    )
+    data = {
+        "STSBenchmark": SplitsTask.of("STSBenchmark", {"test": STS_B}, "folder"),
+        "c": ScoredPairsTask.of("c", {"pairs": OF_USER}, "c.csv"),
+        "STS12": MissingTask("folder", "STS12", ["no folder"]),
+    }
     return score_per_set(data, RandomVectors().encode, method).results
 
 
@@ -238,7 +239,7 @@ def test_a_missing_set_is_named(results):
 
 
 def test_a_set_with_too_few_texts_for_a_whitening_is_named():
-    data = TaskData(pairs={"c": pairs_of("c", 2)})
+    data = {"c": ScoredPairsTask.of("c", {"pairs": pairs_of("c", 2)}, "c.csv")}
     message = "c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
     with pytest.raises(ValueError, match=message):
         score_per_set(data, RandomVectors().encode, "whitening")
@@ -246,8 +247,9 @@ def test_a_set_with_too_few_texts_for_a_whitening_is_named():
 
 @METHODS
 def test_a_transfer_task_is_not_scored_with_a_transform_of_its_own(method):
+    task = TransferTask.of("MR", {"train": LabelledTexts([(["a text"], 0)])}, "folder")
     with pytest.raises(ValueError, match="leave out MR"):
-        score_per_set(TaskData(transfer={"MR": {}}), RandomVectors().encode, method)
+        score_per_set({"MR": task}, RandomVectors().encode, method)
 
 
 # --- rows without training ---

@@ -11,8 +11,7 @@ from retrieval_helpers import SENTENCES
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import ScoredPairs, predict_pairs
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.retrieval.mining import mine_hard_negatives
 
 DISTANCES = ["euclidean", "manhattan"]
@@ -166,11 +165,9 @@ def test_the_positives_of_mining_are_scored_by_the_similarity(model, mined):
 
 
 def test_scored_pairs_are_predicted_by_the_similarity(model):
-    gold = [float(n % 5) for n in range(9)]
-    pairs = ScoredPairs("pairs", SENTENCES[:9], SENTENCES[9:18], gold)
-    embeddings = SentenceEmbeddings(model, pairs.texts, show_progress_bar=False)
+    embeddings = SentenceEmbeddings(model, SENTENCES[:18], show_progress_bar=False)
     expected = by_hand(model, SENTENCES[:9], SENTENCES[9:18]).diagonal()
-    assert_close(predict_pairs(embeddings, pairs)["predicted"], expected)
+    assert_close(embeddings.pairs(SENTENCES[:9], SENTENCES[9:18]), expected)
 
 
 def average_precision_of_two(scores):

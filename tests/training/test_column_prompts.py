@@ -125,7 +125,7 @@ def test_a_stream_reads_the_same_rows(tmp_path, tokenizer, monkeypatch):
     stream = Dataset.from_list(ROWS).to_iterable_dataset()
     monkeypatch.setattr(rows_module, "SHUFFLE_BUFFER", 1)
     streamed = make_trainer(tmp_path / "b", tokenizer, stream, **options).train_dataset
-    assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
+    assert next(iter(streamed))["input_ids"] == rows[0]["input_ids"]
 
 
 def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(tmp_path, tokenizer):

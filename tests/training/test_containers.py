@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -215,8 +216,8 @@ def test_a_stream_has_the_rows_of_the_file(
 ):
     stream = contained(KINDS["simcse"])
     trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=7)
-    batch = next(iter(trainer.train_dataset))
-    assert sorted(tokens_of(batch)) == sorted(tokens_of(rows_of_file("simcse")))
+    rows = list(islice(trainer.train_dataset, 7))
+    assert sorted(tokens_of(rows)) == sorted(tokens_of(rows_of_file("simcse")))
 
 
 # --- texts, dev sets and mined rows ---
@@ -506,8 +507,8 @@ def test_a_key_that_is_too_late_to_be_a_column_is_refused_with_its_row(
 def test_a_stream_whose_first_row_lacks_a_key_has_all_columns(tmp_path, tokenizer):
     stream = IterableDataset.from_generator(lambda: iter(LATE))
     trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=20)
-    batch = next(iter(trainer.train_dataset))
-    with_hard_negative = [row for row in batch if row["input_ids"][2]]
+    rows = islice(trainer.train_dataset, 20)
+    with_hard_negative = [row for row in rows if row["input_ids"][2]]
     assert len(with_hard_negative) == 1
 
 

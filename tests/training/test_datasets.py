@@ -13,7 +13,7 @@ from trainer_helpers import make as make_trainer
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.samplers import MixtureSampler, PermutedSampler
-from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import write_card
 from simcse_hf.training.recipe import Recipe
 
 

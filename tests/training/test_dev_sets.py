@@ -25,8 +25,8 @@ from trainer_helpers import (
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
-from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.training.dev_sets import (
     TasksEvalCallback,
     make_dev_sets,

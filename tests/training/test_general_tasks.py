@@ -21,8 +21,8 @@ from trainer_helpers import (
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, train
-from simcse_hf.evaluation.user_tasks import name_general_tasks, paired_interval
-from simcse_hf.publishing import write_card
+from simcse_hf.evaluation.tasks import name_general_tasks, paired_interval
+from simcse_hf.publishing.card import write_card
 from simcse_hf.training.run_results import Results
 
 TRAINS = KEEPS_BEST | {"learning_rate": 1e-2}
@@ -81,7 +81,7 @@ def spearman_of(model, file):
     encode = SimCSE(model, device="cpu").encode
     cosines = []
     gold = []
-    for first, second, score in task.units:
+    for _, first, second, score in task.units:
         cosines.append(float(encode(first).double() @ encode(second).double()))
         gold.append(score)
     return 100 * spearmanr(cosines, gold).statistic

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
+from datasets.distributed import split_dataset_by_node
 from torch.utils.data import TensorDataset
 from trainer_helpers import (
     EVALUATES,
@@ -202,6 +203,8 @@ REFUSALS = {
         made(STREAM, dataloader_num_workers=1),
         "dataloader_num_workers stream",
     ),
+    "a part of a stream": (made(split_dataset_by_node(STREAM, 0, 2)), "train_dataset whole stream"),
+    "a stream shorter than a batch": (made(STREAM, per_device_train_batch_size=30), "train_dataset 24 30"),
     "a stream by length": (made(STREAM, **GROUPED), "stream"),
     **{
         f"no duplicates in {name}": (

@@ -8,7 +8,7 @@ from trainer_helpers import arguments, sentences
 
 from simcse_hf import SimCSE, SimCSETrainer
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 
 
 def test_training_starts_at_the_dev_spearman_of_the_model_and_keeps_its_settings(

@@ -1,8 +1,12 @@
 """Training from a stream: resuming, views, and what a stream cannot do."""
 
+import os
+from functools import partial
+
 import pytest
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
+from process_helpers import in_processes
 from trainer_helpers import (
     SAVES,
     logged,
@@ -41,30 +45,48 @@ def trainer_of(tmp_path, tokenizer, data, **changes):
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
     ),
 )
-def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
-    tmp_path, tokenizer, columns, name, changes
-):
+def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, columns, name, changes):
     path = write_texts(tmp_path / name, columns=columns)
     options = SAVES | {"save_steps": 5} | changes
-    runs = train_and_resume(
-        lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5
-    )
+    runs = train_and_resume(lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5)
     for figure in ("loss", "learning_rate", "grad_norm"):
         assert logged(runs[0], figure) == logged(runs[1], figure)
     assert len(logged(runs[0], "loss")) == runs[0].state.max_steps
 
 
-def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
-    trainer = trainer_of(
-        tmp_path,
-        tokenizer,
-        load_text_stream(write_texts(tmp_path / "a.csv")),
-        max_steps=3,
-    )
+def first_texts(trainer, batches):
+    """The token ids of the first text of each row, without padding."""
+    rows = zip(range(batches), trainer.get_train_dataloader(), strict=False)
+    texts_of_batches = [batch["input_ids"][:, 0].tolist() for _, batch in rows]
+    return [[[token for token in row if token] for row in batch] for batch in texts_of_batches]
+
+
+def test_each_pass_has_every_row_once_also_in_a_second_run(tmp_path, tokenizer):
+    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(write_texts(tmp_path / "a.csv", rows=24)))
+    first = sum(first_texts(trainer, 6), [])
+    both = sum(first_texts(trainer, 12), [])
+    assert first == both[:24] == both[24:]
+    assert len({*map(tuple, first)}) == len({*map(tuple, both)})
     trainer.train()
-    place = trainer.train_dataset._state
-    trainer.train()
-    assert trainer.train_dataset._state == place
+    assert sum(first_texts(trainer, 6), []) == first
+
+
+def batches_of(folder, paths, tokenizer, size):
+    trainer = trainer_of(folder, tokenizer, load_text_stream(paths), per_device_train_batch_size=size)
+    return first_texts(trainer, 5)
+
+
+def _batches_in_process(paths, tokenizer, rank, processes):
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    return batches_of(paths[0].parent / "two", paths, tokenizer, 4)
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_two_processes_share_the_batches_of_one(tmp_path, tokenizer, files):
+    paths = [write_texts(tmp_path / f"{number}.csv", rows=40) for number in range(files)]
+    first, second = in_processes(partial(_batches_in_process, paths, tokenizer), tmp_path)
+    whole = batches_of(tmp_path / "one", paths, tokenizer, 8)
+    assert [own + other for own, other in zip(first, second, strict=True)] == whole
 
 
 def test_a_stream_whose_first_rows_are_alike_is_trained_on(tmp_path, tokenizer):
@@ -75,9 +97,7 @@ def test_a_stream_whose_first_rows_are_alike_is_trained_on(tmp_path, tokenizer):
 
 
 def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
-    rows = [
-        {"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)
-    ]
+    rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)]
     trainer = trainer_of(
         tmp_path,
         tokenizer,
@@ -86,11 +106,7 @@ def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tok
     )
     trainer.train()
     described = trainer.describe_run()
-    assert (
-        described["train_rows"] is None
-        and described["rows"] == "pairs"
-        and described["num_sentences"] == 2
-    )
+    assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
 
 
 def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):

@@ -24,7 +24,7 @@ from simcse_hf import (
     load_text_dataset,
 )
 from simcse_hf.data.documents import next_sentence_pairs
-from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.sts import ScoredPairs
 
 
 def ids_of(trainer, row=0):

@@ -14,8 +14,8 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.runtime import files
-from simcse_hf.runtime.files import STAGING, hold
+from simcse_hf.runtime import folders
+from simcse_hf.runtime.folders import STAGING, lock
 
 NAME = "dropout as the view"
 
@@ -51,7 +51,7 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
     reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
-            with hold(tmp_path):
+            with lock(tmp_path):
                 if not os.fork():
                     os.write(
                         writer, b"held"
@@ -63,7 +63,7 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
     assert os.read(reader, 4) == b"held"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with hold(tmp_path):
+    with lock(tmp_path):
         pass
 
 
@@ -111,7 +111,7 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
     trainer = make_trainer(
         NAME, earlier.with_name("new"), max_steps=1, save_strategy="no"
     )
-    put, most = files.put_in_place, 0
+    put, most = folders.put_in_place, 0
 
     def put_some(temporary, path):
         nonlocal left
@@ -120,7 +120,7 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
             raise KeyboardInterrupt
         put(temporary, path)
 
-    monkeypatch.setattr(files, "put_in_place", put_some)
+    monkeypatch.setattr(folders, "put_in_place", put_some)
     while True:
         folder, left = earlier.with_name(f"copy{most}"), most
         shutil.copytree(earlier, folder)

@@ -15,10 +15,11 @@ from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
 from ... import AutoModelForCL, SimCSE, card, sample_files
-from ...evaluation.user_tasks import KINDS, name_general_tasks
+from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
 from ...runtime.errors import no_model, refuse_changes
-from ...runtime.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ...runtime.files import digest, read_json_object, remove, write_atomically, write_json
+from ...runtime.folders import entries, lock
 from ...runtime.messages import check_together
 from ...training.parser import check_files
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
@@ -100,7 +101,7 @@ def adapt(
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
         model (`str`): The present model: its folder, or its name on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
-            classification, nearest, clustering, pairs, reranking, retrieval.
+            classification, knn, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
@@ -173,7 +174,7 @@ def adapt(
         label_separator=label_separator,
     )
     directory = Path(output).expanduser()
-    with hold(directory):
+    with lock(directory):
         # 2. The output directory is empty, or holds an adaptation to continue or to delete.
         if entries(directory) and not (directory / RECORD).is_file():
             raise ValueError(f"{output} holds something else (there is no {RECORD} in it): name another --output.")

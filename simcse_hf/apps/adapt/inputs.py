@@ -12,10 +12,10 @@ from transformers.utils import logging
 from ... import load_text_dataset
 from ...data.columns import LABEL, find_parts
 from ...data.read import is_labelled, load_class_rows
+from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
-from ...evaluation.sts import read_scored_pairs
-from ...evaluation.user_tasks import UserTask, name_tasks
+from ...evaluation.tasks import Task, name_tasks
 from ...retrieval.mining import fold_text
 
 logger = logging.get_logger(__name__)
@@ -38,18 +38,18 @@ _FIRST_LINES = 10_000
 
 def split_tasks(
     given: Sequence[str],
-    general: Mapping[str, UserTask],
+    general: Mapping[str, Task],
     label_separator: str | None = None,
-) -> tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]:
+) -> tuple[dict[str, Task], dict[str, Task], frozenset[str]]:
     """Read the user's tasks, and split each in two.
 
     Args:
         given (`Sequence[str]`): Tasks as KIND=FILE. The first one chooses the arm.
-        general (`Mapping[str, UserTask]`): The general tasks, which choose nothing and are not split.
+        general (`Mapping[str, Task]`): The general tasks, which choose nothing and are not split.
         label_separator (`str`, *optional*): What stands between several labels in a cell.
 
     Returns:
-        `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
+        `tuple[dict[str, Task], dict[str, Task], frozenset[str]]`: By the name of the task, the parts that
         choose the arm and the parts of the verdict; and the texts of all scored rows and queries, those
         of the general tasks, too, as [`fold_text`] returns them.
 
@@ -80,7 +80,7 @@ def split_tasks(
     return dev, held_out, frozenset(scored | others)
 
 
-def _scored_texts(tasks: Iterable[UserTask]) -> set[str]:
+def _scored_texts(tasks: Iterable[Task]) -> set[str]:
     links = chain.from_iterable(task.links for task in tasks)
     return {fold_text(text[:_MAX_CHARACTERS]) for texts in links for text in texts}
 

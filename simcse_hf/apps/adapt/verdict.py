@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from ... import __version__, paired_interval
-from ...evaluation.user_tasks import TaskResult, UserTask
+from ...evaluation.tasks import Task, TaskResult
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name
@@ -75,7 +75,7 @@ class Judgement:
 
 
 def judge(
-    task: UserTask,
+    task: Task,
     name: str,
     against: str,
     before: list[TaskResult],
@@ -87,7 +87,7 @@ def judge(
     could have shown as well. So the seeds must not be those by which an arm was chosen.
 
     Args:
-        task (`UserTask`): The part of the task.
+        task (`Task`): The part of the task.
         name (`str`): Its name.
         against (`str`): Name of the first arm.
         before (`list[TaskResult]`): Results of the first arm, one for each seed.

@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.files import StrPath, full_name, read_json
+from ...runtime.files import StrPath, read_json
 from ...runtime.identity import Identity
+from ...runtime.model_files import full_name
 from ...runtime.similarity import similarity_of
 from .exact import comparable
 

@@ -21,7 +21,8 @@ from transformers.utils import logging
 from ...data.columns import holds_texts, list_texts, quote
 from ...data.table import stream_texts
 from ...runtime.errors import NotFiniteError, check_finite, check_values
-from ...runtime.files import StrPath, digest, entries, hold, remove, write_atomically, write_json
+from ...runtime.files import StrPath, digest, remove, write_atomically, write_json
+from ...runtime.folders import entries, lock
 from ...runtime.similarity import check_scores, similarity_of
 from .description import (
     DATA,
@@ -442,7 +443,7 @@ class SentenceIndex:
         target = Path(folder).expanduser().resolve()
         data = f"data-{secrets.token_hex(8)}"
         try:
-            with hold(target):
+            with lock(target):
                 found = check_target(target)
                 saved = found.data if found else None
                 if self._saved.get(target, saved) != saved:

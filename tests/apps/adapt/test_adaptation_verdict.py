@@ -14,7 +14,7 @@ from simcse_hf.apps.adapt.arms import (
     make_arms,
 )
 from simcse_hf.apps.adapt.verdict import TIE_MARGIN, choose, judge
-from simcse_hf.evaluation.user_tasks import TaskResult, read_task
+from simcse_hf.evaluation.tasks import TaskResult, read_task
 
 # --- the arms ---
 
@@ -63,7 +63,9 @@ def test_labels_alone_start_from_the_present_model_and_have_no_control(trained):
             "labels",
             id="the second best one is within the margin",
         ),
-        pytest.param({START: 80.0, "labels": 79.0}, START, id="the present model is the best"),
+        pytest.param(
+            {START: 80.0, "labels": 79.0}, START, id="the present model is the best"
+        ),
     ],
 )
 def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen(scores, chosen):
@@ -87,7 +89,9 @@ def result(accuracy, seed):
     correct = order < 10 * accuracy
     rows = np.arange(1000)
     scores = {"gold": np.zeros(1000), "unit": rows, "group": rows, "correct": correct}
-    return TaskResult({"accuracy": 100 * float(correct.mean())}, scores)
+    return TaskResult(
+        {"accuracy": 100 * float(correct.mean())}, {"classification": scores}
+    )
 
 
 def compared(task, *after):

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 HEADER = ["text", "label"]
 KINDS = pytest.mark.parametrize("kind", ["classification", "clustering"])
@@ -16,9 +16,7 @@ KINDS = pytest.mark.parametrize("kind", ["classification", "clustering"])
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """A file of 60 texts with three labels."""
-    return write_rows(
-        tmp_path_factory.mktemp("table") / "mine.csv", HEADER, labelled_rows()
-    )
+    return write_rows(tmp_path_factory.mktemp("table") / "mine.csv", HEADER, labelled_rows())
 
 
 # --- classification by cross-validation ---
@@ -45,7 +43,7 @@ def test_a_row_is_never_scored_by_a_classifier_that_saw_it(result_of_islands, me
 
 
 def test_the_accuracy_is_the_share_of_correct_rows(result_of_islands):
-    correct = result_of_islands.scores["correct"]
+    correct = result_of_islands.scores["classification"]["correct"]
     assert result_of_islands.metrics["accuracy"] == 100 * correct.mean()
 
 
@@ -88,9 +86,7 @@ def test_classification_asks_the_nearest_training_rows_of_a_folder(result_of_fol
     nearest = KNeighborsClassifier(5, metric="cosine", weights="distance")
     nearest.fit(*features_and_labels(TRAIN))
     expected = 100 * nearest.score(*features_and_labels(TEST))
-    assert result_of_folder.metrics["knn_accuracy"] == pytest.approx(
-        expected, abs=100 / 30
-    )
+    assert result_of_folder.metrics["knn_accuracy"] == pytest.approx(expected, abs=100 / 30)
 
 
 def test_a_result_says_how_many_rows_there_were(result_of_folder):
@@ -116,14 +112,14 @@ def result_of_clustering(table):
 def test_there_are_as_many_clusters_as_labels_for_each_of_five_seeds(
     result_of_clustering,
 ):
-    clusters = result_of_clustering.scores["clusters"]
+    clusters = result_of_clustering.scores["clustering"]["clusters"]
     assert clusters.shape == (60, 5)
     assert set(clusters[:, 0]) == {0, 1, 2}
 
 
 def test_clustering_gives_the_v_measure_of_its_clusters(result_of_clustering):
-    gold = result_of_clustering.scores["gold"]
-    of_each_seed = result_of_clustering.scores["clusters"].T
+    gold = result_of_clustering.scores["clustering"]["gold"]
+    of_each_seed = result_of_clustering.scores["clustering"]["clusters"].T
     expected = [100 * v_measure_score(gold, clusters) for clusters in of_each_seed]
     assert result_of_clustering.details["by_seed"] == pytest.approx(expected)
 
@@ -189,9 +185,7 @@ def test_a_part_of_a_split_with_one_label_is_refused(tmp_path, seed):
     """A label with one row goes to one part as a whole."""
     rows = [("a good text", "good"), ("a bad text", "bad")]
     task = read_task("clustering", write_rows(tmp_path / "two.csv", HEADER, rows))
-    with pytest.raises(
-        ValueError, match="all 1 scored rows have the label|cannot be split"
-    ):
+    with pytest.raises(ValueError, match="all 1 scored rows have the label|cannot be split"):
         task.split(0.5, seed)
 
 
@@ -204,9 +198,7 @@ def file_with_repeated_texts(tmp_path):
     rows = labelled_rows(30)
     first = rows[0]
     second_text, _ = rows[1]
-    return write_rows(
-        tmp_path / "mine.csv", HEADER, [*rows, first, (second_text, "other")]
-    )
+    return write_rows(tmp_path / "mine.csv", HEADER, [*rows, first, (second_text, "other")])
 
 
 def test_repeated_texts_are_left_out(file_with_repeated_texts):

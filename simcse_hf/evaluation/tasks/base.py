@@ -1,4 +1,4 @@
-"""What every task from a user's own files can do: score embeddings, split into two tasks, and compare two systems."""
+"""What every task can do: score embeddings, split into two tasks, and compare two systems."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +18,16 @@ from ...retrieval.indexes.description import Role
 from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
+    Parts,
     divide_groups,
     independent_draws,
     interval,
     mean_over_drawn_seeds,
     resampled_scores,
+    scored_examples,
 )
 from ..embeddings import Encoder, SentenceEmbeddings
+from ..protocol import PAPER_PROTOCOL, Protocol
 
 
 @dataclass
@@ -32,44 +35,59 @@ class TaskResult:
     """The scores of a task, and what the paired bootstrap needs.
 
     Args:
-        metrics (`dict[str, float]`): The metrics by name, times 100.
-        scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
-            (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples, and `group`.
+        metrics (`dict[str, float]`): The metrics by name, times 100, the headline first.
+        scores (`dict[str, dict[str, numpy.ndarray]]`): For each subset or split that counts, by the name of the kind
+            if there is none, one value for each scored unit: what [`resampled_scores`] resamples, `gold` and `group`;
+            for a task from a user's own files also `unit`, a fingerprint of the unit's texts and labels.
         details (`dict`, *optional*): The protocol and the counts, for the JSON document.
     """
 
     metrics: dict[str, float]
-    scores: Arrays
+    scores: Parts
     details: dict = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class UserTask(ABC):
-    """A task from a user's own files.
+class Task(ABC):
+    """Something that embeddings are scored by: texts, and what is known of them.
+
+    A subclass is all that a new task needs, beside its entry in `KINDS`. It says what it scores ([`score`]), how its
+    file is read ([`read`]), and by its attributes how reports and cards treat it. What is resampled for an interval,
+    the arrays of a result say by their names, see [`STATISTICS`].
 
     Args:
         source (`str`): The file or folder, for messages and results.
         name (`str`): Short name, which tells it from another task of its kind.
-        units (`list`): What is scored: rows of a table, or queries.
+        units (`list`): What is scored: rows of a table, pairs or queries.
         shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
+        protocol (`Protocol`, *optional*): The splits, the correlation and the classifier, where there is a choice.
 
     Attributes:
-        kind (`str`): Kind of task, one of `KINDS`.
-        metric (`str`): Name of the headline metric.
+        kind (`str`): Kind of task, which is also its name in results.
+        metrics (`tuple[str, ...]`): Names of the metrics, the headline first.
         unit (`str`): What a unit is called in messages.
+        needs_vectors (`bool`): Whether keyword search cannot do it.
+        average (`str`): The average of results that it enters, if it enters one.
+        hub_type (`str`): The hub's word for such tasks.
+        order (`int`): Texts of tasks with a lower one are encoded first; the last bits of embeddings depend on it.
         roles (`Mapping[Role, list[str]]`): The texts, by what they are to a model: retrieval and reranking tell
             queries from documents.
         links (`list[Sequence[str]]`): The texts of each unit that must not be in both parts of a split.
     """
 
     kind: ClassVar[str]
-    metric: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[str] = "row"
+    needs_vectors: ClassVar[bool] = True
+    average: ClassVar[str] = ""
+    hub_type: ClassVar[str] = "text-classification"
+    order: ClassVar[int] = 2
 
     source: str = field(repr=False)  # `repr` tells tasks apart by their content
     name: str = field(repr=False)
     units: list
     shared: Any = None
+    protocol: Protocol = PAPER_PROTOCOL
 
     @abstractmethod
     def __post_init__(self) -> None:
@@ -77,8 +95,18 @@ class UserTask(ABC):
         self.roles: Mapping[Role, list[str]]
         self.links: list[Sequence[str]]
 
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> "Task":
+        """Read a task from a file or folder; see [`read_task`]."""
+        raise NotImplementedError(f"{cls.__name__} is not read from a file")
+
     def __len__(self) -> int:
         return len(self.units)
+
+    @property
+    def metric(self) -> str:
+        """Name of the headline metric."""
+        return self.metrics[0]
 
     @property
     def texts(self) -> list[str]:
@@ -126,7 +154,7 @@ class UserTask(ABC):
             seed (`int`, *optional*, defaults to `0`): Seed of the split.
 
         Returns:
-            `tuple[UserTask, UserTask]`: The two parts, each with its units in the order of this task.
+            `tuple[Task, Task]`: The two parts, each with its units in the order of this task.
 
         Raises:
             ValueError: If `share` is out of range, or a part would be too small to be scored.
@@ -155,10 +183,10 @@ class UserTask(ABC):
         """
         unit = np.array([mark(each) for each in marks], dtype=np.uint32)
         scores = {"gold": unit, "unit": unit, **scores, "group": connected_groups(self.links)}
-        return TaskResult(metrics, scores, {"examples": len(self), **details})
+        return TaskResult(metrics, {self.kind: scores}, {"examples": len(self), **details})
 
     def document(self, result: TaskResult) -> dict:
-        """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
+        """Return the entry of a result in the JSON document of an evaluation."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -168,9 +196,19 @@ class UserTask(ABC):
             **result.details,
         }
 
+    @classmethod
+    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
+        """Return the score of an entry that [`document`] made, times 100; `None` if the protocol has none."""
+        return document[document["metrics"][0]]
+
+    @classmethod
+    def is_resampled(cls, protocol: Protocol) -> bool:
+        """Return whether the scores of a result are those of its headline."""
+        return True
+
 
 def paired_interval(
-    task: UserTask,
+    task: Task,
     before: list,
     after: list,
     *,
@@ -184,7 +222,7 @@ def paired_interval(
     could have shown (see [`mean_over_drawn_seeds`]).
 
     Args:
-        task (`UserTask`): The task that gave the results.
+        task (`Task`): The task that gave the results.
         before (`list[TaskResult]`): Results of the first system, one for each seed.
         after (`list[TaskResult]`): Results of the second system, one for each seed.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
@@ -199,12 +237,10 @@ def paired_interval(
     """
     if not before or not after:
         raise ValueError("a comparison needs at least one result of each system.")
-    systems = []
-    for result in (*before, *after):
-        if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):
-            raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
-        systems.append({task.kind: result.scores})
-    drawn = np.split(resampled_scores(systems, resamples=resamples), [len(before)])
+    systems = [result.scores for result in (*before, *after)]
+    if any(scored_examples(each) != scored_examples(systems[0]) for each in systems):
+        raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
+    drawn = np.split(resampled_scores(systems, task.protocol, resamples), [len(before)])
     random = np.random.default_rng([0, 1])
     start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
     low, high = interval(end - start, confidence, independent_draws(systems[0]))

@@ -1,19 +1,23 @@
 """STS tasks: read scored sentence pairs, and correlate cosine similarities with gold scores in three aggregations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import yaml
 from numpy import ndarray
 from transformers.utils import logging
 
-from ..data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
-from ..data.table import read_lines
-from ..runtime.files import StrPath
-from .bootstrap import Arrays, Parts, join_parts
-from .embeddings import SentenceEmbeddings
-from .metrics import METRICS, cosine_similarity_pairs
+from ...data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
+from ...data.table import read_lines
+from ...runtime.files import StrPath
+from ..bootstrap import Parts, join_parts
+from ..embeddings import SentenceEmbeddings
+from ..metrics import CORRELATIONS
+from ..protocol import PAPER_PROTOCOL, Protocol
+from .base import Task, TaskResult
 
 logger = logging.get_logger(__name__)
 
@@ -123,20 +127,6 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     return collect_pairs(subset, str(scores_path), rows)
 
 
-def predict_pairs(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
-    """Return what is scored and resampled of `pairs`, each of shape `(n,)`.
-
-    These are the similarities by the model's own measure (`predicted`), the `gold` scores, and the `group` of each.
-    """
-    first = embeddings(pairs.sentences1)
-    second = embeddings(pairs.sentences2)
-    return {
-        "predicted": cosine_similarity_pairs(first, second, embeddings.similarity),
-        "gold": np.asarray(pairs.scores),
-        "group": pairs.groups,
-    }
-
-
 def check_scores_differ(gold: Sequence[float] | ndarray, where: str) -> None:
     """Refuse scores that are all the same, with which nothing correlates."""
     if len(set(gold)) == 1:
@@ -148,10 +138,109 @@ def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
     """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
     check_scores_differ(gold, where)
     try:
-        scores = {name: 100 * metric(predicted, gold) for name, metric in METRICS.items()}
+        scores = {name: 100 * metric(predicted, gold) for name, metric in CORRELATIONS.items()}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return {"pairs": len(gold), **scores}
+
+
+class ScoredPairsTask(Task):
+    """Rank pairs of texts by their similarity as their gold scores rank them.
+
+    Args:
+        source (`str`): The file.
+        name (`str`): Short name.
+        units (`list[tuple[str, str, str, float]]`): The subset or split of each pair, its texts and its score.
+        shared (`dict[str, ScoredPairs]`, *optional*): Splits that are scored, too, and do not decide.
+        protocol (`Protocol`, *optional*): Its metric and aggregation decide.
+    """
+
+    kind = "sts"
+    unit = "pair"
+    average = "average"
+    hub_type = "semantic-similarity"
+    order = 0
+
+    @classmethod
+    def of(cls, name: str, parts: Mapping[str, ScoredPairs], source: str, protocol: Protocol = PAPER_PROTOCOL) -> Self:
+        """Make a task of scored pairs by subset or, the one that decides first, by split."""
+        return cls(source, name, _rows(parts), protocol=protocol)
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read the columns `sentence1`, `sentence2` and `score`, in a layout of [`read_scored_pairs`]."""
+        pairs = read_scored_pairs(str(path))
+        return cls.of(pairs.name, {"pairs": pairs}, str(path))
+
+    def __post_init__(self) -> None:
+        self.metrics = (self.protocol.metric,)
+        self.parts: dict[str, ScoredPairs] = {}
+        for part, first, second, score in self.units:
+            pairs = self.parts.setdefault(part, ScoredPairs(part, [], [], []))
+            pairs.sentences1.append(first)
+            pairs.sentences2.append(second)
+            pairs.scores.append(score)
+        self.links = [texts for _, *texts, _ in self.units]
+        every = self.parts | (self.shared or {})
+        self.roles = {None: list(chain.from_iterable(pairs.texts for pairs in every.values()))}
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Correlate similarities and gold scores; see [`Task.score`]."""
+        scores: Parts = {}
+        for name, pairs in (self.parts | (self.shared or {})).items():
+            predicted = embeddings.pairs(pairs.sentences1, pairs.sentences2)
+            scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
+        document = self._correlate(scores)
+        headline = self.headline(document, self.protocol)
+        metrics = {} if headline is None else {self.metric: headline}
+        return TaskResult(metrics, {name: scores[name] for name in self.parts}, document)
+
+    def _correlate(self, scores: Parts) -> dict:
+        [part] = scores.values()
+        return correlations(part["predicted"], part["gold"], self.source)
+
+    def document(self, result: TaskResult) -> dict:
+        """Return all correlations of a result; see [`Task.document`]."""
+        return result.details
+
+    @classmethod
+    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
+        """Return the correlation that the protocol asks for; see [`Task.headline`]."""
+        return document[protocol.metric]
+
+
+def _rows(parts: Mapping[str, ScoredPairs]) -> list:
+    return [(name, *row) for name, pairs in parts.items() for row in pairs.rows()]
+
+
+class SplitsTask(ScoredPairsTask):
+    """STSBenchmark or SICKRelatedness, of which the protocol names the split that decides; see [`ScoredPairsTask`]."""
+
+    @classmethod
+    def of(cls, name: str, parts: Mapping[str, ScoredPairs], source: str, protocol: Protocol = PAPER_PROTOCOL) -> Self:
+        """Make a task; see [`ScoredPairsTask.of`]."""
+        (decides, pairs), *others = parts.items()
+        return cls(source, name, _rows({decides: pairs}), dict(others), protocol)
+
+    def _correlate(self, scores: Parts) -> dict:
+        return {"splits": score_parts(self.name, scores)}
+
+    @classmethod
+    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
+        """Return the correlation on the protocol's split; see [`Task.headline`]."""
+        return document["splits"][protocol.split][protocol.metric]
+
+
+class SubsetsTask(ScoredPairsTask):
+    """STS12 to STS16, whose subsets give one score by the protocol's aggregation; see [`ScoredPairsTask`]."""
+
+    def _correlate(self, scores: Parts) -> dict:
+        return score_subsets(self.name, scores)
+
+    @classmethod
+    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
+        """Return the aggregated correlation, `None` without known subsets; see [`Task.headline`]."""
+        return document["aggregate"][protocol.aggregation][protocol.metric]
 
 
 def score_parts(task: str, parts: Parts) -> dict:
@@ -182,9 +271,9 @@ def score_subsets(task: str, parts: Parts) -> dict:
     pairs = whole.pop("pairs")
     aggregate: dict = {"all": whole}
     for name, weights in (("mean", None), ("wmean", [scores["pairs"] for scores in subsets.values()])):
-        aggregate[name] = dict.fromkeys(METRICS)
+        aggregate[name] = dict.fromkeys(CORRELATIONS)
         if list(subsets) != [task]:
-            for metric in METRICS:
+            for metric in CORRELATIONS:
                 values = [scores[metric] for scores in subsets.values()]
                 aggregate[name][metric] = float(np.average(values, weights=weights))
     return {"pairs": pairs, "subsets": subsets, "aggregate": aggregate}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
 
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.tasks import read_task
 
 HEADER = ["sentence1", "sentence2", "label"]
 
@@ -12,9 +12,7 @@ HEADER = ["sentence1", "sentence2", "label"]
 @pytest.fixture
 def read_pairs(tmp_path):
     """`read_pairs(rows)` writes pairs of texts with a label to a file, and reads them as a task."""
-    return lambda rows: read_task(
-        "pairs", write_rows(tmp_path / "mine.csv", HEADER, rows)
-    )
+    return lambda rows: read_task("pairs", write_rows(tmp_path / "mine.csv", HEADER, rows))
 
 
 # --- the score ---

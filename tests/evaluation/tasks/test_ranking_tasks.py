@@ -16,8 +16,8 @@ from evaluation_helpers import (
 )
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.scoring import TaskData, score_tasks
-from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.scoring import score_tasks
+from simcse_hf.evaluation.tasks import read_task
 
 
 def cosines(query, documents, encode=encode):
@@ -52,9 +52,7 @@ def reranking_rows(count):
             shared = random.permutation(query.split())[:3]
             positives.append(" ".join([*shared, f"p{i}", str(j)]))
         negatives = [f"{text} n{i}" for text in random_texts(5, seed=i)]
-        rows.append(
-            {"query": f"{query} q{i}", "positive": positives, "negative": negatives}
-        )
+        rows.append({"query": f"{query} q{i}", "positive": positives, "negative": negatives})
     return rows
 
 
@@ -95,21 +93,15 @@ def average_precisions(relevant_in_order):
     return np.array([average_precision(relevant) for relevant in relevant_in_order])
 
 
-def test_map_is_the_mean_precision_at_the_relevant_candidates(
-    reranked, average_precisions
-):
+def test_map_is_the_mean_precision_at_the_relevant_candidates(reranked, average_precisions):
     assert reranked.metrics["map"] == pytest.approx(100 * average_precisions.mean())
 
 
-def test_the_score_of_a_reranked_query_is_its_average_precision(
-    reranked, average_precisions
-):
-    assert reranked.scores["value"] == pytest.approx(average_precisions)
+def test_the_score_of_a_reranked_query_is_its_average_precision(reranked, average_precisions):
+    assert reranked.scores["reranking"]["value"] == pytest.approx(average_precisions)
 
 
-def test_mrr_is_the_mean_reciprocal_rank_of_the_first_relevant_candidate(
-    reranked, relevant_in_order
-):
+def test_mrr_is_the_mean_reciprocal_rank_of_the_first_relevant_candidate(reranked, relevant_in_order):
     reciprocal = [1 / (1 + relevant.index(True)) for relevant in relevant_in_order]
     assert reranked.metrics["mrr@10"] == pytest.approx(100 * np.mean(reciprocal))
 
@@ -146,17 +138,13 @@ def test_the_warning_counts_the_queries_that_are_left_out(incomplete, tmp_path, 
     assert "left out 2 of 4 queries" in caplog.text
 
 
-def test_a_candidate_among_both_positives_and_negatives_is_no_negative(
-    incomplete, tmp_path
-):
+def test_a_candidate_among_both_positives_and_negatives_is_no_negative(incomplete, tmp_path):
     task = read_reranking(tmp_path, incomplete)
     negatives = task.units[0].documents(relevant=False)
     assert negatives == incomplete[2]["negative"][:-1]
 
 
-def test_the_warning_counts_candidates_among_both_positives_and_negatives(
-    incomplete, tmp_path, caplog
-):
+def test_the_warning_counts_candidates_among_both_positives_and_negatives(incomplete, tmp_path, caplog):
     read_reranking(tmp_path, incomplete)
     words = "1 candidate(s) are among both the positives and the negatives"
     assert words in caplog.text
@@ -174,9 +162,7 @@ class Collection:
     qrels: dict
 
     def read(self, folder):
-        return read_task(
-            "retrieval", write_beir(folder, self.corpus, self.queries, self.qrels)
-        )
+        return read_task("retrieval", write_beir(folder, self.corpus, self.queries, self.qrels))
 
 
 def collection(documents=150, queries=12):
@@ -224,9 +210,7 @@ def grades_in_order(hard):
 
 @pytest.fixture(scope="module")
 def ndcg(grades_in_order):
-    return np.array(
-        [gain(grades) / gain(sorted(grades)[::-1]) for grades in grades_in_order]
-    )
+    return np.array([gain(grades) / gain(sorted(grades)[::-1]) for grades in grades_in_order])
 
 
 def reciprocal_rank(grades):
@@ -244,7 +228,7 @@ def recall(grades):
 
 
 def test_the_score_of_a_query_of_retrieval_is_its_ndcg(retrieved, ndcg):
-    assert retrieved.scores["value"] == pytest.approx(ndcg)
+    assert retrieved.scores["retrieval"]["value"] == pytest.approx(ndcg)
 
 
 def test_the_metrics_of_retrieval_are_ndcg_mrr_and_recall(retrieved):
@@ -255,17 +239,13 @@ def test_ndcg_is_the_mean_over_the_queries(retrieved, ndcg):
     assert retrieved.metrics["ndcg@10"] == pytest.approx(100 * ndcg.mean())
 
 
-def test_mrr_is_the_mean_reciprocal_rank_among_the_first_ten_documents(
-    retrieved, grades_in_order
-):
+def test_mrr_is_the_mean_reciprocal_rank_among_the_first_ten_documents(retrieved, grades_in_order):
     expected = 100 * np.mean([reciprocal_rank(grades) for grades in grades_in_order])
     assert 0 < expected < 100
     assert retrieved.metrics["mrr@10"] == pytest.approx(expected)
 
 
-def test_recall_is_the_share_of_relevant_documents_among_the_first_hundred(
-    retrieved, grades_in_order
-):
+def test_recall_is_the_share_of_relevant_documents_among_the_first_hundred(retrieved, grades_in_order):
     expected = 100 * np.mean([recall(grades) for grades in grades_in_order])
     assert 0 < expected < 100
     assert retrieved.metrics["recall@100"] == pytest.approx(expected)
@@ -297,9 +277,7 @@ def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is
         pytest.param("1984", "a novel", False, id="the title alone"),
     ],
 )
-def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(
-    title, text, is_left_out, tmp_path
-):
+def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(title, text, is_left_out, tmp_path):
     """`beir` leaves out every document with the id of the query."""
     folder = write_beir(tmp_path, {"1": "a dog"}, {"0": "1984"}, {"0": {"1": 1}})
     documents = [
@@ -430,11 +408,7 @@ def judge_tied(judge, tied):
     """The metrics that a judge computes for each query, over all documents but the query itself."""
     judged = []
     for query, grades in tied.qrels.items():
-        others = {
-            document: text
-            for document, text in tied.corpus.items()
-            if not is_the_query(tied, query, document)
-        }
+        others = {document: text for document, text in tied.corpus.items() if not is_the_query(tied, query, document)}
         judged.append(judge(scores_of(tied.queries[query], others), grades))
     return judged
 
@@ -447,10 +421,7 @@ def tied_collections():
 @pytest.fixture(scope="module")
 def results_of_tied(tied_collections, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tied")
-    return [
-        tied.read(folder / str(number)).evaluate(encode_rounded)
-        for number, tied in enumerate(tied_collections)
-    ]
+    return [tied.read(folder / str(number)).evaluate(encode_rounded) for number, tied in enumerate(tied_collections)]
 
 
 @pytest.fixture(scope="module")
@@ -472,13 +443,11 @@ def test_some_queries_of_the_tied_collections_are_documents_themselves(
 def test_ndcg_is_that_of_trec_eval_where_scores_are_equal(judged_tied, results_of_tied):
     for judged, result in zip(judged_tied, results_of_tied, strict=True):
         expected = [each["ndcg_cut_10"] for each in judged]
-        assert result.scores["value"] == pytest.approx(expected)
+        assert result.scores["retrieval"]["value"] == pytest.approx(expected)
 
 
 @JUDGES
-def test_recall_is_that_of_trec_eval_where_scores_are_equal(
-    judged_tied, results_of_tied
-):
+def test_recall_is_that_of_trec_eval_where_scores_are_equal(judged_tied, results_of_tied):
     for judged, result in zip(judged_tied, results_of_tied, strict=True):
         expected = 100 * np.mean([each["recall_100"] for each in judged])
         assert result.metrics["recall@100"] == pytest.approx(expected)
@@ -498,9 +467,7 @@ def tied_reranking_rows():
     rows = []
     for query in random_texts(100, seed=0, length=2):
         candidates = random.permutation(pairs).tolist()
-        rows.append(
-            {"query": query, "positive": candidates[:4], "negative": candidates[4:20]}
-        )
+        rows.append({"query": query, "positive": candidates[:4], "negative": candidates[4:20]})
     return rows
 
 
@@ -529,13 +496,11 @@ def test_the_average_precision_of_a_query_is_that_of_trec_eval_where_scores_are_
     judged_queries, result_of_tied_queries
 ):
     expected = [each["map"] for each in judged_queries]
-    assert result_of_tied_queries.scores["value"] == pytest.approx(expected)
+    assert result_of_tied_queries.scores["reranking"]["value"] == pytest.approx(expected)
 
 
 @JUDGES
-def test_the_mrr_of_a_reranking_is_that_of_trec_eval_where_scores_are_equal(
-    judged_queries, result_of_tied_queries
-):
+def test_the_mrr_of_a_reranking_is_that_of_trec_eval_where_scores_are_equal(judged_queries, result_of_tied_queries):
     expected = 100 * mean_reciprocal_rank_of_the_first_ten(judged_queries)
     assert result_of_tied_queries.metrics["mrr@10"] == pytest.approx(expected)
 
@@ -600,8 +565,8 @@ def test_the_parts_of_a_split_share_no_query(halves):
 
 @BOTH_KINDS
 def test_a_query_has_the_same_score_after_a_split(task, halves):
-    of_parts = [part.evaluate(encode).scores["value"] for part in halves]
-    of_whole = task.evaluate(encode).scores["value"]
+    of_parts = [part.evaluate(encode).scores[task.kind]["value"] for part in halves]
+    of_whole = task.evaluate(encode).scores[task.kind]["value"]
     assert sorted(np.concatenate(of_parts)) == pytest.approx(sorted(of_whole))
 
 
@@ -632,14 +597,11 @@ def unprompted(task):
 @pytest.fixture(scope="module")
 def prompted(kind, task):
     """The scores of the model with prompts."""
-    data = TaskData(user_tasks={kind: task})
-    return score_tasks(data, SentenceEmbeddings(PromptedModel(), data.roles))
+    return score_tasks({kind: task}, SentenceEmbeddings(PromptedModel(), task.roles))
 
 
 @BOTH_KINDS
-def test_queries_and_documents_get_the_prompts_of_the_model(
-    kind, task, unprompted, prompted
-):
+def test_queries_and_documents_get_the_prompts_of_the_model(kind, task, unprompted, prompted):
     found = prompted.results[kind][task.metric]
     assert found == pytest.approx(unprompted.metrics[task.metric])
 
@@ -653,4 +615,4 @@ def test_the_model_with_prompts_is_worse_without_them(task, unprompted):
 @BOTH_KINDS
 def test_prompts_change_no_unit_of_the_scores(kind, unprompted, prompted):
     """So that compare accepts both."""
-    assert (prompted.scores[kind][kind]["unit"] == unprompted.scores["unit"]).all()
+    assert (prompted.scores[kind][kind]["unit"] == unprompted.scores[kind]["unit"]).all()

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
-from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
 from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ..embeddings import SentenceEmbeddings
-from ..sts import correlations
-from .base import TaskResult, UserTask, checked_text, file_of, short_name
+from .base import Task, TaskResult, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
@@ -25,34 +23,7 @@ LAYOUT = (
 )
 
 
-class ScoredPairsTask(UserTask):
-    """Rank pairs of texts by their cosine as their gold scores rank them.
-
-    Args:
-        source (`str`): The file.
-        name (`str`): Short name.
-        units (`list[tuple[str, str, float]]`): The pairs, with their scores.
-    """
-
-    kind = "sts"
-    metric = "spearman"
-    unit = "pair"
-
-    def __post_init__(self) -> None:
-        self.first, self.second, gold = zip(*self.units, strict=True)
-        self.gold = np.array(gold)
-        self.roles = {None: [*self.first, *self.second]}
-        self.links = [texts for *texts, _ in self.units]
-        self.marks = [(*texts, f"{score:g}") for *texts, score in self.units]
-
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Compute Spearman's correlation of similarity and gold score; see [`UserTask.score`]."""
-        predicted = embeddings.pairs(self.first, self.second)
-        metrics = {"spearman": correlations(predicted, self.gold, self.source)["spearman"]}
-        return self._result(metrics, {"predicted": predicted, "gold": self.gold}, self.marks)
-
-
-class PairsTask(ScoredPairsTask):
+class PairsTask(Task):
     """Rank pairs of texts by their cosine; pairs labelled 1 should come before pairs labelled 0.
 
     Args:
@@ -65,51 +36,45 @@ class PairsTask(ScoredPairsTask):
     """
 
     kind = "pairs"
-    metric = "average_precision"
+    metrics = ("average_precision",)
+    unit = "pair"
+    needs_vectors = False
+    hub_type = "binary-classification"
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read the columns `sentence1`, `sentence2` and `label`, in a layout of [`read_scored_pairs`]."""
+        if path.is_dir():
+            raise ValueError(f"{path}: is a folder. Name a file of pairs.")
+        pairs = read_scored_pairs(str(path))
+        return cls(str(path), short_name(path), list(pairs.rows()))
 
     def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
                 raise ValueError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
-        super().__post_init__()
-        self.gold = self.gold.astype(np.int64)
+        self.first, self.second, labels = zip(*self.units, strict=True)
+        self.gold = np.array(labels).astype(np.int64)
+        self.roles = {None: [*self.first, *self.second]}
+        self.links = [texts for *texts, _ in self.units]
         if len(set(self.gold)) < 2:
             raise ValueError(
                 f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}. Add pairs of the other."
             )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Compute the average precision of the similarities; see [`UserTask.score`]."""
+        """Compute the average precision of the similarities; see [`Task.score`]."""
+        from sklearn.metrics import average_precision_score  # scikit-learn takes a second to import
+
         predicted = embeddings.pairs(self.first, self.second)
         return self._result(
             {"average_precision": 100 * float(average_precision_score(self.gold, predicted))},
             {"similarity": predicted, "gold": self.gold},
-            self.marks,
+            [(*texts, f"{label:g}") for *texts, label in self.units],
             protocol=f"average precision of the {embeddings.similarity}",
             positives=int(self.gold.sum()),
         )
-
-
-def read_pairs(path: Path, task: type[ScoredPairsTask] = PairsTask) -> ScoredPairsTask:
-    """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`].
-
-    Args:
-        path (`Path`): The file, or a data set of the hub.
-        task (`type[ScoredPairsTask]`, *optional*): What the pairs are; by default they have labels.
-
-    Returns:
-        `ScoredPairsTask`: The task.
-
-    Raises:
-        ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
-            same.
-    """
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder. Name a file of pairs.")
-    pairs = read_scored_pairs(str(path))
-    units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
-    return task(str(path), short_name(path), units)
 
 
 @dataclass
@@ -133,7 +98,7 @@ class Query:
         return [name for name, grade in self.relevance.items() if (grade > 0) == relevant]
 
 
-class RankingTask(UserTask):
+class RankingTask(Task):
     """A task that ranks documents for queries, which a model encodes as in a search.
 
     Args:
@@ -147,6 +112,7 @@ class RankingTask(UserTask):
     """
 
     unit = "query"
+    needs_vectors = False
 
     def __post_init__(self) -> None:
         kept = [query for query in self.units if query.documents(relevant=True)]
@@ -179,10 +145,42 @@ class RerankingTask(RankingTask):
     """Rank the candidates of each query by their cosine with it; see [`RankingTask`]."""
 
     kind = "reranking"
-    metric = "map"
+    metrics = ("map", f"mrr@{MRR_CUTOFF}")
+    hub_type = "reranking"
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a reranking task from a JSON or parquet file.
+
+        A row has the columns `query`, `positive` and `negative`, the last two of them lists, as in
+        sentence-transformers' `RerankingEvaluator`. A candidate that is in both lists counts as a positive.
+
+        Args:
+            path (`Path`): The file.
+            label_separator (`str`, *optional*): Not used.
+
+        Returns:
+            `RerankingTask`: The task.
+
+        Raises:
+            ValueError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
+        """
+        queries = []
+        in_both = 0
+        for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
+            relevant = _texts(positives, 1, f"{where}, column positive")
+            others = _texts(negatives, 0, f"{where}, column negative")
+            in_both += len(relevant.keys() & others)
+            relevance = relevant | others | relevant  # the positives come first, and count as such in both lists
+            queries.append(Query(checked_text(query, where), relevance))
+        if in_both:
+            logger.warning(
+                f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query."
+            )
+        return cls(str(path), short_name(path), queries)
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
+        """Compute the average precision and reciprocal rank of each query; see [`Task.score`]."""
         values = []
         marks = []
         for query in self.units:
@@ -200,34 +198,6 @@ class RerankingTask(RankingTask):
         )
 
 
-def read_reranking(path: Path) -> RerankingTask:
-    """Read a reranking task from a JSON or parquet file.
-
-    A row has the columns `query`, `positive` and `negative`, the last two of them lists, as in sentence-transformers'
-    `RerankingEvaluator`. A candidate that is in both lists counts as a positive.
-
-    Args:
-        path (`Path`): The file.
-
-    Returns:
-        `RerankingTask`: The task.
-
-    Raises:
-        ValueError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
-    """
-    queries = []
-    in_both = 0
-    for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
-        relevant = _texts(positives, 1, f"{where}, column positive")
-        others = _texts(negatives, 0, f"{where}, column negative")
-        in_both += len(relevant.keys() & others)
-        relevance = relevant | others | relevant  # the positives come first, and count as such in both lists
-        queries.append(Query(checked_text(query, where), relevance))
-    if in_both:
-        logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
-    return RerankingTask(str(path), short_name(path), queries)
-
-
 def _texts(cell: object, grade: int, where: str) -> dict:
     """Return the relevance of each distinct text of a list, in its order."""
     if not isinstance(cell, (list, tuple, type(None))):
@@ -243,10 +213,67 @@ class RetrievalTask(RankingTask):
     """
 
     kind = "retrieval"
-    metric = "ndcg@10"
+    metrics = ("ndcg@10", f"mrr@{MRR_CUTOFF}", "recall@100")
+    hub_type = "information-retrieval"
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a retrieval task from a folder in BEIR's layout.
+
+        Documents have `_id`, `text` and possibly `title`, which is put before the text; queries have `_id` and `text`.
+        Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
+
+        Args:
+            path (`Path`): The folder, or a file in its folder `qrels`.
+            label_separator (`str`, *optional*): Not used.
+
+        Returns:
+            `RetrievalTask`: The task.
+
+        Raises:
+            ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
+                missing, malformed, or name unknown queries or documents.
+        """
+        folder = path.parent.parent
+        qrels = path
+        if path.is_dir():
+            folder = path
+            refusal = (
+                "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
+            )
+            qrels = file_of(folder / "qrels", "test", refusal)
+        corpus = _read_texts(folder, "corpus")
+        queries = _read_texts(folder, "queries")
+
+        judged: dict = {}
+        for where, (query, document, score) in open_table(qrels).parts(("query-id", "corpus-id", "score")):
+            query = str(query)
+            document = str(document)
+            try:
+                grade = int(score)
+            except (TypeError, ValueError):
+                raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
+            for what, id, known in (("query", query, queries), ("document", document, corpus)):
+                if id not in known:
+                    raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
+            relevance = judged.setdefault(query, Query(queries[query][0], {})).relevance
+            if document in relevance:
+                raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
+            relevance[document] = grade
+        if not judged:
+            raise ValueError(f"{qrels}: there are no judgements in this file.")
+        empty = [id for id, parts in corpus.items() if not parts]
+        if empty:
+            logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
+        documents = {id: " ".join(parts) for id, parts in corpus.items() if parts}
+        for id, query in judged.items():
+            # BEIR drops documents by their id alone, which is wrong where both are numbered separately.
+            if id in documents and query.text in (documents[id], corpus[id][-1]):  # with or without its title
+                query.itself = id
+        return cls(str(path), short_name(folder), list(judged.values()), documents)
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Search the corpus and compute the metrics; see [`UserTask.score`]."""
+        """Search the corpus and compute the metrics; see [`Task.score`]."""
         rankings = embeddings.rank(self.roles["query"], self.shared, DEPTH + 1)
         values = []
         marks = []
@@ -281,59 +308,6 @@ def _gain(grades: ndarray) -> float:
     grades = grades[:10]
     discounts = np.log2(np.arange(2, len(grades) + 2))
     return float((grades / discounts).sum())
-
-
-def read_retrieval(path: Path) -> RetrievalTask:
-    """Read a retrieval task from a folder in BEIR's layout.
-
-    Documents have `_id`, `text` and possibly `title`, which is put before the text, and queries have `_id` and `text`.
-    Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
-
-    Args:
-        path (`Path`): The folder, or a file in its folder `qrels`.
-
-    Returns:
-        `RetrievalTask`: The task.
-
-    Raises:
-        ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
-            malformed, or name unknown queries or documents.
-    """
-    folder = path.parent.parent
-    qrels = path
-    if path.is_dir():
-        folder = path
-        refusal = "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
-        qrels = file_of(folder / "qrels", "test", refusal)
-    corpus = _read_texts(folder, "corpus")
-    queries = _read_texts(folder, "queries")
-
-    judged: dict = {}
-    for where, (query, document, score) in open_table(qrels).parts(("query-id", "corpus-id", "score")):
-        query = str(query)
-        document = str(document)
-        try:
-            grade = int(score)
-        except (TypeError, ValueError):
-            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
-        for what, id, known in (("query", query, queries), ("document", document, corpus)):
-            if id not in known:
-                raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
-        relevance = judged.setdefault(query, Query(queries[query][0], {})).relevance
-        if document in relevance:
-            raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
-        relevance[document] = grade
-    if not judged:
-        raise ValueError(f"{qrels}: there are no judgements in this file.")
-    empty = [id for id, parts in corpus.items() if not parts]
-    if empty:
-        logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
-    documents = {id: " ".join(parts) for id, parts in corpus.items() if parts}
-    for id, query in judged.items():
-        # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered separately.
-        if id in documents and query.text in (documents[id], corpus[id][-1]):  # with or without its title
-            query.itself = id
-    return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
 def _read_texts(folder: Path, stem: str) -> dict:

@@ -2,18 +2,10 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
-from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import v_measure_score
-from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
 from ...data.columns import find_parts, is_list
@@ -22,7 +14,10 @@ from ...data.table import open_table
 from ...retrieval.indexes.exact import unit_length
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
-from .base import TaskResult, UserTask, checked_text, file_of, short_name
+from .base import Task, TaskResult, checked_text, file_of, short_name
+
+if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import it
+    from sklearn.model_selection import KFold, StratifiedKFold
 
 logger = logging.get_logger(__name__)
 
@@ -38,7 +33,7 @@ PROBE_TOLERANCE = 1e-3
 RESTARTS = 5
 
 
-class LabelledTask(UserTask):
+class LabelledTask(Task):
     """A task on rows of a text and a label, in which no text occurs twice; it needs at least two labels."""
 
     #: Rows of a label that a part of a split needs.
@@ -95,7 +90,21 @@ class ClassificationTask(LabelledTask):
     """
 
     kind = "classification"
-    metric = "accuracy"
+    metrics = ("accuracy", "knn_accuracy")
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a table with the columns `text` and `label`, or `labels`; see [`read_labelled_rows`]."""
+        rows, train = read_labelled_rows(path, label_separator)
+        known = {text for text, _ in train or []}
+        shared = sum(text in known for text, _ in rows)
+        if shared:
+            logger.warning(
+                f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
+                "nearest neighbours."
+            )
+        task = MultiLabelTask if isinstance(rows[0][1], tuple) else ClassificationTask
+        return task(str(path), short_name(path), rows, train)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +129,10 @@ class ClassificationTask(LabelledTask):
                 )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
+        """Fit the classifiers and compute their accuracies; see [`Task.score`]."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold
+
         y = np.array([label for _, label in self.rows], dtype=object)
         folds = StratifiedKFold(self.folds, shuffle=True, random_state=SEED)
         linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
@@ -135,10 +147,15 @@ class ClassificationTask(LabelledTask):
         self,
         embeddings: SentenceEmbeddings,
         y: ndarray,
-        folds: KFold | StratifiedKFold,
-        linear: LogisticRegression | OneVsRestClassifier,
+        folds: "KFold | StratifiedKFold",
+        linear: Any,
     ) -> tuple[ndarray, dict]:
         """Return what the linear classifier and the nearest neighbours predict for the scored rows, and how."""
+        from sklearn.model_selection import StratifiedKFold
+        from sklearn.neighbors import KNeighborsClassifier
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
         x = unit_length(embeddings([text for text, _ in self.rows]).astype(np.float32))
         if self.shared is None:
             parts = folds.split(x, y)
@@ -161,7 +178,7 @@ class ClassificationTask(LabelledTask):
         return predicted, {"protocol": protocol, "train_examples": None if self.shared is None else len(self.shared)}
 
 
-class SeveralLabelsTask(ClassificationTask):
+class MultiLabelTask(ClassificationTask):
     """Predict the labels of a text, which may have any number of them, from its embedding.
 
     Each label has a logistic regression of its own, with balanced weights, and a text gets the labels that have more
@@ -177,7 +194,7 @@ class SeveralLabelsTask(ClassificationTask):
         ValueError: If there is no label, or one has no training row or, without training rows, a single row.
     """
 
-    metric = "macro_f1"
+    metrics = ("macro_f1", "knn_macro_f1")
 
     def __post_init__(self) -> None:
         self.rows = [*self.units, *(self.shared or [])]
@@ -195,7 +212,11 @@ class SeveralLabelsTask(ClassificationTask):
             )
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Fit the classifiers and compute their mean F1; see [`UserTask.score`]."""
+        """Fit the classifiers and compute their mean F1; see [`Task.score`]."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import KFold
+        from sklearn.multiclass import OneVsRestClassifier
+
         y = np.array([[label in labels for label in self.labels] for _, labels in self.rows])
         folds = KFold(min(FOLDS, len(self.rows)), shuffle=True, random_state=SEED)
         linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE, class_weight="balanced")
@@ -211,20 +232,27 @@ class SeveralLabelsTask(ClassificationTask):
             **details,
         )
 
-    _divide = UserTask._divide
+    _divide = Task._divide
 
 
-class NearestTask(ClassificationTask):
+class KNNTask(ClassificationTask):
     """Give each text the label of the text that is nearest to it, and count the labels that are right.
 
     With training rows, the nearest one of them counts, and without the nearest one of the other rows. A text itself
     never counts. Texts that are equally near are ranked as in reranking: the last one by its letters counts.
     """
 
-    kind = "nearest"
+    kind = "knn"
+    metrics = ("accuracy",)
+    needs_vectors = False
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
+        return cls(str(path), short_name(path), *read_labelled_rows(path, label_separator))
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Find the nearest text of each, and compute the accuracy; see [`UserTask.score`]."""
+        """Find the nearest text of each, and compute the accuracy; see [`Task.score`]."""
         labels = dict(self.shared or self.units)
         texts = [text for text, _ in self.units]
         rankings = embeddings.rank(texts, {text: text for text in labels}, 2, (None, None))
@@ -248,10 +276,21 @@ class ClusteringTask(LabelledTask):
     """
 
     kind = "clustering"
-    metric = "v_measure"
+    metrics = ("v_measure",)
+    hub_type = "clustering"
+
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a table with the columns `text` and `label`; training rows are left out."""
+        rows, _ = read_labelled_rows(path, label_separator)
+        return cls(str(path), short_name(path), rows)
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
+        """Run k-means and compute the mean V-measure; see [`Task.score`]."""
+        from sklearn.cluster import KMeans
+        from sklearn.metrics import v_measure_score
+        from threadpoolctl import threadpool_limits
+
         count = len(set(self.labels))
         x = unit_length(embeddings(self.texts).astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
@@ -268,31 +307,6 @@ class ClusteringTask(LabelledTask):
             protocol=f"k-means of unit embeddings into {count} clusters, mean over {RESTARTS} seeds",
             by_seed=values,
         )
-
-
-def read_classification(path: Path, separator: str | None) -> ClassificationTask:
-    """Read a classification task from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
-    rows, train = read_labelled_rows(path, separator)
-    known = {text for text, _ in train or []}
-    shared = sum(text in known for text, _ in rows)
-    if shared:
-        logger.warning(
-            f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
-            "nearest neighbours."
-        )
-    has_several = isinstance(rows[0][1], tuple)
-    return (SeveralLabelsTask if has_several else ClassificationTask)(str(path), short_name(path), rows, train)
-
-
-def read_nearest(path: Path, separator: str | None) -> NearestTask:
-    """Read a task of nearest texts from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
-    return NearestTask(str(path), short_name(path), *read_labelled_rows(path, separator))
-
-
-def read_clustering(path: Path, separator: str | None) -> ClusteringTask:
-    """Read a clustering task from a table with the columns `text` and `label`; training rows are left out."""
-    rows, _ = read_labelled_rows(path, separator)
-    return ClusteringTask(str(path), short_name(path), rows)
 
 
 def read_labelled_rows(path: Path, separator: str | None) -> tuple:

@@ -1,22 +1,23 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy import ndarray
 from tqdm.auto import tqdm
 
-from ..data.scored_pairs import connected_groups
-from ..data.table import read_lines
-from ..runtime.files import StrPath
-from .bootstrap import Arrays
-from .classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
-from .embeddings import SentenceEmbeddings
-from .protocol import Protocol
+from ...data.scored_pairs import connected_groups
+from ...data.table import read_lines
+from ...runtime.files import StrPath
+from ..classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
+from ..embeddings import SentenceEmbeddings
+from ..protocol import PAPER_PROTOCOL, Protocol
+from .base import Task, TaskResult
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
@@ -140,63 +141,107 @@ def _in_order(split: LabelledTexts, embeddings: SentenceEmbeddings) -> Examples:
     return Examples(texts, pair_features(*features) if len(features) == 2 else features[0], np.array(labels))
 
 
-def score_transfer_task(
-    task: str,
-    splits: dict[str, LabelledTexts],
-    embeddings: SentenceEmbeddings,
-    protocol: Protocol,
-    device: str | None = None,
-) -> tuple[dict, Arrays]:
-    """Score a transfer task by SentEval's protocol.
+@dataclass(eq=False)
+class TransferTask(Task):
+    """Classify texts by their embeddings, by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
     (MR, CR, SUBJ, MPQA) have outer folds that give the test accuracy, and inner ones that choose.
 
     Args:
-        task (`str`): Name of the task.
-        splits (`dict[str, LabelledTexts]`): Its examples, as `read_transfer_task` returns them.
-        embeddings (`SentenceEmbeddings`): Embeddings of their texts.
-        protocol (`Protocol`): Its seed is that of folds, starts and orders. Its mode is `"test"` (10 folds, Adam,
-            batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128, tenacity 3,
-            epoch size 2), which are the reference's settings of SentEval.
+        source (`str`): SentEval's folder.
+        name (`str`): Name of the task.
+        units (`list[tuple[list[str], int]]`): The examples of the test split, otherwise those of the training split.
+        shared (`dict[str, LabelledTexts]`): The other splits.
+        protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10
+            folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
+            tenacity 3, epoch size 2), which are the reference's settings of SentEval.
         device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
-
-    Returns:
-        `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
-        `examples` in each split), and the arrays `correct`, `gold` and `group` of shape `(n,)` of the test examples.
     """
-    from sklearn.metrics import f1_score  # takes a second to import
-    from sklearn.model_selection import StratifiedKFold
 
-    if not device:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
-    config = CLASSIFIER_CONFIGS[protocol.mode]
-    divide = StratifiedKFold(config.folds, shuffle=True, random_state=protocol.seed).split
-    classes = 1 + max(int(examples.y.max()) for examples in data.values())
-    make_grid = partial(LogisticRegressionGrid, classes, config, seed=protocol.seed, device=device)
-    x, y = data["train"].x, data["train"].y
-    tested = data.get("test", data["train"])
-    gold = tested.y
-    everything = slice(None)
-    parts: Iterable = [(everything, everything)] if "test" in data else divide(y, y)
-    correct = np.empty(len(gold), dtype=bool)
-    accuracies = []
-    dev_accuracies = []
-    for train, held in parts:
-        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, divide, task)
-        correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
-        accuracies.append(100 * correct[held].mean())
-        dev_accuracies.append(dev_accuracy)
-    result = {
-        "accuracy": float(np.mean(accuracies)),
-        "dev_accuracy": float(np.mean(dev_accuracies)),
-        "examples": {split: len(examples) for split, examples in splits.items()},
-    }
-    if task == "MRPC":
-        predicted = np.where(correct, gold, 1 - gold)
-        result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {"correct": correct, "gold": gold, "group": connected_groups(tested.texts)}
+    device: str | None = field(default=None, repr=False)
+
+    kind = "transfer"
+    unit = "example"
+    average = "average_transfer"
+    order = 3
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        splits: Mapping[str, LabelledTexts],
+        source: str,
+        protocol: Protocol = PAPER_PROTOCOL,
+        device: str | None = None,
+    ) -> Self:
+        """Make a task of its splits, as [`read_transfer_task`] returns them."""
+        tested = "test" if "test" in splits else "train"
+        others = {split: examples for split, examples in splits.items() if split != tested}
+        return cls(source, name, list(splits[tested]), others, protocol, device)
+
+    def __post_init__(self) -> None:
+        self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)
+        tested = "test" if "train" in self.shared else "train"
+        known = {tested: LabelledTexts(self.units), **self.shared}
+        self.splits = {split: known[split] for split in ("train", "dev", "test") if split in known}
+        self.links = [texts for texts, _ in self.units]
+        self.roles = {None: [text for examples in self.splits.values() for text in examples.texts]}
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Fit the classifiers and compute their accuracy; see [`Task.score`].
+
+        Returns:
+            [`TaskResult`]: In the document `accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number
+            of `examples` in each split; the arrays `correct`, `gold` and `group` of the test examples.
+        """
+        from sklearn.metrics import f1_score  # takes a second to import
+        from sklearn.model_selection import StratifiedKFold
+
+        protocol = self.protocol
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        data = {split: _in_order(examples, embeddings) for split, examples in self.splits.items()}
+        config = CLASSIFIER_CONFIGS[protocol.mode]
+        divide = StratifiedKFold(config.folds, shuffle=True, random_state=protocol.seed).split
+        classes = 1 + max(int(examples.y.max()) for examples in data.values())
+        make_grid = partial(LogisticRegressionGrid, classes, config, seed=protocol.seed, device=device)
+        x, y = data["train"].x, data["train"].y
+        tested = data.get("test", data["train"])
+        gold = tested.y
+        everything = slice(None)
+        parts: Iterable = [(everything, everything)] if "test" in data else divide(y, y)
+        correct = np.empty(len(gold), dtype=bool)
+        accuracies = []
+        dev_accuracies = []
+        for train, held in parts:
+            grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, divide, self.name)
+            correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
+            accuracies.append(100 * correct[held].mean())
+            dev_accuracies.append(dev_accuracy)
+        document = {
+            "accuracy": float(np.mean(accuracies)),
+            "dev_accuracy": float(np.mean(dev_accuracies)),
+            "examples": {split: len(examples) for split, examples in self.splits.items()},
+        }
+        if self.name == "MRPC":
+            predicted = np.where(correct, gold, 1 - gold)
+            document["f1"] = 100 * float(f1_score(gold, predicted))
+        answers = {"correct": correct, "gold": gold, "group": connected_groups(tested.texts)}
+        return TaskResult({self.metric: document[self.metric]}, {self.name: answers}, document)
+
+    def document(self, result: TaskResult) -> dict:
+        """Return the accuracies of a result; see [`Task.document`]."""
+        return result.details
+
+    @classmethod
+    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
+        """Return the accuracy on the protocol's split; see [`Task.headline`]."""
+        return document["dev_accuracy" if protocol.mode == "dev" else "accuracy"]
+
+    @classmethod
+    def is_resampled(cls, protocol: Protocol) -> bool:
+        """Return whether the answers are those of the headline: not in mode dev; see [`Task.is_resampled`]."""
+        return protocol.mode != "dev"
 
 
 def _fit(

@@ -1,0 +1,89 @@
+"""The JSON document of an evaluation, for all kinds of task, keeps the form that version 0.5 gave it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_helpers import (
+    BagOfWords,
+    write_beir,
+    write_sts,
+    write_stsb,
+    write_transfer,
+)
+
+from simcse_hf import evaluate
+
+#: What commit 566eddf wrote, without what depends on the machine.
+REFERENCE = Path(__file__).with_name("evaluation_566eddf.json")
+SENTEVAL = ("MR", "STS12", "STS14", "STSBenchmark", "TREC")
+WORDS = "cat dog sun rain bird tree road city".split()
+
+
+def write_tasks(folder):
+    """Write a task of each kind, and return what names them."""
+    write_sts(folder, "STS12")
+    write_stsb(folder)
+    write_transfer(folder)
+    texts = [f"{WORDS[n % 8]} {WORDS[n // 8 % 8]} {WORDS[(3 * n) % 7]} number {n}" for n in range(48)]
+    rows = [f"{text},{WORDS[n % 3]}" for n, text in enumerate(texts)]
+    (folder / "labels.csv").write_text("\n".join(["text,label", *rows]), "utf-8")
+    listed = [{"text": text, "label": ["a", "b", "c"][n % 3 : n % 3 + 2]} for n, text in enumerate(texts)]
+    (folder / "several.jsonl").write_text("\n".join(map(json.dumps, listed)), "utf-8")
+    pairs = [f"{texts[n]},{texts[(5 * n + 1) % 48]},{n % 2}" for n in range(24)]
+    (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *pairs]), "utf-8")
+    scored = [f"{texts[n]},{texts[(7 * n + 2) % 48]},{n % 5}" for n in range(24)]
+    (folder / "own.csv").write_text("\n".join(["sentence1,sentence2,score", *scored]), "utf-8")
+    queries = []
+    for n in range(12):
+        negatives = texts[n + 2 : n + 6]
+        queries.append({"query": texts[n], "positive": [texts[n + 8]], "negative": negatives})
+    (folder / "reranking.jsonl").write_text("\n".join(map(json.dumps, queries)), "utf-8")
+    judged = {f"q{n}": {f"d{n + 8}": 1, f"d{n + 16}": 2} for n in range(8)}
+    corpus = {f"d{n}": text for n, text in enumerate(texts)}
+    write_beir(folder / "retrieval", corpus, {f"q{n}": texts[n] for n in range(8)}, judged)
+    kinds = {
+        "classification": "labels.csv",
+        "clustering": "labels.csv",
+        "pairs": "pairs.csv",
+        "reranking": "reranking.jsonl",
+        "retrieval": "retrieval",
+    }
+    words = [f"{kind}={folder / file}" for kind, file in kinds.items()]
+    return [*words, f"classification={folder / 'several.jsonl'}"], [str(folder / "own.csv")]
+
+
+def written(folder, knn="knn"):
+    """Evaluate all kinds of task, and return the document and the names and shapes of the scores beside it."""
+    task, pairs = write_tasks(folder)
+    task.append(f"{knn}={folder / 'labels.csv'}")
+    path = folder / "evaluation.json"
+    options = {"mode": "fasttest", "geometry": True, "device": "cpu", "output": path}
+    evaluate(BagOfWords(), data_dir=folder, tasks=SENTEVAL, pairs=pairs, task=task, **options)
+    document = json.loads(path.read_text("utf-8").replace(str(folder), "FOLDER"))
+    for name in ("versions", "date", "cost"):
+        document[name] = None
+    with np.load(folder / "evaluation.scores.npz") as scores:
+        return {
+            "document": document,
+            "scores": {name: list(scores[name].shape) for name in scores.files},
+        }
+
+
+def flat(value, name=""):
+    """Yield the values of nested objects and lists with their place, in their order."""
+    if isinstance(value, (dict, list)):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in parts:
+            yield from flat(part, f"{name}/{key}")
+    else:
+        yield name, value
+
+
+def test_the_document_has_the_form_of_566eddf(tmp_path):
+    expected = json.loads(REFERENCE.read_text("utf-8"))
+    found = written(tmp_path)
+    assert [name for name, _ in flat(found)] == [name for name, _ in flat(expected)]
+    for (name, value), (_, before) in zip(flat(found), flat(expected), strict=True):
+        assert value == (pytest.approx(before, abs=1e-6) if isinstance(before, float) else before), name
