@@ -45,8 +45,9 @@ test-folder: $(INSTALLED)  ## lint, types and the tests of one folder (FOLDER=ob
 test-all: $(INSTALLED)  ## the test suite with the tests marked slow, which takes half an hour
 	$(PYTEST) --run_slow
 
-test-versions: .venv-lowest-direct .venv-highest  ## the test suite on the lowest and on the newest versions allowed
-	for venv in $^; do $(OFFLINE) $$venv/bin/python $(SUITE) || exit 1; done
+test-versions: $(foreach kind,plain suite,.venv-$(kind)-lowest-direct .venv-$(kind)-highest)  ## a plain install and the test suite, on the lowest and on the newest versions allowed
+	for venv in $(filter .venv-plain%,$^); do $(OFFLINE) $$venv/bin/python tools/plain_install.py || exit 1; done
+	for venv in $(filter .venv-suite%,$^); do $(OFFLINE) $$venv/bin/python $(SUITE) || exit 1; done
 
 coverage: $(INSTALLED)  ## the test suite with branch coverage of the package
 	$(PIP) coverage
@@ -73,11 +74,15 @@ $(INSTALLED): $(PACKAGE)
 	$(PIP) --editable '.[test]'
 	touch $@
 
-# Versions that uv chooses: `lowest-direct` or `highest` within the ranges of pyproject.toml.
-.venv-%: pyproject.toml
-	$(PYTHON) -m venv $@
-	$@/bin/pip install --quiet --disable-pip-version-check uv
-	$@/bin/uv pip install --quiet --python $@/bin/python --resolution $* --editable '.[test]'
+# Versions that uv chooses: `lowest-direct` or `highest` within the ranges of pyproject.toml. The extra `test` lifts the
+# lowest ones, so a plain install has an environment of its own.
+UV_INSTALL = $(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check uv && \
+	$@/bin/uv pip install --quiet --python $@/bin/python --resolution $*
+.venv-plain-%: pyproject.toml
+	$(UV_INSTALL) --editable .
+	touch $@
+.venv-suite-%: pyproject.toml
+	$(UV_INSTALL) --editable '.[test]'
 	touch $@
 
 clean:

@@ -14,6 +14,7 @@ from hub_server import HubServer
 from huggingface_hub import constants
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.encoding.fitting import fit_transform
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +81,7 @@ def save_transformed(folder, tokenizer, method, family="bert", **settings):
     AutoModelForCL.from_config(config, **settings).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     loaded = SimCSE(directory, device="cpu")
-    loaded.fit_postprocessing(method, texts, **TRANSFORMS[method])
+    fit_transform(loaded, method, texts, **TRANSFORMS[method])
     loaded.save_pretrained(directory)
     return directory
 
@@ -96,9 +97,7 @@ def serving_hub(cache):
     """Serve the local stand-in for the hub that the clients of this process talk to, with its token."""
     with HubServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(
-            constants.ENDPOINT, server.url
-        )
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
         patch.setattr(constants, "ENDPOINT", server.url)
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         patch.setattr(constants, "HF_HUB_DISABLE_XET", True)

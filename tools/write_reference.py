@@ -81,7 +81,8 @@ def views() -> str:
     rows = []
     for name, view in VIEW_CLASSES.items():
         rate = view_rate(name, None)
-        rows.append([f"`{name}`", view.words, "" if rate is None else f"{rate:g}", link(view.paper)])
+        paper = link(view.paper) if view.paper else ""
+        rows.append([f"`{name}`", view.words, "" if rate is None else f"{rate:g}", paper])
     return table(["`--view`", "the positive of a sentence", "`--view_rate`", "paper"], rows)
 
 

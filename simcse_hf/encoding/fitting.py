@@ -4,16 +4,25 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
+from tqdm.auto import tqdm
 
+from ..data.table import stream_texts, text_column
 from ..models.digests import WeightDigests
 from ..names import Transform, WeightOptions
-from ..postprocessing.transform import FOLDER, MODULES, TRANSFORM_FILE, save_transform
+from ..postprocessing.flow import fit_flow
+from ..postprocessing.transform import FOLDER, MODULES, TRANSFORM_FILE, TRANSFORMS, Fit, save_transform
+from ..postprocessing.whitening import fit_whitening
+from ..runtime.errors import check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
+from .probes import probe_embedding
 from .simcse import SimCSE, load_model
+
+#: Texts that are encoded before a whitening reads them: the embeddings of more need not be in memory.
+_WINDOW = 10_000
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ def fit_postprocessing(
 
     Raises:
         ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
-            beside files that name another pooler, or as [`SimCSE.fit_postprocessing`].
+            beside files that name another pooler, or as [`fit_transform`].
 
     Examples:
         >>> from simcse_hf import SimCSE, fit_postprocessing
@@ -132,7 +141,8 @@ def fit_postprocessing(
                     f"output {folder} is a model with pooler {saved!r}, and the transform is for pooler "
                     f"{encoder.pooler_type!r}: name another folder."
                 )
-        fit = encoder.fit_postprocessing(
+        fit = fit_transform(
+            encoder,
             method,
             input,
             columns=columns,
@@ -150,3 +160,59 @@ def fit_postprocessing(
             encoder.save_pretrained(written)
     sizes = transform.input_dim, transform.output_dim
     return FittedTransform(output, transform.method, fit.pooler, *sizes, fit.sentences, fit.log_likelihood)
+
+
+def fit_transform(
+    model: SimCSE,
+    method: str,
+    sentences: StrPath,
+    *,
+    columns: Sequence[str] | None = None,
+    token_budget: int | None = None,
+    show_progress_bar: bool = False,
+    **settings: Any,
+) -> Fit:
+    """Fit a whitening or a flow on the embeddings of a file's texts, which the model applies from now on.
+
+    `save_pretrained` saves it with the model.
+
+    Args:
+        model (`SimCSE`): The model, without a transform.
+        method (`str`): `"whitening"` or `"flow"`.
+        sentences (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+        columns (`Sequence[str]`, *optional*): The columns of sentences, if the file has several columns.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
+        **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
+
+    Returns:
+        `Fit`: The record of what it was fitted on.
+
+    Raises:
+        ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
+    """
+    check_values(TRANSFORMS, method=method)
+    if model.postprocessing is not None:
+        raise ValueError(f"{model.name_or_path} applies a transform already: load it with postprocess=False")
+    named: Sequence[str | None] = columns or [None]
+    columns = [text_column(sentences, column)[1] for column in named]
+    texts = [text for column in columns for _, text in stream_texts(sentences, column)]
+    starts = tqdm(range(0, len(texts), _WINDOW), "Encoding", unit="window", disable=not show_progress_bar)
+    embedded = (
+        model.encode(texts[start : start + _WINDOW], normalize_embeddings=None, token_budget=token_budget)
+        for start in starts
+    )
+    probe = probe_embedding(model, model.max_length).tolist()
+    history = None
+    try:
+        if method == "whitening":
+            model.postprocessing = fit_whitening(embedded, **settings)
+        else:
+            vectors = torch.cat([torch.zeros(0, model.dim), *embedded]).to(model.device)
+            model.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
+    except ValueError as error:
+        raise ValueError(f"{sentences}: {error}") from error
+    name = Path(sentences).name
+    fit = Fit(model.pooler_type, model.max_length, name, columns, len(texts), settings, history, probe)
+    model.postprocessing_fit = fit
+    return fit

@@ -1,7 +1,8 @@
 """Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,8 +51,8 @@ class SavedThreshold:
 
     Args:
         cosine (`float`): The cosine.
-        probe (`list[float]`): What [`SimCSE.probe_cosines`] returned when it was chosen.
-        model (`Mapping`, *optional*): What [`SimCSE.pair_identity`] returned then; unknown until version 0.4.
+        probe (`list[float]`): What [`probe_cosines`] returned when it was chosen.
+        model (`Mapping`, *optional*): The model's identity for pairs of texts then; unknown until version 0.4.
     """
 
     cosine: float
@@ -64,26 +65,24 @@ class SavedThreshold:
         saved = getattr(config, THRESHOLD, None)
         return saved and cls(saved["cosine"], saved["probe"], saved.get("model"))
 
-    def problem(self, cosines: Sequence[float], model: Identity) -> str:
-        """Say why a model gives other embeddings than those that the threshold was chosen for; empty if it does not.
-
-        Args:
-            cosines (`Sequence[float]`): What [`SimCSE.probe_cosines`] returns.
-            model (`Identity`): What [`SimCSE.pair_identity`] returns.
-
-        Returns:
-            `str`: The reason.
-        """
+    def problem(self, model: Any) -> str:
+        """Say why a [`SimCSE`] gives other embeddings than those that the threshold was chosen for, or return `""`."""
         before = np.array(self.probe)
-        if not np.abs(before - cosines).max() <= _TOLERANCE * (1 - before.min()):
+        if not np.abs(before - probe_cosines(model)).max() <= _TOLERANCE * (1 - before.min()):
             return "a few fixed sentences had other cosines when it was chosen"
-        return self.changes(model)
+        return self.changes(model.identity().for_pairs())
 
     def changes(self, model: Identity) -> str:
         """Say in words what distinguishes a model from that of the threshold, which is unknown until version 0.4."""
         if self.model is None:
             return ""
         return "; ".join(Identity.from_dict(self.model).changes(model, ("dtype", "backend")))
+
+
+def probe_cosines(model: Any) -> list[float]:
+    """Return the cosines of a few fixed sentences by a [`SimCSE`], which are saved with a threshold."""
+    embeddings = model.encode(PROBES, split_over_processes=False)
+    return (embeddings[1:] @ embeddings[0]).tolist()
 
 
 def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:

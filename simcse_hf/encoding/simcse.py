@@ -11,19 +11,15 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
-from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.columns import holds_texts, list_texts
-from ..data.table import stream_texts, text_column
 from ..data.token_ids import check_known
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.digests import WeightDigests
 from ..models.settings import SPACE, THRESHOLD
 from ..names import KEYWORDS, PRECISIONS, ModelOptions
-from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import TRANSFORMS, Fit, VectorTransform, save_transform
-from ..postprocessing.whitening import fit_whitening
+from ..postprocessing.transform import Fit, VectorTransform, save_transform
 from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
 from ..runtime.errors import check_finite, check_values, no_model
@@ -43,7 +39,6 @@ from .saved import make_identity
 logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
-_FILE_WINDOW = 10_000
 _WINDOW = 65_536
 _CHOOSE_THRESHOLD = (
     "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
@@ -232,11 +227,6 @@ class SimCSE(Encoder):
             check_fit(self, self.postprocessing_fit, least_cosine(self.backend))
             self._fitted_state = state
 
-    @property
-    def mteb_model_meta(self) -> Any:
-        """Return what `mteb` asks of a model that it evaluates."""
-        return model_meta(self.identity())
-
     def encode(
         self,
         sentences: Texts,
@@ -255,10 +245,6 @@ class SimCSE(Encoder):
         convert_to_numpy: bool = False,
         device: str | torch.device | None = None,
         split_over_processes: bool = True,
-        task_metadata: object = None,
-        prompt_type: object = None,
-        hf_split: str = "",
-        hf_subset: str = "",
     ) -> Any:
         """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
 
@@ -288,11 +274,6 @@ class SimCSE(Encoder):
             device (`str` or `torch.device`, *optional*): Move the model there first.
             split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
                 the texts in each. Set to `False` if each process has texts of its own.
-            task_metadata (`mteb.TaskMetadata`, *optional*): Given by `mteb`, which takes a model as it is:
-                `mteb.evaluate(model, tasks)`. `sentences` are then its batches, and the prompt is that of the task.
-            prompt_type (`mteb.types.PromptType`, *optional*): Given by `mteb`: whether the texts are queries.
-            hf_split (`str`, *optional*): Given by `mteb`, and not used.
-            hf_subset (`str`, *optional*): Given by `mteb`, and not used.
 
         Returns:
             `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
@@ -313,15 +294,6 @@ class SimCSE(Encoder):
             >>> model.encode(texts, precision="ubinary").shape  # 64 signs in 8 bytes
             torch.Size([2, 8])
         """
-        if task_metadata is not None:
-            from mteb.models.abs_encoder import get_prompt_name
-
-            # As in sentence-transformers, the first of these that is a prompt counts: task and role, task, kind of
-            # task and role, kind of task, role. Without one, it is the model's default prompt.
-            sentences = [text for batch in sentences for text in batch["text"]]  # type: ignore[index]
-            prompt_name = get_prompt_name(dict(self.prompts), task_metadata, prompt_type)
-            normalize_embeddings = False
-            convert_to_numpy = True
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)
@@ -505,22 +477,13 @@ class SimCSE(Encoder):
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         now = (saved, self.identity())
         if now != self._threshold_of:
-            reason = saved.problem(self.probe_cosines(), self.pair_identity())
+            reason = saved.problem(self)
             if reason:
                 raise ValueError(
                     f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
                 )
             self._threshold_of = now
         return saved.cosine
-
-    def probe_cosines(self) -> list[float]:
-        """Return the cosines of a few fixed sentences, which are saved with a threshold."""
-        embeddings = self.encode(PROBES, split_over_processes=False)
-        return (embeddings[1:] @ embeddings[0]).tolist()
-
-    def pair_identity(self) -> Identity:
-        """Return what decides the cosine of two texts; see `Identity.for_pairs`."""
-        return self.identity().for_pairs()
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -549,61 +512,7 @@ class SimCSE(Encoder):
             raise ValueError("the model has no index yet: call build_index or load_index first")
         return self.index
 
-    # --- post-processing, saving -------------------------------------------------------------------------------------
-
-    def fit_postprocessing(
-        self,
-        method: str,
-        sentences: str | os.PathLike,
-        *,
-        columns: Sequence[str] | None = None,
-        token_budget: int | None = None,
-        show_progress_bar: bool = False,
-        **settings: Any,
-    ) -> Fit:
-        """Fit a whitening or a flow on the embeddings of a file's texts, and apply it from now on.
-
-        `save_pretrained` saves it with the model.
-
-        Args:
-            method (`str`): `"whitening"` or `"flow"`.
-            sentences (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
-            columns (`Sequence[str]`, *optional*): The columns of sentences, if the file has several columns.
-            token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
-            show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
-            **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
-
-        Returns:
-            `Fit`: The record of what it was fitted on.
-
-        Raises:
-            ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
-        """
-        check_values(TRANSFORMS, method=method)
-        if self.postprocessing is not None:
-            raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
-        named: Sequence[str | None] = columns or [None]
-        columns = [text_column(sentences, column)[1] for column in named]
-        texts = [text for column in columns for _, text in stream_texts(sentences, column)]
-        starts = tqdm(range(0, len(texts), _FILE_WINDOW), "Encoding", unit="window", disable=not show_progress_bar)
-        embedded = (
-            self.encode(texts[start : start + _FILE_WINDOW], normalize_embeddings=None, token_budget=token_budget)
-            for start in starts
-        )
-        probe = probe_embedding(self, self.max_length).tolist()
-        history = None
-        try:
-            if method == "whitening":
-                self.postprocessing = fit_whitening(embedded, **settings)
-            else:
-                vectors = torch.cat([torch.zeros(0, self.dim), *embedded]).to(self.device)
-                self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
-        except ValueError as error:
-            raise ValueError(f"{sentences}: {error}") from error
-        name = Path(sentences).name
-        fit = Fit(self.pooler_type, self.max_length, name, columns, len(texts), settings, history, probe)
-        self.postprocessing_fit = fit
-        return fit
+    # --- saving -------------------------------------------------------------------------------------
 
     def to(self, device: str | torch.device) -> "SimCSE":
         """Move the model to a device, and return it; an exported graph stays on the CPU."""
@@ -636,7 +545,7 @@ class SimCSE(Encoder):
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
         saved = SavedThreshold.read(self.model.config)
-        if saved and saved.problem(self.probe_cosines(), self.pair_identity()):
+        if saved and saved.problem(self):
             vars(self.model.config).pop(THRESHOLD)
             logger.warning(
                 f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"
@@ -720,23 +629,6 @@ class SimCSE(Encoder):
                 embeddings = F.normalize(embeddings, dim=-1)
             return embeddings
         return self.encode(items)
-
-
-def model_meta(identity: Identity) -> Any:
-    """Describe a model for `mteb`, whose names have one slash.
-
-    Args:
-        identity (`Identity`): The model. Without a commit, the revision is a digest of the identity.
-
-    Returns:
-        `mteb.models.ModelMeta`: The description.
-    """
-    from mteb.models import ModelMeta
-
-    name = str(identity.name_or_path)
-    if identity.revision is None:
-        name = f"local/{name.strip('/').replace('/', '_')}"
-    return ModelMeta.create_empty({"name": name, "revision": identity.revision or digest_value(identity)})
 
 
 def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loading: Unpack[ModelOptions]) -> SimCSE:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..encoding.simcse import SimCSE, model_meta
+from ..encoding.simcse import SimCSE
 from ..runtime.distributed import world
 from ..runtime.errors import require_extra
-from ..runtime.identity import Identity
+from ..runtime.identity import Identity, digest_value
 from .embeddings import Encoder, SentenceEmbeddings
 
 #: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).
@@ -65,14 +65,60 @@ def mteb_averages(scores: Mapping, benchmark: str = BENCHMARK) -> dict:
     return averages
 
 
+def as_mteb(model: Encoder) -> Any:
+    """Return a model in the form that `mteb` takes: `mteb.evaluate(as_mteb(model), tasks)`.
+
+    A [`SimCSE`] puts its prompts before the texts. Another model encodes queries and documents as in a search, and the
+    distinct texts of each call once.
+
+    Args:
+        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
+
+    Returns:
+        `mteb.EncoderProtocol`: The model.
+
+    Raises:
+        ImportError: If the extra `mteb` is not installed.
+    """
+    require_extra("mteb", "mteb", "an MTEB data set")
+    from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
+
+    identity = Identity.of(model)
+    name = str(identity.name_or_path)
+    if identity.revision is None:
+        name = f"local/{name.strip('/').replace('/', '_')}"  # a name has one slash
+    revision = identity.revision or digest_value(identity)
+
+    class MTEBEncoder(AbsEncoder):
+        mteb_model_meta = ModelMeta.create_empty({"name": name, "revision": revision})
+
+        def encode(
+            self, inputs: Iterable, *, task_metadata: Any = None, prompt_type: Any = None, **kwargs: object
+        ) -> Any:
+            texts = [text for batch in inputs for text in batch["text"]]
+            if isinstance(model, SimCSE):
+                # As in sentence-transformers, the first of these that is a prompt counts: task and role, task, kind of
+                # task and role, kind of task, role. Without one, it is the model's default prompt.
+                prompt = get_prompt_name(dict(model.prompts), task_metadata, prompt_type)
+                return model.encode(texts, prompt_name=prompt, normalize_embeddings=False, convert_to_numpy=True)
+            role = getattr(prompt_type, "value", None)
+            return SentenceEmbeddings(model, {role: texts})(texts, role)
+
+    encoder: Any = MTEBEncoder()
+    if isinstance(model, SimCSE):
+        encoder.similarity = model.similarity
+        encoder.similarity_pairwise = model.similarity_pairwise
+    return encoder
+
+
 def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
-    A [`SimCSE`] puts its prompts before the texts. Another model encodes queries and documents as in a search, and the
-    distinct texts of each call once. The data sets of a benchmark are used with its splits and languages. For STS12 to
-    STS16 and the test split of STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation
-    `all`), which compares with [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's
-    SICKRelatedness has the 4,927 of the test split.
+    The data sets of a benchmark are used with its splits and languages. For STS12 to STS16 and the test split of
+    STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation `all`), which compares with
+    [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's SICKRelatedness has the 4,927 of the
+    test split.
 
     The results are also in mteb's own cache, from where `mteb.ResultCache().submit_results(name)` takes them. A model
     in a folder has a digest of its weights and settings as its revision there, so what was measured before is read
@@ -92,7 +138,6 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
         ValueError: If `mteb` does not know a data set.
     """
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
-    from mteb.models.abs_encoder import AbsEncoder
 
     # 1. The data sets
     benchmark = named_benchmark(tasks)
@@ -110,19 +155,8 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
             ) from error
 
     # 2. The encoder
-    encoder: Any = model
+    encoder = as_mteb(model)
     identity = Identity.of(model)
-    if not isinstance(model, SimCSE):
-
-        class MTEBEncoder(AbsEncoder):
-            mteb_model_meta = model_meta(identity)
-
-            def encode(self, inputs: Iterable, *, prompt_type: object = None, **kwargs: object) -> Any:
-                role = getattr(prompt_type, "value", None)
-                texts = [text for batch in inputs for text in batch["text"]]
-                return SentenceEmbeddings(model, {role: texts})(texts, role)
-
-        encoder = MTEBEncoder()
 
     # 3. The scores. Several processes, which encode together, neither read nor write the cache.
     options: dict = {"co2_tracker": False, "show_progress_bar": False, "cache": None}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
+from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
 from ..runtime.files import StrPath, read_json_object, write_json
@@ -223,7 +224,7 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     Returns:
         `Path`: The config.json.
     """
-    saved = {**threshold, "probe": model.probe_cosines(), "model": model.pair_identity().to_dict()}
+    saved = {**threshold, "probe": probe_cosines(model), "model": model.identity().for_pairs().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
     write_json(path, read_json_object(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)

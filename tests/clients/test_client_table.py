@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.publishing.export import export_onnx
 
@@ -52,11 +53,7 @@ REFUSED = {
     ("flow", "SentenceTransformer object"): NO_MODULE,
     ("without [CLS]", "SentenceTransformer"): "avg_no_cls",
     ("flow", "SentenceTransformer"): "flow",
-    **{
-        (kind, client): NO_TRANSFORM
-        for kind in ("whitening", "flow")
-        for client in ("onnxruntime", "openvino")
-    },
+    **{(kind, client): NO_TRANSFORM for kind in ("whitening", "flow") for client in ("onnxruntime", "openvino")},
 }
 EXPORTED = ("cls", "last token", "whitening", "flow")
 #: Models for clients that read all modules, and clients of one kind.
@@ -72,11 +69,7 @@ NOT_FOR = {
         )
     ),
     *((kind, "peft") for kind in KINDS if kind != "adapter"),
-    *(
-        ("adapter", client)
-        for client in ("AutoModel", "SentenceTransformer")
-        if OLD_TRANSFORMERS
-    ),
+    *(("adapter", client) for client in ("AutoModel", "SentenceTransformer") if OLD_TRANSFORMERS),
     # An export takes seconds, so that graphs are tested where the pooler is hard.
     *((kind, "onnxruntime") for kind in KINDS if kind not in EXPORTED),
     *((kind, "openvino") for kind in KINDS if kind not in EXPORTED),
@@ -88,9 +81,7 @@ def save(kind, folder, tokenizer):
     torch.manual_seed(1)
     config = tiny_config(settings.pop("family", "bert"), initializer_range=0.2)
     base = folder.with_name("base")
-    AutoModelForCL.from_config(config, max_length=LENGTH, **settings).save_pretrained(
-        base
-    )
+    AutoModelForCL.from_config(config, max_length=LENGTH, **settings).save_pretrained(base)
     tokenizer.save_pretrained(base)
     simcse = SimCSE(base, device="cpu")
     simcse.encode(TEXTS, max_length=12)  # no file may remember this length
@@ -98,7 +89,7 @@ def save(kind, folder, tokenizer):
         texts = folder.with_suffix(".txt")
         texts.write_text("\n".join(make_sentences(300)))
         options = {"dim": 8} if kind == "whitening" else {"epochs": 1}
-        simcse.fit_postprocessing(kind, texts, **options)
+        fit_transform(simcse, kind, texts, **options)
     if kind == "adapter":
         model = AutoModelForCL.from_pretrained(base)
         add_lora(model, {"r": 4})
@@ -134,9 +125,7 @@ def sentence_transformer_object(folder, tmp_path):
 
 
 def last_states(encoder, folder):
-    inputs = AutoTokenizer.from_pretrained(folder)(
-        TEXTS, padding=True, truncation=True, return_tensors="pt"
-    )
+    inputs = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():
         return encoder.eval()(**inputs).last_hidden_state, inputs["attention_mask"]
 
@@ -153,9 +142,7 @@ def auto_model(folder, tmp_path):
 
 def peft_model(folder, tmp_path):
     peft = pytest.importorskip("peft")
-    model = peft.PeftModel.from_pretrained(
-        AutoModel.from_pretrained(folder.with_name("base")), folder
-    )
+    model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(folder.with_name("base")), folder)
     return last_states(model.merge_and_unload(), folder)[0][:, 0]
 
 
@@ -184,26 +171,16 @@ def onnxruntime(folder, tmp_path):
         "last_hidden_state",
         "sentence_embedding",
     ]
-    if (
-        SimCSE(folder, device="cpu").pooler_type == "lasttoken"
-    ):  # as a client does that pools the first output itself
-        return of_graph(
-            exported(folder), lambda inputs: session.run(None, inputs)[0][:, -1]
-        )
-    return of_graph(
-        exported(folder), lambda inputs: session.run(["sentence_embedding"], inputs)[0]
-    )
+    if SimCSE(folder, device="cpu").pooler_type == "lasttoken":  # as a client does that pools the first output itself
+        return of_graph(exported(folder), lambda inputs: session.run(None, inputs)[0][:, -1])
+    return of_graph(exported(folder), lambda inputs: session.run(["sentence_embedding"], inputs)[0])
 
 
 def openvino(folder, tmp_path):
     runtime = pytest.importorskip("openvino")
     (path,) = exported(folder).rglob("model.onnx")
-    model = runtime.Core().compile_model(
-        str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
-    return of_graph(
-        exported(folder), lambda inputs: model(inputs)["sentence_embedding"]
-    )
+    model = runtime.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return of_graph(exported(folder), lambda inputs: model(inputs)["sentence_embedding"])
 
 
 @cache
@@ -214,9 +191,7 @@ def exported(folder):
 
 def faiss_index(folder, tmp_path):
     faiss = pytest.importorskip("faiss")
-    SentenceIndex.build(SimCSE(folder, device="cpu"), TEXTS, backend="Flat").save(
-        tmp_path / "index"
-    )
+    SentenceIndex.build(SimCSE(folder, device="cpu"), TEXTS, backend="Flat").save(tmp_path / "index")
     (path,) = (tmp_path / "index").rglob("index.faiss")
     return faiss.read_index(str(path)).reconstruct_n(0, len(TEXTS))
 
@@ -248,21 +223,13 @@ def test_a_client_gives_the_same_vectors_or_is_refused(checkpoint, client, tmp_p
             CLIENTS[client](folder, tmp_path)
         return
     found = torch.as_tensor(np.asarray(CLIENTS[client](folder, tmp_path)))
-    if (
-        kind == "prompts" and client == "faiss"
-    ):  # documents are encoded with their prompt
+    if kind == "prompts" and client == "faiss":  # documents are encoded with their prompt
         expected = SimCSE(folder, device="cpu").encode_document(TEXTS)
     else:
         expected = SimCSE(folder, device="cpu").encode(TEXTS)
-    if (
-        client
-        in ("SentenceTransformer", "AutoModel", "peft", "onnxruntime", "openvino")
-        and kind != "dot"
-    ):
+    if client in ("SentenceTransformer", "AutoModel", "peft", "onnxruntime", "openvino") and kind != "dot":
         found = normalize(found, dim=1)
-    torch.testing.assert_close(
-        found, expected, rtol=1e-6 if kind == "dot" else 0, atol=1e-6
-    )
+    torch.testing.assert_close(found, expected, rtol=1e-6 if kind == "dot" else 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("checkpoint", ["prompts", "dot"], indirect=True)
@@ -273,17 +240,10 @@ def test_a_sentence_transformer_object_has_the_prompts_the_length_and_the_simila
     same = model.to_sentence_transformer()
     for encode in ("encode_query", "encode_document"):
         found = getattr(same, encode)(TEXTS, convert_to_tensor=True)
-        torch.testing.assert_close(
-            found, getattr(model, encode)(TEXTS), rtol=1e-6, atol=1e-6
-        )
+        torch.testing.assert_close(found, getattr(model, encode)(TEXTS), rtol=1e-6, atol=1e-6)
     found = same.similarity(same.encode(TEXTS), same.encode(TEXTS))
-    torch.testing.assert_close(
-        found, model.similarity(TEXTS, TEXTS), rtol=1e-5, atol=1e-5
-    )
-    assert (
-        same.max_seq_length == LENGTH
-        and same.similarity_fn_name == model.similarity_fn_name
-    )
+    torch.testing.assert_close(found, model.similarity(TEXTS, TEXTS), rtol=1e-5, atol=1e-5)
+    assert same.max_seq_length == LENGTH and same.similarity_fn_name == model.similarity_fn_name
 
 
 @pytest.mark.parametrize("checkpoint", ["cls"], indirect=True)

@@ -5,6 +5,7 @@ import torch
 from conftest import NEEDS_PEFT, tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.models.digests import WeightDigests
@@ -49,7 +50,7 @@ def test_the_files_of_a_whitened_model_say_which_model_is_loaded(checkpoint, tmp
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(f"a cat {'and a dog ' * i}" for i in range(1, 60)))
     model = SimCSE(checkpoint, device="cpu")
-    model.fit_postprocessing("whitening", texts, dim=2)
+    fit_transform(model, "whitening", texts, dim=2)
     model.save_pretrained(tmp_path / "whitened")
     saved = SavedModel(tmp_path / "whitened")
     assert WeightDigests.read(saved.folder) is not None

@@ -17,6 +17,7 @@ from simcse_hf.evaluation import mteb as mteb_tasks
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import (
     BENCHMARK,
+    as_mteb,
     benchmark_tasks,
     evaluate_mteb,
     mteb_averages,
@@ -162,9 +163,9 @@ def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, c
     import mteb
 
     [score] = evaluate_mteb(model, tasks).values()
-    [file] = cache.glob(f"*/{model.mteb_model_meta.revision}/MockSTSTask.json")
+    [file] = cache.glob(f"*/{as_mteb(model).mteb_model_meta.revision}/MockSTSTask.json")
     assert file.parents[1].name.startswith("local__") and (file.parent / "model_meta.json").exists()
-    [read] = mteb.ResultCache().load_results(models=[model.mteb_model_meta], tasks=[task]).model_results
+    [read] = mteb.ResultCache().load_results(models=[as_mteb(model).mteb_model_meta], tasks=[task]).model_results
     assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), "mteb rounds"
     found = evaluate(model, mteb=tasks)
     assert found.results["mteb"] == {"MockSTSTask": pytest.approx(score, abs=1e-3)}
@@ -269,9 +270,9 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
 
     model = SimCSE(folder, device="cpu")
     expected = score(SentenceTransformer(str(folder), device="cpu"))
-    assert score(model) == expected
+    assert score(as_mteb(model)) == expected
     model.prompts = {"query": "", "document": ""}
-    assert score(model) != expected
+    assert score(as_mteb(model)) != expected
 
 
 class Foreign:

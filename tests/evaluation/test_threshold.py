@@ -20,7 +20,8 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.cli.main import main
-from simcse_hf.encoding import simcse as simcse_module
+from simcse_hf.encoding import probes as probes_module
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
 
@@ -175,7 +176,7 @@ def evaluate(model, pairs, *more):
 
 @pytest.fixture
 def with_threshold(model, pairs, monkeypatch):
-    monkeypatch.setattr(simcse_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
+    monkeypatch.setattr(probes_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
     assert evaluate(model, pairs, "--threshold", "f1", "--save_threshold", "--quiet") == 0
     return model
 
@@ -310,7 +311,7 @@ def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_
 def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(with_threshold, tmp_path, caplog):
     (tmp_path / "texts.txt").write_text("\n".join(WORDS[:20]))
     whitened = SimCSE(with_threshold)
-    whitened.fit_postprocessing("whitening", tmp_path / "texts.txt", dim=8)
+    fit_transform(whitened, "whitening", tmp_path / "texts.txt", dim=8)
     for name, changed in (
         ("whitened", whitened),
         ("pooler", SimCSE(with_threshold, pooler_type="cls_before_pooler")),

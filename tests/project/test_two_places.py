@@ -44,7 +44,6 @@ class Reversed(TextView):
 
     name = "reversed"
     words = "the sentence with its words from last to first"
-    paper = "simcse"
 
     def __call__(self, text, rng):
         return " ".join(reversed(text.split()))

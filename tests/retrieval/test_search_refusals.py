@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers.normalizers import Lowercase
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE, describe
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.retrieval.indexes.faiss_index import FaissIndex
 from simcse_hf.retrieval.mining import MiningOptions, mine_hard_negatives
 
@@ -33,9 +34,7 @@ def search(query="the cat", **options):
 
 
 def mine(columns, **bounds):
-    return mine_hard_negatives(
-        Dataset.from_dict(columns), CountingModel(), options=MiningOptions(**bounds)
-    )
+    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel(), options=MiningOptions(**bounds))
 
 
 def faiss(backend, parameters=None, count=0, among=None):
@@ -148,13 +147,9 @@ def test_a_refusal_names_what_is_wrong(call, words):
         call()
 
 
-def test_an_index_of_another_model_or_setting_is_refused(
-    model, checkpoint, save_checkpoint, tmp_path
-):
+def test_an_index_of_another_model_or_setting_is_refused(model, checkpoint, save_checkpoint, tmp_path):
     def other(name, **changes):
-        return save_checkpoint(
-            AutoModelForCL.from_config(tiny_config(**changes), pooler_type="avg"), name
-        )
+        return save_checkpoint(AutoModelForCL.from_config(tiny_config(**changes), pooler_type="avg"), name)
 
     SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
     for folder, options, words in (
@@ -169,9 +164,7 @@ def test_an_index_of_another_model_or_setting_is_refused(
         (checkpoint, {"max_length": 8}, "max_length 40 there, 8 here"),
     ):
         with pytest.raises(ValueError, match=words):
-            SentenceIndex.load(
-                tmp_path / "index", SimCSE(folder, device="cpu", **options)
-            )
+            SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", **options))
 
 
 @pytest.fixture
@@ -181,10 +174,7 @@ def old(model, tmp_path):
     SentenceIndex.build(model, SENTENCES[:3]).save(folder)
     described = json.loads((folder / "index.json").read_text())
     saved = described.pop("model")
-    described |= {
-        name: saved[name]
-        for name in ("revision", "pooler", "max_length", "long_texts", "similarity")
-    }
+    described |= {name: saved[name] for name in ("revision", "pooler", "max_length", "long_texts", "similarity")}
     described |= {
         "model": saved["name_or_path"],
         "document_prompt": saved["prompts"]["document"],
@@ -193,9 +183,7 @@ def old(model, tmp_path):
     return folder
 
 
-def test_an_index_without_an_identity_opens_with_its_model_only(
-    model, checkpoint, save_checkpoint, old
-):
+def test_an_index_without_an_identity_opens_with_its_model_only(model, checkpoint, save_checkpoint, old):
     assert describe(old).model.name_or_path == str(checkpoint)
     assert len(SentenceIndex.load(old, model)) == 3
     other = AutoModelForCL.from_config(tiny_config(), pooler_type="avg")
@@ -216,14 +204,12 @@ def test_an_index_without_an_identity_opens_with_its_model_only(
             SentenceIndex.load(old, SimCSE(folder, device="cpu", **options))
     index = SentenceIndex.load(old, model)
     index.save(old)
-    assert describe(old).model.weights is None, (
-        "the index does not say more of its model than it knew"
-    )
+    assert describe(old).model.weights is None, "the index does not say more of its model than it knew"
 
 
 def whiten(model, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
-    model.fit_postprocessing("whitening", tmp_path / "texts.txt", dim=8)
+    fit_transform(model, "whitening", tmp_path / "texts.txt", dim=8)
 
 
 def train(model, tmp_path):
@@ -269,9 +255,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(
-    change, model, tmp_path
-):
+def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, model, tmp_path):
     model.build_index(SENTENCES)
     model.save_index(tmp_path / "before")
     apply, words = CHANGES[change]
@@ -283,9 +267,7 @@ def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(
         lambda: model.save_index(tmp_path / "after"),
         lambda: model.load_index(tmp_path / "before"),
     ):
-        with pytest.raises(
-            ValueError, match=f"was built with model .*{words}.*build the index again"
-        ):
+        with pytest.raises(ValueError, match=f"was built with model .*{words}.*build the index again"):
             use()
     assert not (tmp_path / "after").exists()
     model.build_index(SENTENCES)
@@ -306,9 +288,7 @@ FOREIGN_CHANGES = {
 
 
 @pytest.mark.parametrize("change", FOREIGN_CHANGES)
-def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(
-    change, checkpoint, tmp_path
-):
+def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(change, checkpoint, tmp_path):
     model = SentenceTransformer(str(checkpoint), device="cpu")
     index = SentenceIndex.build(model, SENTENCES)
     index.save(tmp_path / "before")
@@ -322,9 +302,7 @@ def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(
             use()
 
 
-def test_an_index_opens_with_its_model_in_another_library_and_in_half_precision(
-    model, checkpoint, tmp_path
-):
+def test_an_index_opens_with_its_model_in_another_library_and_in_half_precision(model, checkpoint, tmp_path):
     other = SentenceTransformer(str(checkpoint), device="cpu")
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
     assert len(SentenceIndex.load(tmp_path / "index", other).search("the cat")) == 5
@@ -335,9 +313,7 @@ def test_an_index_opens_with_its_model_in_another_library_and_in_half_precision(
 
 @NEEDS_PEFT
 @pytest.mark.parametrize("library", ["simcse_hf", "sentence_transformers"])
-def test_an_adapter_that_was_switched_off_makes_another_model(
-    library, model, checkpoint
-):
+def test_an_adapter_that_was_switched_off_makes_another_model(library, model, checkpoint):
     from peft import LoraConfig
 
     encoder = model
@@ -354,9 +330,7 @@ def test_an_adapter_that_was_switched_off_makes_another_model(
     assert len(index.search("the cat")) == 5
 
 
-def test_a_prompt_of_queries_and_a_move_do_not_change_what_an_index_holds(
-    model, tmp_path
-):
+def test_a_prompt_of_queries_and_a_move_do_not_change_what_an_index_holds(model, tmp_path):
     model.build_index(SENTENCES)
     model.prompts["query"] = "the man "
     model.prompts["classification"] = "a cat "
@@ -364,13 +338,9 @@ def test_a_prompt_of_queries_and_a_move_do_not_change_what_an_index_holds(
     assert len(model.search("a cat")) == 5
 
 
-def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(
-    model, checkpoint, tmp_path
-):
+def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(model, checkpoint, tmp_path):
     SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
-    moved = SimCSE(
-        checkpoint.rename(tmp_path / "moved"), device="cpu", dtype=torch.bfloat16
-    )
+    moved = SimCSE(checkpoint.rename(tmp_path / "moved"), device="cpu", dtype=torch.bfloat16)
     assert len(SentenceIndex.load(tmp_path / "index", moved)) == 3
 
 
@@ -382,7 +352,5 @@ def test_a_model_that_gives_nan_is_not_the_model_of_an_index(tmp_path, monkeypat
         "encode",
         lambda self, texts, **options: np.full((len(texts), 8), np.nan),
     )
-    with pytest.raises(
-        ValueError, match="embedding of a fixed sentence has a cosine of nan"
-    ):
+    with pytest.raises(ValueError, match="embedding of a fixed sentence has a cosine of nan"):
         SentenceIndex.load(tmp_path / "index", CountingModel())

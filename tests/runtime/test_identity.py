@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 from encoding_helpers import random_texts
 
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime.errors import refuse_changes
 from simcse_hf.runtime.identity import (
@@ -53,7 +54,7 @@ def texts(tmp_path):
 @pytest.fixture
 def whitened(model, texts):
     """A model with a whitening, a default prompt and a maximum length of its own."""
-    model.fit_postprocessing("whitening", texts, dim=4)
+    fit_transform(model, "whitening", texts, dim=4)
     model.prompts["query"] = "the "
     model.default_prompt_name = "query"
     model.max_length = 12
@@ -108,7 +109,7 @@ def test_a_setting_that_changes_embeddings_changes_the_identity(model, setting, 
 
 def test_a_whitening_changes_the_identity(model, texts):
     before = model.identity()
-    model.fit_postprocessing("whitening", texts, dim=4)
+    fit_transform(model, "whitening", texts, dim=4)
     assert "postprocessing" in "; ".join(before.changes(model.identity()))
 
 
@@ -119,9 +120,7 @@ def rounded(checkpoint):
 
 
 def test_weights_of_another_type_have_no_common_digest(model, rounded):
-    assert model.identity().changes(rounded) == [
-        "dtype 'float32' there, 'bfloat16' here"
-    ]
+    assert model.identity().changes(rounded) == ["dtype 'float32' there, 'bfloat16' here"]
 
 
 def test_the_type_of_the_weights_may_change_where_it_is_allowed(model, rounded):
@@ -161,9 +160,7 @@ def test_a_change_of_a_small_tensor_changes_the_digest(reads_all):
 
 
 def test_a_digest_of_all_numbers_sees_every_change():
-    assert digest(with_one_added("large", NOT_READ), reads_all=True) != digest(
-        WEIGHTS, reads_all=True
-    )
+    assert digest(with_one_added("large", NOT_READ), reads_all=True) != digest(WEIGHTS, reads_all=True)
 
 
 def test_a_digest_of_some_numbers_does_not_read_the_others():

@@ -15,6 +15,7 @@ from simcse_hf import (
     SimCSETrainingArguments,
     search,
 )
+from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.retrieval.commands import index, index_add
 
 ROWS = texts(24)
@@ -31,15 +32,11 @@ def teacher(save_checkpoint):
         "out_features": 16,
         "activation_function": "torch.nn.Tanh",
     }
-    model = AutoModelForCL.from_config(
-        config, pooler_type="avg", dense_layers=[dense], max_length=12
-    )
+    model = AutoModelForCL.from_config(config, pooler_type="avg", dense_layers=[dense], max_length=12)
     return str(save_checkpoint(model, "teacher"))
 
 
-def trainer_of(
-    tmp_path, tokenizer, teacher, output="student", model=None, rows=ROWS, **options
-):
+def trainer_of(tmp_path, tokenizer, teacher, output="student", model=None, rows=ROWS, **options):
     """A run of 3 steps with the vectors of a teacher."""
     settings = {
         "pooler_type": "avg_top2",
@@ -66,9 +63,7 @@ def trainer_of(
         | {"report_to": "none", "learning_rate": 1e-3, "save_strategy": "no"}
         | options,
     )
-    return SimCSETrainer(
-        model or model_of(**settings), arguments, rows, processing_class=tokenizer
-    )
+    return SimCSETrainer(model or model_of(**settings), arguments, rows, processing_class=tokenizer)
 
 
 def train(*arguments, **options):
@@ -92,9 +87,7 @@ def index_of_teacher(tmp_path, teacher):
     return str(tmp_path / "index")
 
 
-def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_saved_model(
-    tmp_path, tokenizer, teacher
-):
+def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_saved_model(tmp_path, tokenizer, teacher):
     folder = train(tmp_path, tokenizer, teacher)
     student = SimCSE(folder)
     assert student.dim == SimCSE(teacher).dim == 16
@@ -105,20 +98,14 @@ def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_save
     ]
 
 
-def test_plain_sentence_transformers_gives_the_same_vectors(
-    tmp_path, tokenizer, teacher
-):
+def test_plain_sentence_transformers_gives_the_same_vectors(tmp_path, tokenizer, teacher):
     library = pytest.importorskip("sentence_transformers")
     folder = train(tmp_path, tokenizer, teacher)
     theirs = library.SentenceTransformer(folder, device="cpu").encode(sentences(5, 3))
-    np.testing.assert_allclose(
-        SimCSE(folder).encode(sentences(5, 3), convert_to_numpy=True), theirs, atol=1e-6
-    )
+    np.testing.assert_allclose(SimCSE(folder).encode(sentences(5, 3), convert_to_numpy=True), theirs, atol=1e-6)
 
 
-def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(
-    tmp_path, tokenizer, teacher
-):
+def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(tmp_path, tokenizer, teacher):
     model = model_of(pooler_type="avg", objective="distill", objective_options=VECTORS)
     batch = tokenizer(sentences(6), padding=True, return_tensors="pt")
     before = model.eval().embed(batch["input_ids"], batch["attention_mask"])
@@ -137,12 +124,8 @@ def test_the_student_searches_the_index_of_its_teacher_and_ranks_by_the_cosine(
     query, corpus = sentences(1, 90)[0], sentences(20, 50)
     [found] = search([query], index_of_teacher, model=folder, top_k=20)
     cosines = SimCSE(teacher).encode(corpus) @ SimCSE(folder).encode(query)
-    assert [match.row for match in found.results] == cosines.argsort(
-        descending=True
-    ).tolist()
-    assert [match.score for match in found.results] == pytest.approx(
-        cosines.sort(descending=True)[0].tolist()
-    )
+    assert [match.row for match in found.results] == cosines.argsort(descending=True).tolist()
+    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
 
 
 @pytest.mark.parametrize(
@@ -157,15 +140,11 @@ def test_a_student_that_did_not_learn_the_vectors_keeps_its_size_and_is_refused(
 ):
     folder = train(tmp_path, tokenizer, teacher, **options)
     assert SimCSE(folder).dim == tiny_config().hidden_size
-    with pytest.raises(
-        ValueError, match="was built with model .*; this is another model: "
-    ):
+    with pytest.raises(ValueError, match="was built with model .*; this is another model: "):
         search(["a"], index_of_teacher, model=folder)
 
 
-def test_a_student_of_another_teacher_is_refused(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_student_of_another_teacher_is_refused(tmp_path, tokenizer, teacher, index_of_teacher):
     other = SimCSE(teacher)
     with torch.no_grad():
         other.model.dense_layers[0].linear.weight.mul_(1.5)
@@ -185,12 +164,8 @@ def changed_by_hand(folder):
 
 def trained_on(folder):
     """Train without the teacher, as a second stage does."""
-    arguments = SimCSETrainingArguments(
-        folder, max_steps=1, use_cpu=True, report_to="none", save_strategy="no"
-    )
-    trainer = SimCSETrainer(
-        AutoModelForCL.from_pretrained(folder, objective="simcse"), arguments, ROWS
-    )
+    arguments = SimCSETrainingArguments(folder, max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
+    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(folder, objective="simcse"), arguments, ROWS)
     trainer.train()
     trainer.save_model()
 
@@ -201,14 +176,12 @@ def whitened(folder):
     with open(corpus, "w") as stream:
         stream.write("\n".join(sentences(60, 5)))
     student = SimCSE(folder)
-    student.fit_postprocessing("whitening", corpus)
+    fit_transform(student, "whitening", corpus)
     student.save_pretrained(folder)
 
 
 @pytest.mark.parametrize("change", [changed_by_hand, trained_on, whitened])
-def test_a_student_that_has_changed_since_is_refused(
-    tmp_path, tokenizer, teacher, index_of_teacher, change
-):
+def test_a_student_that_has_changed_since_is_refused(tmp_path, tokenizer, teacher, index_of_teacher, change):
     folder = train(tmp_path, tokenizer, teacher)
     list(search(["a"], index_of_teacher, model=folder))
     change(folder)
@@ -216,17 +189,13 @@ def test_a_student_that_has_changed_since_is_refused(
         list(search(["a"], index_of_teacher, model=folder))
 
 
-def test_a_student_is_refused_with_another_pooler(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_student_is_refused_with_another_pooler(tmp_path, tokenizer, teacher, index_of_teacher):
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(ValueError, match="this is another model: "):
         search(["a"], index_of_teacher, model=folder, pooler_type="max")
 
 
-def test_an_index_with_another_length_of_the_teacher_is_refused(
-    tmp_path, tokenizer, teacher
-):
+def test_an_index_with_another_length_of_the_teacher_is_refused(tmp_path, tokenizer, teacher):
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
     index(
         tmp_path / "corpus.txt",
@@ -240,9 +209,7 @@ def test_an_index_with_another_length_of_the_teacher_is_refused(
         search(["a"], tmp_path / "short", model=folder)
 
 
-def test_a_student_adds_no_document_to_the_index_of_its_teacher(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_student_adds_no_document_to_the_index_of_its_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(
         ValueError,
@@ -256,20 +223,14 @@ def test_a_student_adds_no_document_to_the_index_of_its_teacher(
         )
 
 
-def test_a_student_finds_no_neighbours_of_documents(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_student_finds_no_neighbours_of_documents(tmp_path, tokenizer, teacher, index_of_teacher):
     folder = train(tmp_path, tokenizer, teacher)
     with pytest.raises(ValueError, match="a student only searches"):
         list(search([], index_of_teacher, model=folder, neighbors=[0]))
 
 
-def test_several_teachers_have_no_single_space(
-    tmp_path, tokenizer, teacher, index_of_teacher, caplog
-):
-    folder = train(
-        tmp_path, tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)]
-    )
+def test_several_teachers_have_no_single_space(tmp_path, tokenizer, teacher, index_of_teacher, caplog):
+    folder = train(tmp_path, tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)])
     assert "The student searches only its own indexes" in caplog.text
     assert SimCSE(folder).dim == 16 + 8
     with pytest.raises(ValueError, match="this is another model: "):
@@ -293,20 +254,14 @@ def test_the_threshold_of_a_student_is_refused_on_the_index_of_its_teacher(
 
 
 @pytest.mark.parametrize("objective", ["simcse+distill", "distill:0.5+barlow_twins"])
-def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(
-    tmp_path, tokenizer, teacher, index_of_teacher, objective
-):
+def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(tmp_path, tokenizer, teacher, index_of_teacher, objective):
     options = {"distill.loss": "vectors"}
-    folder = train(
-        tmp_path, tokenizer, teacher, objective=objective, objective_options=options
-    )
+    folder = train(tmp_path, tokenizer, teacher, objective=objective, objective_options=options)
     assert SimCSE(folder).dim == 16
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
     folder = train(tmp_path, tokenizer, teacher, matryoshka_dims=[8])
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
     index(
@@ -318,25 +273,17 @@ def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(
     )
     query, corpus = sentences(1, 90)[0], sentences(20, 50)
     [found] = search([query], tmp_path / "8", model=folder, top_k=20)
-    cosines = SimCSE(teacher).encode(corpus, truncate_dim=8) @ SimCSE(folder).encode(
-        query, truncate_dim=8
-    )
-    assert [match.score for match in found.results] == pytest.approx(
-        cosines.sort(descending=True)[0].tolist()
-    )
+    cosines = SimCSE(teacher).encode(corpus, truncate_dim=8) @ SimCSE(folder).encode(query, truncate_dim=8)
+    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
 
 
-def test_a_lora_student_searches_the_index_too(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_lora_student_searches_the_index_too(tmp_path, tokenizer, teacher, index_of_teacher):
     pytest.importorskip("peft")
     folder = train(tmp_path, tokenizer, teacher, lora_r=2)
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_a_resumed_student_has_the_same_bits_and_the_record(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_a_resumed_student_has_the_same_bits_and_the_record(tmp_path, tokenizer, teacher, index_of_teacher):
     whole = trainer_of(
         tmp_path,
         tokenizer,
@@ -361,26 +308,20 @@ def test_a_resumed_student_has_the_same_bits_and_the_record(
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_several_data_sets_share_the_space(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
+def test_several_data_sets_share_the_space(tmp_path, tokenizer, teacher, index_of_teacher):
     rows = {"one": ROWS, "two": texts(16, seed=5)}
     folder = train(tmp_path, tokenizer, teacher, rows=rows)
     assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
 
 
-def test_vectors_of_the_teachers_size_get_no_further_layer(
-    tmp_path, tokenizer, teacher
-):
+def test_vectors_of_the_teachers_size_get_no_further_layer(tmp_path, tokenizer, teacher):
     folder = train(tmp_path, tokenizer, teacher)
     model = AutoModelForCL.from_pretrained(folder)
     again = train(tmp_path, tokenizer, teacher, output="again", model=model)
     assert len(SimCSE(again).settings.dense_layers) == 1
 
 
-def test_a_checkpoint_with_the_earlier_option_teacher_dim_is_read(
-    tmp_path, tokenizer, teacher
-):
+def test_a_checkpoint_with_the_earlier_option_teacher_dim_is_read(tmp_path, tokenizer, teacher):
     folder = train(
         tmp_path,
         tokenizer,

@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
 from ... import AutoModelForCL, SimCSE, card, sample_files
+from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
 from ...runtime.errors import no_model, refuse_changes
@@ -430,5 +431,5 @@ class _Adaptation:
             file = self.work / "whitening.jsonl"
             write_rows(self.rows[: _TEXTS_PER_DIMENSION * model.dim], file)
             # Some models' embeddings vary in fewer directions than they have dimensions.
-            model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
+            fit_transform(model, "whitening", file, dim=3 * model.dim // 4)
         return model
