@@ -207,7 +207,7 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    own = name_tasks(task, label_separator)
+    own = name_tasks(task, label_separator, protocol)
     data = read_tasks(tasks, data_dir, protocol, pairs, False, own, task_set, loading.get("device"))
     if KEYWORDS in named:
         check_keywords(data)

@@ -146,11 +146,11 @@ def evaluate(
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
-    named = name_tasks(task, label_separator)
+    protocol = Protocol(mode, aggregation, metric, seed)
+    named = name_tasks(task, label_separator, protocol)
     precision = read_goal(threshold, named)
 
     # 2. Score the model
-    protocol = Protocol(mode, aggregation, metric, seed)
     device = loading.get("device")
     data = read_tasks(tasks, data_dir, protocol, pairs, geometry, named, task_set, device)
     if model == KEYWORDS:
