@@ -41,6 +41,7 @@ COMMANDS = {
         then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
+    "which-model": Command("apps.which_model:which_model", positional=("models",), together=True),
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),

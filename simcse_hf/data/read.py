@@ -39,7 +39,6 @@ from .columns import (
     find_parts,
     first_few,
     is_list,
-    order_decides,
     part_of,
     plain,
     quote,
@@ -387,7 +386,8 @@ def table_cleaners(
         if len(chosen) > 2:
             message += f", hard negatives {quote(chosen[2:])}"
         message += f"; ignored {quote(ignored)}." if ignored else "."
-        if columns is None and order_decides(chosen):
+        parts = {part_of(column) for column in chosen[:3]}  # fewer if only the order tells columns apart
+        if columns is None and len(parts) < len(chosen[:3]):
             logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
         elif len(chosen) > 1 and judgements:
             logger.warning(f"{message} {_what_is_ignored(table, sample, judgements)}")

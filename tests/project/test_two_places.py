@@ -1,4 +1,4 @@
-"""A new objective, view, pooler, export and app take the places of CONTRIBUTING.md, and every command knows them."""
+"""Each thing of CONTRIBUTING.md's table is added in the places that it names, and works."""
 
 import json
 import os
@@ -63,6 +63,19 @@ class Middle(Pooler):
 
     def pool(self, states, mask, layers=()):
         return masked_mean((layers[2] + states) / 2, mask)
+'''
+TASK = '''
+
+class HitsTask(KNNTask):
+    """Count the texts whose nearest text has their label."""
+
+    kind = "hits"
+    metrics = ("hit_rate",)
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Compute the share; see [`Task.score`]."""
+        result = super().score(embeddings)
+        return TaskResult({"hit_rate": result.metrics["accuracy"]}, result.scores, result.details)
 '''
 EXPORT = '''
 
@@ -154,7 +167,9 @@ start = f"--model {encoder} --train_file texts.txt --output_dir model --max_step
 run(f"train unsup {start} {method}")
 args = SimCSETrainingArguments("python", max_steps=1, report_to="none", use_cpu=True, view="reversed")
 SimCSETrainer("model", args, train_dataset=texts).train()
-run("evaluate --model model --pairs pairs.csv --output model/evaluation.json")
+words = [f"the {a} {b}" for a in ("cat", "dog", "sun", "rain") for b in ("sits", "runs", "is hot", "falls")]
+Path("labelled.csv").write_text("text,label\\n" + "".join(f"{text},{len(text) % 2}\\n" for text in words))
+run("evaluate --model model --task hits=labelled.csv --output model/evaluation.json")
 run(f"evaluate --model {encoder} --pooler_type avg_middle --pairs pairs.csv --output other.json")
 run("encode --model model --input texts.txt --output vectors --pooler_type avg_middle")
 run("card model")
@@ -187,7 +202,7 @@ def append(path, text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that the program writes with a copy of the package that has the four."""
+    """The files that the program writes with a copy of the package that has all of them."""
     folder = tmp_path_factory.mktemp("two_places")
     package = folder / "source" / "simcse_hf"
     shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -199,6 +214,15 @@ def folder(tmp_path_factory):
     append(package / "data" / "views" / "words.py", VIEW)
     append(package / "models" / "pooling.py", POOLER)
     insert(package / "names.py", '    "avg_top2",\n', '    "avg_middle",\n')
+    append(package / "evaluation" / "tasks" / "labelled.py", TASK)
+    tasks = package / "evaluation" / "tasks" / "__init__.py"
+    insert(tasks, "from .ranking import", "from .labelled import HitsTask\n")
+    insert(tasks, '    "knn": ', '    "hits": HitsTask,\n')
+    insert(
+        package / "evaluation" / "metrics.py",
+        '        Metric("pearson"),\n',
+        '        Metric("hit_rate", digits=1),\n',
+    )
     append(package / "encoding" / "graphs.py", EXPORT)
     for literal in ("Backend", "Export"):
         first = re.compile(rf'^({literal} = Literal\["[\w-]+", )', re.MULTILINE)
@@ -237,6 +261,11 @@ def test_the_card_describes_the_three(folder):
     assert (
         missing(folder / "model/README.md", objective, view, "the mean of the second and the last layer", code) == []
     )
+
+
+def test_an_evaluation_and_its_card_use_the_task_and_its_metric(folder):
+    result = json.loads((folder / "model/evaluation.json").read_text())["results"]["hits"]
+    assert missing(folder / "model/README.md", f"| hits (labelled) | hit_rate | {result['hit_rate']:.1f} |") == []
 
 
 def test_help_and_the_reference_name_the_three(folder):
