@@ -325,6 +325,13 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
 
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
+
+    Examples:
+        >>> from simcse_hf import pretrain
+        >>> results = pretrain(train_file="sentences.txt", train_tokenizer=True, hidden_size=32, num_attention_heads=2,
+        ...                    max_steps=2, output_dir="outputs/my-encoder", report_to="none")
+        >>> results.steps, results.held_out_sentences
+        (2, 20)
     """
     args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from ..evaluation.compare import Comparison, compare_evaluations, read_compared
-from ..evaluation.embeddings import Encoder
 from ..evaluation.protocol import PAPER_PROTOCOL
 from ..evaluation.report import Evaluation, versions, write_results
 from ..evaluation.scoring import check_keywords, load_encoder, read_tasks, score_model
 from ..evaluation.tasks import Task, name_tasks
 from ..names import KEYWORDS, ModelOptions
 from ..runtime.distributed import wait_for_all, world
+from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_value
 from ..runtime.outputs import check_output_file

@@ -70,7 +70,7 @@ def read_train(words: Sequence[str]) -> dict[str, Any]:
     return {**vars(general), "method": method, "recipe": rest}
 
 
-def method_parser(method: str, words: Sequence[str]) -> ArgumentParser:
+def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     """Make the parser whose help has the options of a method with its defaults, what a recipe sets, and an objective.
 
     Args:
@@ -79,7 +79,7 @@ def method_parser(method: str, words: Sequence[str]) -> ArgumentParser:
             those that people use most.
 
     Returns:
-        `ArgumentParser`: The parser.
+        `CommandParser`: The parser.
     """
     recipes = {path.stem: path.read_text("utf-8") for path in sorted(_FOLDER.joinpath("recipes").glob("*.yaml"))}
     own = [name for name, text in recipes.items() if f"train {method} " in text.partition("\n")[0]]

@@ -11,11 +11,11 @@ from numpy import ndarray
 
 from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
+from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
-from .embeddings import Encoder
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,

@@ -15,12 +15,13 @@ from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
+from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
-from .embeddings import Encoder, SentenceEmbeddings
+from .embeddings import SentenceEmbeddings
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
 from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of

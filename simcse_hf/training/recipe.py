@@ -243,6 +243,7 @@ class Recipe:
             trainer.save_model()
             if args.push_to_hub:
                 trainer.push_to_hub()
+            assert trainer.results is not None
             if self.is_sample and trainer.is_world_process_zero():
                 from .sample_run import describe_sample_run
 
