@@ -173,7 +173,7 @@ class ScoredPairsTask(Task):
         return cls.of(pairs.name, {"pairs": pairs}, str(path))
 
     def __post_init__(self) -> None:
-        self.metrics = (self.protocol.metric,)
+        self.metrics = (self.protocol.metric,)  # type: ignore[misc]
         self.parts: dict[str, ScoredPairs] = {}
         for part, first, second, score in self.units:
             pairs = self.parts.setdefault(part, ScoredPairs(part, [], [], []))
