@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
     from .apps.pretraining import pretrain as pretrain
+    from .apps.which_model import which_model as which_model
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
@@ -105,6 +106,7 @@ _MODULE_OF = {
     "sample_files": "data.sample",
     "search": "retrieval.commands",
     "train": "training.recipe",
+    "which_model": "apps.which_model",
 }
 _SUBPACKAGES = (
     "apps",

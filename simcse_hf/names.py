@@ -26,7 +26,7 @@ Transform = Literal["whitening", "flow"]
 TaskSet = Literal["sts", "transfer", "full"]
 Mode = Literal["test", "dev", "fasttest"]
 Aggregation = Literal["all", "mean", "wmean"]
-Metric = Literal["spearman", "pearson"]
+Correlation = Literal["spearman", "pearson"]
 
 NLILabel = Literal["entailment", "neutral", "contradiction"]
 SamplingStrategy = Literal["top", "random"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..evaluation.metrics import find_metric
 from ..evaluation.report import read_results
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, read_json_object, write_json
@@ -17,8 +18,6 @@ from . import plots
 
 STSB = "STSBenchmark"
 _STATE = "trainer_state.json"
-#: Endings of dev metrics that describe the geometry of the embeddings or the evaluation itself.
-_NOT_QUALITY = ("_alignment", "_uniformity", "_mean_cosine", "_effective_rank", "_loss", "_runtime", "_per_second")
 _SCORES = ("predicted", "gold")
 BANDS = 5
 DENSITY_POINTS = 201
@@ -179,7 +178,7 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     # 3. The metric of the dev set, and its geometry.
     results = folder / "results.json"
     metric = read_json_object(results).get("dev_metric") if results.is_file() else None
-    scores = [name for name in series if name.startswith("eval_") and not name.endswith(_NOT_QUALITY)]
+    scores = [name for name in series if name.startswith("eval_") and find_metric(name).is_quality]
     dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
     log = {name: series[name] for name in ("loss", "eval_loss", dev_metric) if name in series}
     for name in sorted(series):

@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from simcse_hf import SimCSE, export
 
 #: The forms, as `simcse_hf.export` takes them.
-FORMS = (
+FORMS: tuple[tuple[Any, Any], ...] = (
     ("onnx-int8", "dynamic"),
     ("onnx-int8", "mixed"),
     ("onnx-int8", "static"),
@@ -43,7 +44,7 @@ class Speed:
         return f"--to {self.to} --method {self.method}: {self.speed:.2f} times float32, loss {self.loss:.2f}"
 
 
-def compare_int8(model: str, texts: str, forms: Sequence[tuple[str, str]] = FORMS) -> Iterator[Speed]:
+def compare_int8(model: str, texts: str, forms: Sequence[tuple[Any, Any]] = FORMS) -> Iterator[Speed]:
     """Measure forms of int8 in turns with float32 by torch.
 
     Args:
@@ -72,5 +73,5 @@ def _seconds(model: SimCSE, texts: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    for measured in compare_int8(*sys.argv[1:3]):
+    for measured in compare_int8(sys.argv[1], sys.argv[2]):
         print(measured, flush=True)

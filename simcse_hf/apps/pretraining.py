@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -311,11 +311,12 @@ class MaskedLMResults(Result):
         return "\n".join(lines)
 
 
-def pretrain(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> MaskedLMResults:
+def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any) -> MaskedLMResults:
     """Train a masked-LM model, save it as a stock model in `output_dir`, and write `results.json` beside it.
 
     Args:
-        recipe (`str` or `os.PathLike`, *optional*): A YAML file of arguments, or the name of a recipe of the package.
+        recipe (`str`, `os.PathLike` or `Sequence[str]`, *optional*): A YAML file of arguments, the name of a recipe of
+            the package, or the words of a command line.
         arguments (`Any`): The options of `simcse-hf train mlm`: the fields of [`PretrainingArguments`], over the
             recipe. Without sentences, it trains on the sample of the package.
 
@@ -324,6 +325,13 @@ def pretrain(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> 
 
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
+
+    Examples:
+        >>> from simcse_hf import pretrain
+        >>> results = pretrain(train_file="sentences.txt", train_tokenizer=True, hidden_size=32, num_attention_heads=2,
+        ...                    max_steps=2, output_dir="outputs/my-encoder", report_to="none")
+        >>> results.steps, results.held_out_sentences
+        (2, 20)
     """
     args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)
@@ -331,9 +339,11 @@ def pretrain(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> 
         return _pretrain(args)
 
 
-def pretraining_arguments(recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> PretrainingArguments:
+def pretraining_arguments(
+    recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
+) -> PretrainingArguments:
     """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
-    given = read_sources([arguments] if recipe is None else [recipe, arguments], [PretrainingArguments])
+    given = read_sources([recipe, arguments], [PretrainingArguments])
     values = dict(DEFAULTS["mlm"])
     if not given.get("train_file"):
         corpus, _ = sample_files()

@@ -41,6 +41,7 @@ COMMANDS = {
         then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
+    "which-model": Command("apps.which_model:which_model", positional=("models",), together=True),
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
@@ -82,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    if argv and argv[0] in COMMANDS:
+        run = partial(run_command, argv[0], COMMANDS[argv[0]], argv[1:])
+        return exit_status(run, f"simcse-hf {argv[0]}", show_traceback=show_traceback)
     summaries = {name: summary_of(command.function) for name, command in COMMANDS.items()}
     parser = CommandParser(
         prog="simcse-hf",
@@ -93,13 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
-    if not argv:
-        parser.print_help()
-        return OK
-    command = parser.parse_args(argv[:1]).command
-
-    run = partial(run_command, command, COMMANDS[command], argv[1:])
-    return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
+    if argv:
+        parser.parse_args(argv[:1])  # which ends
+    parser.print_help()
+    return OK
 
 
 def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The words of `simcse-hf train METHOD`: the arguments of the method by their names, or its help.
+"""The words of `simcse-hf train METHOD`, and its help.
 
 `--help` reads the fields of the argument classes from their source, because importing them takes seconds.
 """
@@ -44,33 +44,33 @@ def read_train(words: Sequence[str]) -> dict[str, Any]:
     Returns:
         `dict[str, Any]`: The parameters of `train`, and the options that every command has.
     """
-    parser = CommandParser(
-        prog="simcse-hf train",
-        usage="%(prog)s METHOD [RECIPE] [options]",
-        description=paragraph(
-            "Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has. "
-            "Options on the command line take precedence. Without options, it trains offline on the package's sample."
-        ),
-        epilog=f"methods:\n{listing(_METHODS)}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
-        "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
-    add_general(parser)
-    if not words:
+    if not words or words[0] not in _METHODS:
+        parser = CommandParser(
+            prog="simcse-hf train",
+            usage="%(prog)s METHOD [RECIPE] [options]",
+            description=paragraph(
+                "Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has. "
+                "Options on the command line take precedence. Without options, it trains offline on the package's "
+                "sample."
+            ),
+            epilog=f"methods:\n{listing(_METHODS)}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
+            "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
+        parser.parse_args(words or ["--help"])  # which ends
+    method, *rest = words
+    if {"-h", "--help", "--help_all"} & set(rest):
+        parser = method_parser(method, rest)
         parser.print_help()
         parser.exit()
-    if words[0] in _METHODS and {"-h", "--help", "--help_all"} & set(words):
-        method_parser(words[0], words[1:]).print_help()
-        parser.exit()
-    given, rest = parser.parse_known_args(words)
-    from ..training.parser import read_words
-
-    return vars(given) | read_words(rest, [import_name(name) for name in _CLASSES[given.method]])
+    parser = CommandParser(add_help=False, allow_abbrev=False)
+    add_general(parser)
+    general, rest = parser.parse_known_args(rest)
+    return {**vars(general), "method": method, "recipe": rest}
 
 
-def method_parser(method: str, words: Sequence[str]) -> ArgumentParser:
+def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     """Make the parser whose help has the options of a method with its defaults, what a recipe sets, and an objective.
 
     Args:
@@ -79,7 +79,7 @@ def method_parser(method: str, words: Sequence[str]) -> ArgumentParser:
             those that people use most.
 
     Returns:
-        `ArgumentParser`: The parser.
+        `CommandParser`: The parser.
     """
     recipes = {path.stem: path.read_text("utf-8") for path in sorted(_FOLDER.joinpath("recipes").glob("*.yaml"))}
     own = [name for name, text in recipes.items() if f"train {method} " in text.partition("\n")[0]]

@@ -232,12 +232,6 @@ def part_of(column: str) -> int:
     return 0 if name in _ANCHORS else 1
 
 
-def order_decides(chosen: Sequence[str]) -> bool:
-    """Say whether only the order of columns tells the anchor, the positive and the first hard negative apart."""
-    parts = list(map(part_of, chosen[:3]))
-    return len(set(parts)) < len(parts)
-
-
 def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str) -> None:
     """Refuse columns that a table does not have, or one of them twice."""
     if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):

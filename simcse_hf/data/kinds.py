@@ -205,7 +205,7 @@ class Kind:
 
 
 #: The kinds by `Objective.rows`; `documents` are the texts of a view that draws neighbouring sentences.
-KINDS = {
+ROW_KINDS = {
     "texts": Kind(read_texts),
     "documents": Kind(read_neighbours, says="documents"),
     "nli": Kind(read_nli, says="nli"),

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,14 +24,12 @@ from datasets import (
     load_dataset,
 )
 from datasets.fingerprint import Hasher
-from filelock import FileLock
 from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
 from ..runtime.errors import check_values
 from ..runtime.files import digest, read_json, write_atomically, write_json
-from ..runtime.folders import folder_problem, write_manifest
 from .columns import (
     ADVICE,
     JUDGEMENT,
@@ -42,7 +39,6 @@ from .columns import (
     find_parts,
     first_few,
     is_list,
-    order_decides,
     part_of,
     plain,
     quote,
@@ -177,24 +173,26 @@ def _write_rows(cleaners: Sequence[RowCleaner], sink: pa.NativeFile, max_rows: i
 def _read_cached(
     cleaners: Sequence[RowCleaner], key: list, cache_dir: str | Path | None, max_rows: int | None
 ) -> Dataset:
-    """Return the cleaned rows of all tables from the cache, with what was dropped when they were written."""
-
-    def write(folder: Path) -> None:
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
-            _write_rows(cleaners, sink, max_rows)
-        write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
-
+    """Return the cleaned rows of all tables, which are written with what was dropped when they are first read."""
     folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
     name = Hasher.hash(key)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = cached_rows(folder, name, write)
-    except OSError as error:
-        raise ValueError(
-            f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be written."
-        ) from error
-    for cleaner, dropped in zip(cleaners, read_json(folder / name / _DROPPED), strict=True):
-        cleaner.kept, counts, cleaner.places = dropped
+    path = folder / name / "rows.arrow"  # `map` caches its results beside it
+    dropped = path.with_name(_DROPPED)
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(path) as temporary, pa.OSFile(str(temporary), "wb") as sink:
+                _write_rows(cleaners, sink, max_rows)
+                write_json(dropped, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
+        except OSError as error:
+            raise ValueError(
+                f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be "
+                "written."
+            ) from error
+    rows = Dataset.from_file(str(path))
+    rows._fingerprint = name  # the default depends on the time of the file
+    for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
+        cleaner.kept, counts, cleaner.places = found
         cleaner.counts = Counter(counts)
     return rows
 
@@ -388,7 +386,8 @@ def table_cleaners(
         if len(chosen) > 2:
             message += f", hard negatives {quote(chosen[2:])}"
         message += f"; ignored {quote(ignored)}." if ignored else "."
-        if columns is None and order_decides(chosen):
+        parts = {part_of(column) for column in chosen[:3]}  # fewer if only the order tells columns apart
+        if columns is None and len(parts) < len(chosen[:3]):
             logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
         elif len(chosen) > 1 and judgements:
             logger.warning(f"{message} {_what_is_ignored(table, sample, judgements)}")
@@ -424,39 +423,11 @@ def text_features(width: int) -> Features:
     return Features({f"sent{index}": Value("string") for index in range(width)})
 
 
-def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
-    """Make rows, or take them from the cache if they are as they were written.
-
-    Each cache is a folder with digests of its files. One that is damaged is made again.
-
-    Args:
-        folder (`Path`): The folder of all caches.
-        key (`str`): Hash of what decides the rows, which becomes their fingerprint.
-        make (`Callable`): Writes the rows to `rows.arrow` in the folder that it is given.
-
-    Returns:
-        `datasets.Dataset`: The rows, which are cached in the folder `key`.
-    """
-    cache = folder / key
-    if folder_problem(cache):
-        with FileLock(folder / f"{key}.lock"):  # another process may be making them
-            if problem := folder_problem(cache):
-                if cache.exists():
-                    logger.warning(f"{cache}: the cached rows are made again, because {problem}.")
-                with write_atomically(cache) as temporary:
-                    temporary.mkdir()
-                    make(temporary)
-                    write_manifest(temporary)
-    rows = Dataset.from_file(str(cache / "rows.arrow"))
-    rows._fingerprint = key  # the default depends on the time of the file
-    return rows
-
-
 def cached_map(dataset: Dataset, function: Callable, key: list, **options: object) -> Dataset:
-    """Map batches of rows as [`datasets.Dataset.map`] does, or take an earlier result that is as it was written.
+    """Map batches of rows as [`datasets.Dataset.map`] does, which finds an earlier result by `key`.
 
     Args:
-        dataset (`datasets.Dataset`): The rows. The result is cached beside their file; rows in memory have none.
+        dataset (`datasets.Dataset`): The rows.
         function (`Callable`): What to call with a batch.
         key (`list`): What decides the result beside the rows.
         options (`Any`): Further arguments of `map`.
@@ -465,12 +436,7 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: objec
         `datasets.Dataset`: The result.
     """
     fingerprint = Hasher.hash([VERSION, dataset._fingerprint, *key])
-    mapped = partial(dataset.map, function, batched=True, new_fingerprint=fingerprint, **options)
-    files = dataset.cache_files if is_caching_enabled() else []
-    if not files:
-        return mapped()
-    folder = Path(files[0]["filename"]).parent
-    return cached_rows(folder, fingerprint, lambda cache: mapped(cache_file_name=str(cache / "rows.arrow")))
+    return dataset.map(function, batched=True, new_fingerprint=fingerprint, **options)
 
 
 def apply_transform(dataset: Dataset) -> Dataset:

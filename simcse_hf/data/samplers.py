@@ -18,7 +18,7 @@ LARGEST_LISTED = 2**24
 SHARES = ("proportional", "round_robin")
 #: How the rows of a batch are chosen, by the names of sentence-transformers: at random, or so that no text is equal.
 BATCH_SAMPLERS = ("batch_sampler", "no_duplicates")
-_BLOCK = 2**16  # numbers that are turned into Python integers at once
+_LISTED_AT_ONCE = 2**16  # numbers that are turned into Python integers at once
 
 
 @dataclass(eq=False)
@@ -49,8 +49,8 @@ class PermutedSampler(Sampler[int]):
         """Yield the row numbers; the next pass is that of the next epoch, as with Accelerate's sampler."""
         epoch = self.epoch
         order = self.order(np.random.default_rng((self.seed, epoch)))
-        for start in range(0, self.num_rows, _BLOCK):
-            yield from order[start : start + _BLOCK].tolist()
+        for start in range(0, self.num_rows, _LISTED_AT_ONCE):
+            yield from order[start : start + _LISTED_AT_ONCE].tolist()
         self.set_epoch(epoch + 1)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:

@@ -42,14 +42,14 @@ def read_scored_lists(
     if isinstance(table.source, Dataset) and {"texts", "relations", SCORE} <= set(table.columns):
         return table.source
     rows: list[dict[str, list]] = []
-    for row in _scored_rows(table, columns):
+    for row in _rows_of_lists(table, columns):
         if len(rows) == max_rows:
             break
         rows.append(row)
     return Dataset.from_list(rows)
 
 
-def _scored_rows(table: Table, columns: Sequence[str] | None) -> Iterator[dict[str, list]]:
+def _rows_of_lists(table: Table, columns: Sequence[str] | None) -> Iterator[dict[str, list]]:
     """Yield a row for each positive."""
     score_columns = _score_columns(table)
     text_columns = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)

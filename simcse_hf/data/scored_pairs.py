@@ -15,11 +15,12 @@ from transformers.utils import logging
 
 from .columns import LABEL, SCORE, check_text, find_parts, first_few, has_text
 from .read import TextSource, dataset_table, find_paths, load_from_hub, open_source, table_cleaners
-from .table import Table, open_csv, open_table, read_lines
+from .table import SUFFIX, Table, open_csv, open_table, read_lines
 
 logger = logging.get_logger(__name__)
 
-TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+#: Formats whose separator and quotation marks are found in the file, because dev sets are written in many ways.
+_OF_LINES = (".txt", ".csv", ".tsv")
 _PARTS = ("score", "sentence1", "sentence2")
 
 
@@ -130,7 +131,7 @@ def read_scored_pairs(
     [path] = paths
     unpacked = Path(path.name.removesuffix(".gz"))
     name = name or unpacked.stem
-    if unpacked.suffix.lower() in (".jsonl", ".json", ".parquet"):
+    if SUFFIX.search(path.name) and unpacked.suffix.lower() not in _OF_LINES:
         return collect_pairs(name, str(path), _scored_rows(open_table(path)), drop_empty)
     lines = enumerate(read_lines(path), start=1)
     cells = [(number, line.split("\t")) for number, line in lines if line.strip()]

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
-
-SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 #: The number of a line or row, from 1, and its cells.
 Row = tuple[int, Sequence]
 
@@ -289,18 +286,14 @@ def open_table(path: StrPath) -> Table:
         raise ValueError(f"{path}: the file is empty.")
 
     # 2. Open it by its format.
-    format = suffix[1].lower()
-    if format == "txt":
-        table = Table(str(path), ["text"], partial(_lines, path), "line")
-    elif format in ("csv", "tsv"):
-        table = open_csv(path, "," if format == "csv" else "\t")
-    elif format == "parquet":
-        table = _open_parquet(path)
-    else:
-        table = _open_json(path)
+    table = READERS[suffix[1].lower()](path)
     check_repeated(table.columns, table.name)
     table.source = path
     return table
+
+
+def _open_txt(path: Path) -> Table:
+    return Table(str(path), ["text"], partial(_lines, path), "line")
 
 
 def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
@@ -392,6 +385,19 @@ def _open_parquet(path: Path) -> Table:
                 raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
 
     return Table(str(path), names, rows, "row")
+
+
+#: What opens a file, by its extension. The bytes of a text format come from [`decoded_lines`], also of a gzipped file.
+READERS: dict[str, Callable[[Path], Table]] = {
+    "txt": _open_txt,
+    "csv": partial(open_csv, delimiter=","),
+    "tsv": partial(open_csv, delimiter="\t"),
+    "json": _open_json,
+    "jsonl": _open_json,
+    "parquet": _open_parquet,
+}
+SUFFIX = re.compile(rf"\.({'|'.join(READERS)})(\.gz)?$", re.IGNORECASE)
+SUFFIXES = f"{', '.join(f'.{format}' for format in READERS)}, or one of these followed by .gz"
 
 
 _NOTES = {

@@ -14,7 +14,7 @@ logger = logging.get_logger(__name__)
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
 _LOCK = threading.Lock()
 _SAMPLE = 2_000  # texts whose tokens are counted
-_FEW_TOKENS = 20  # say nothing about the language of a text
+_TOO_FEW_TO_TELL = 20  # say nothing about the language of a text
 _HARD_TO_READ = 0.05  # share of unknown tokens that is reported
 _UNREADABLE = 0.5  # share of unknown tokens that is refused
 
@@ -94,7 +94,7 @@ def check_known(
     for ids in islice(token_ids, _SAMPLE):
         tokens += [token for token in ids if token not in special]
     share = tokens.count(unknown) / max(1, len(tokens))
-    if share <= _HARD_TO_READ or len(tokens) < _FEW_TOKENS or unknown == tokenizer.eos_token_id:
+    if share <= _HARD_TO_READ or len(tokens) < _TOO_FEW_TO_TELL or unknown == tokenizer.eos_token_id:
         return False
     message = (
         f"{name}: {share:.0%} of the tokens are unknown to the model's tokenizer, so the model cannot tell these "

@@ -24,8 +24,8 @@ from ..kernels.memory import explain_full_memory
 from ..kernels.packing import Packing, send
 from ..models.settings import ContrastiveSettings, check_max_length, length_limit
 from ..names import LONG_TEXTS
-from ..retrieval.indexes.description import Role
 from ..runtime.distributed import world
+from ..runtime.encoders import Role
 from ..runtime.errors import check_values
 from .windows import mean_of_windows, split_long
 

@@ -20,8 +20,9 @@ from ..models.digests import WeightDigests
 from ..models.settings import SPACE, THRESHOLD
 from ..names import KEYWORDS, PRECISIONS, ModelOptions
 from ..postprocessing.transform import Fit, VectorTransform, save_transform
-from ..retrieval.indexes.description import PROBE, Role, agreement, least_cosine
+from ..retrieval.indexes.description import PROBE, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
+from ..runtime.encoders import Role
 from ..runtime.errors import check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state

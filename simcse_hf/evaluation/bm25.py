@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..names import KEYWORDS
-from ..retrieval.indexes.description import Role
+from ..runtime.encoders import Role
 from ..runtime.errors import require_extra
 from ..runtime.identity import Identity
 from .embeddings import SentenceEmbeddings

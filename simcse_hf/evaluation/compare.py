@@ -4,19 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import comb
-from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy import ndarray
 
-from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
+from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
-from .embeddings import Encoder
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -26,7 +25,7 @@ from .report import (
     is_user_task,
     write_results,
 )
-from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model, score_once
+from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
 from .tasks import Task, class_of, headline, name_tasks
 
 
@@ -136,9 +135,8 @@ class Comparison(Result):
 
 
 def compare(
-    results: Sequence[str | Encoder] = (),
+    results: Sequence[str | Encoder],
     *,
-    models: Sequence[str | Encoder] = (),
     task_set: TaskSet | None = None,
     tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
@@ -147,7 +145,7 @@ def compare(
     label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
-    metric: Metric = "spearman",
+    metric: Correlation = "spearman",
     seed: int = 1111,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -156,17 +154,12 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first one, with confidence intervals, or find the one to take.
-
-    With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
-    call reads those whose model and task have not changed.
+    """Compare models or result files with the first one, with confidence intervals.
 
     Args:
-        results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
+        results (`Sequence[str | Encoder]`): At least two, the baseline first: result files (.json) of
             `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
             models.
-        models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
-            comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
             STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -207,48 +200,61 @@ def compare(
         ['difference', 'low', 'high']
     """
     # 1. Refuse options that do not fit together
-    if results and models:
-        raise ValueError("give results, to compare them with the first, or models, to find the one to take: not both")
-    given = [*results, *models]
-    named = {name_of(model): model for model in given}
-    evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
-    to_score = [name for name in named if name not in evaluations]
-    names_data = data_dir is not None or pairs or task
-    if len(named) < max(2, len(given)):
-        raise ValueError("give at least two different models or result files")
-    if to_score and not names_data:
-        raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
-    if not to_score and (names_data or tasks or task_set):
-        raise ValueError("result files have their tasks: leave out data_dir, pairs, task, tasks, task_set")
-    for name, evaluation in evaluations.items():
-        measured = evaluation.protocol.mode
-        if measured != mode:
-            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {mode!r}: give the same.")
+    named, evaluations = read_compared(results, mode, has_data=data_dir is not None or bool(pairs or task))
+    if len(evaluations) == len(named) and (tasks or task_set):
+        raise ValueError("result files have their tasks: leave out tasks and task_set")
     check_output_file(output, overwrite)
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    device = loading.get("device")
-    named_tasks = name_tasks(task, label_separator)
-    data = read_tasks(tasks, data_dir, protocol, pairs, False, named_tasks, task_set, device)
-    if KEYWORDS in given:
+    own = name_tasks(task, label_separator, protocol)
+    data = read_tasks(tasks, data_dir, protocol, pairs, False, own, task_set, loading.get("device"))
+    if KEYWORDS in named:
         check_keywords(data)
-    folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None
-    for name in to_score:
-        encoder = load_encoder(named[name], loading)
-        if folder is None:
-            evaluations[name] = score_model(encoder, data, protocol, show_progress_bar)
-        else:
-            evaluations[name] = score_once(encoder, data, protocol, device, show_progress_bar, folder)
+    for name, model in named.items():
+        if name not in evaluations:
+            evaluations[name] = score_model(load_encoder(model, loading), data, protocol, show_progress_bar)
     if world()[0] > 0:
         return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
 
     # 3. Compare them
     in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose=bool(models))
+    comparison = compare_evaluations(in_order, protocol, resamples, confidence)
     if output is not None:
         write_results(output, comparison.to_dict(), {})
     return comparison
+
+
+def read_compared(
+    given: Sequence[str | Encoder], mode: Mode, has_data: bool
+) -> tuple[dict[str, str | Encoder], dict[str, Evaluation]]:
+    """Name the models and result files of a comparison, and read the files.
+
+    Args:
+        given (`Sequence[str | Encoder]`): Result files (.json), and models.
+        mode (`str`): The mode that the files must have.
+        has_data (`bool`): Whether there is something to evaluate models on.
+
+    Returns:
+        `tuple[dict, dict]`: What was given by name, and the evaluations in the files.
+
+    Raises:
+        ValueError: If there are fewer than two, models without data, or data without models.
+    """
+    named = {name_of(model): model for model in given}
+    evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
+    to_score = [name for name in named if name not in evaluations]
+    if len(named) < max(2, len(given)):
+        raise ValueError("give at least two different models or result files")
+    if to_score and not has_data:
+        raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
+    if has_data and not to_score:
+        raise ValueError("result files have their tasks: leave out data_dir, pairs and task")
+    for name, evaluation in evaluations.items():
+        measured = evaluation.protocol.mode
+        if measured != mode:
+            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {mode!r}: give the same.")
+    return named, evaluations
 
 
 def compare_evaluations(

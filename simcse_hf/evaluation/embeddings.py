@@ -1,26 +1,17 @@
 """Encode each distinct text once; all tasks look their embeddings up here."""
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy import ndarray
 
-from ..retrieval.indexes.description import Role, role_encoder
 from ..retrieval.indexes.exact import ExactIndex, comparable
+from ..runtime.encoders import Encoder, Role, embed_texts, similarity_of
 from ..runtime.errors import check_finite
-from ..runtime.similarity import similarity_of
 from .metrics import cosine_similarity_pairs
-
-
-class Encoder(Protocol):
-    """Anything that turns texts into embeddings; `encode_query`, `encode_document` or `prompts` are used if there."""
-
-    def encode(self, texts: list[str]) -> ndarray | torch.Tensor:
-        """Return one embedding per text, as an array or tensor of shape `(n, dim)`."""
 
 
 class SentenceEmbeddings:
@@ -52,7 +43,7 @@ class SentenceEmbeddings:
             distinct = sorted(dict.fromkeys(of_role), key=len, reverse=True)
             keys += [(role, text) for text in distinct]
             if distinct:
-                parts.append(_encode(model, role, distinct, show_progress_bar))
+                parts.append(embed_texts(model, distinct, role, as_pooled=True, show_progress_bar=show_progress_bar))
         self._keep(keys, np.concatenate(parts or [np.zeros((0, 1))]), similarity_of(model))
 
     @classmethod
@@ -137,17 +128,3 @@ class SentenceEmbeddings:
         for found in zip(*index.search(x, min(depth, len(groups))), strict=True):
             ranked = [(score, ids[row]) for score, group in zip(*found, strict=True) for row in groups[group][:depth]]
             yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
-
-
-def _encode(model: Encoder, role: Role, texts: list[str], show_progress_bar: bool) -> ndarray:
-    """Encode texts, and convert what a model returns to float32 or float64."""
-    settings = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-    taken = inspect.signature(model.encode).parameters
-    settings = {name: value for name, value in settings.items() if name in taken}
-    returned = role_encoder(model, role)(texts, **settings)
-    if isinstance(returned, torch.Tensor):
-        returned = returned.detach().cpu()
-        if returned.dtype == torch.bfloat16:  # numpy does not know it
-            returned = returned.float()
-    embeddings = np.asarray(returned)
-    return embeddings if embeddings.dtype == np.float64 else embeddings.astype(np.float32)

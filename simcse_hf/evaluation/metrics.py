@@ -1,6 +1,7 @@
 """Correlations, cosine similarities of pairs, and the geometry of embeddings: alignment, uniformity, isotropy, ..."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
@@ -15,19 +16,84 @@ from ..runtime.similarity import similarity_pairs
 #: Embeddings of shape `(n, dim)`.
 Vectors = ndarray | Tensor
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
-#: Ends of the names of metrics of which a lower value is better. A high mean cosine is a step towards collapse.
-_LOWER_IS_BETTER = ("loss", "alignment", "uniformity", "mean_cosine")
 
 
-def higher_is_better(metric: str) -> bool:
-    """Return whether a higher value of a metric is better, by the metric's name, such as `eval_stsb_spearman`."""
-    return not metric.endswith(_LOWER_IS_BETTER)
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric, wherever it is logged, compared or shown.
+
+    Args:
+        name (`str`): Its name, which stands at the end of names such as `eval_stsb_spearman`.
+        higher_is_better (`bool`, *optional*, defaults to `True`): Whether a higher value is better.
+        percent (`bool`, *optional*, defaults to `True`): Whether it is multiplied by 100.
+        digits (`int`, *optional*, defaults to `2`): Decimals in tables.
+        on_card (`bool`, *optional*, defaults to `True`): Whether a card shows it among the scores of a dev set. That
+            by which the checkpoint was chosen is always shown.
+        is_quality (`bool`, *optional*, defaults to `True`): Whether it says how good embeddings are, and not what they
+            look like or what an evaluation cost.
+    """
+
+    name: str
+    higher_is_better: bool = True
+    percent: bool = True
+    digits: int = 2
+    on_card: bool = True
+    is_quality: bool = True
 
 
-def with_scale(metric: str) -> str:
-    """Return a metric's name for a heading: losses, distances and ranks are not multiplied by 100, all others are."""
-    is_plain = metric.endswith((*_LOWER_IS_BETTER, "effective_rank"))
-    return metric if is_plain else f"{metric} x 100"
+def _described(name: str, higher_is_better: bool = True, digits: int = 2, on_card: bool = False) -> Metric:
+    return Metric(name, higher_is_better, False, digits, on_card, is_quality=False)
+
+
+#: The metrics by name.
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("spearman"),
+        Metric("pearson"),
+        Metric("accuracy"),
+        Metric("macro_f1"),
+        Metric("v_measure"),
+        Metric("average_precision"),
+        Metric("map"),
+        Metric("ndcg@10"),
+        Metric("mrr@10"),
+        Metric("recall@100"),
+        _described("alignment", higher_is_better=False, digits=4, on_card=True),
+        _described("uniformity", higher_is_better=False, digits=4, on_card=True),
+        _described("isotropy", digits=4),
+        _described("mean_cosine", higher_is_better=False),  # a step towards collapse
+        _described("effective_rank"),
+        _described("loss", higher_is_better=False),
+        _described("runtime", higher_is_better=False),
+        _described("per_second"),
+    )
+}
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric whose name ends the name of a score, such as `eval_stsb_spearman`.
+
+    Args:
+        name (`str`): The name of a score.
+
+    Returns:
+        [`Metric`]: The metric. One that is not known is a score of somebody's own, which cards do not expect.
+    """
+    for metric in METRICS.values():
+        if name == metric.name or name.endswith(f"_{metric.name}"):
+            return metric
+    return Metric(name, on_card=False)
+
+
+def higher_is_better(name: str) -> bool:
+    """Return whether a higher value of a score is better, by its name, such as `eval_stsb_spearman`."""
+    return find_metric(name).higher_is_better
+
+
+def with_scale(name: str) -> str:
+    """Return the name of a score for a heading, with its scale."""
+    return f"{name} x 100" if find_metric(name).percent else name
 
 
 def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:

@@ -9,9 +9,10 @@ from tqdm.auto import tqdm
 
 from ..encoding.simcse import SimCSE
 from ..runtime.distributed import world
+from ..runtime.encoders import Encoder
 from ..runtime.errors import require_extra
 from ..runtime.identity import Identity, digest_value
-from .embeddings import Encoder, SentenceEmbeddings
+from .embeddings import SentenceEmbeddings
 
 #: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).
 BENCHMARK = "MTEB(eng, v2)"

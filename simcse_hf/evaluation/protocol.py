@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from ..names import AGGREGATIONS, MODES, Aggregation, Metric, Mode
+from ..names import AGGREGATIONS, MODES, Aggregation, Correlation, Mode
 from ..runtime.errors import check_values
 from .classifier import SEED
 
@@ -27,13 +27,13 @@ class Protocol:
 
     mode: Mode = "test"
     aggregation: Aggregation = "all"
-    metric: Metric = "spearman"
+    metric: Correlation = "spearman"
     seed: int = SEED
 
     def __post_init__(self) -> None:
         check_values(MODES, mode=self.mode)
         check_values(AGGREGATIONS, aggregation=self.aggregation)
-        check_values(get_args(Metric), metric=self.metric)
+        check_values(get_args(Correlation), metric=self.metric)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Protocol":

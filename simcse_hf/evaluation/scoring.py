@@ -8,21 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
-import numpy as np
-import torch
 from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
-from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
-from ..runtime.distributed import wait_for_all, world
+from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
+from ..runtime.distributed import world
+from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity, digest_value
+from ..runtime.identity import Identity
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
-from .embeddings import Encoder, SentenceEmbeddings
+from .embeddings import SentenceEmbeddings
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
 from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of
@@ -80,7 +79,7 @@ def evaluate(
     label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
-    metric: Metric = "spearman",
+    metric: Correlation = "spearman",
     seed: int = 1111,
     threshold: str | None = None,
     save_threshold: bool = False,
@@ -148,11 +147,11 @@ def evaluate(
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
-    named = name_tasks(task, label_separator)
+    protocol = Protocol(mode, aggregation, metric, seed)
+    named = name_tasks(task, label_separator, protocol)
     precision = read_goal(threshold, named)
 
     # 2. Score the model
-    protocol = Protocol(mode, aggregation, metric, seed)
     device = loading.get("device")
     data = read_tasks(tasks, data_dir, protocol, pairs, geometry, named, task_set, device)
     if model == KEYWORDS:
@@ -225,51 +224,6 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cost={"texts_per_second": texts / (encoded - start), "megabytes": size / 1e6},
     )
-
-
-def score_once(
-    model: Encoder,
-    tasks: Tasks,
-    protocol: Protocol,
-    device: str | None,
-    show_progress_bar: bool,
-    folder: Path,
-) -> Evaluation:
-    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
-
-    A task is scored again if its data, the protocol, the model (its [`Identity`]), the packages, the device or the
-    number of threads have changed; and with an encoder whose identity says nothing of its tokenizer.
-
-    Args:
-        model (`Encoder`): See [`score_model`].
-        tasks (`Mapping[str, Task]`): See [`score_model`].
-        protocol (`Protocol`): See [`score_model`].
-        device (`str`, *optional*): Where the classifiers of the tasks are trained.
-        show_progress_bar (`bool`): See [`score_model`].
-        folder (`Path`): The folder.
-
-    Returns:
-        [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
-    """
-    identity = Identity.of(model)
-    made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
-    whole = Evaluation({}, {}, protocol, identity)
-    costs = []
-    for name, task in tasks.items():
-        path = folder / f"{digest_value([name, task, protocol, *made_by])}.json"
-        if path.exists() and identity.tokenizer:
-            evaluation = Evaluation.read(path)
-        else:
-            evaluation = score_model(model, {name: task}, protocol, show_progress_bar)
-            if evaluation.results:
-                write_results(path, evaluation.to_dict(), evaluation.scores)
-        wait_for_all()  # or one process would see a file that another one has not seen
-        whole.results.update(evaluation.results)
-        whole.scores.update(evaluation.scores)
-        if evaluation.scores:
-            costs.append(evaluation.cost)
-    cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
-    return replace(whole, cost=cost)
 
 
 def read_tasks(

@@ -12,7 +12,7 @@ from .packing import Packing
 
 logger = logging.get_logger(__name__)
 
-_TOLERANCE = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
+_ROUNDING = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
 
 
 def attend_packed(
@@ -147,9 +147,9 @@ def is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) -> 
                 out = attend_packed(kernel, packing.to(inputs.device), *inputs, dropout=rate).cpu().double()
                 results.append((out, *torch.autograd.grad(out, drawn, out.detach())))
         expected, found, (out, gradient) = results
-        torch.testing.assert_close(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+        torch.testing.assert_close(found, expected, rtol=_ROUNDING, atol=_ROUNDING)
         # The output is linear in the values. So their gradient gives it back, if it has the same dropout masks.
-        torch.testing.assert_close((drawn * gradient)[2].sum(), out.square().sum(), rtol=_TOLERANCE, atol=_TOLERANCE)
+        torch.testing.assert_close((drawn * gradient)[2].sum(), out.square().sum(), rtol=_ROUNDING, atol=_ROUNDING)
     except (AssertionError, AttributeError, RuntimeError, TypeError) as problem:
         logger.warning(
             f"torch's {name} attention cannot be used for sentences without padding on {device} ({dtype}, heads of "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
@@ -245,7 +245,11 @@ def write_card(
         marker=f"{MARKER}\n{_of_files(directory)}",
     )
     write_text(path, str(written))
-    _write_benchmarks(directory / EVAL_RESULTS, benchmarks)
+    if benchmarks:
+        (directory / EVAL_RESULTS).parent.mkdir(exist_ok=True)
+        write_text(directory / EVAL_RESULTS, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
+    else:
+        (directory / EVAL_RESULTS).unlink(missing_ok=True)
     return path
 
 
@@ -317,15 +321,6 @@ def _threshold_problem(weights: Weights, config: PreTrainedConfig) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _write_benchmarks(path: Path, benchmarks: list[EvalResultEntry]) -> None:
-    """Write the scores on the hub's benchmarks, or remove the file of earlier ones."""
-    if not benchmarks:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
 
 
 def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags: Sequence[str]) -> dict:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import CORRELATIONS
+from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
 from ..evaluation.tasks import class_of, headline
 from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
@@ -15,11 +15,6 @@ from .card_subject import Subject
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
-#: Endings of the dev scores that a card shows.
-DEV_METRICS = tuple(
-    "_spearman _pearson _alignment _uniformity _accuracy _macro_f1 _v_measure _average_precision _map _ndcg@10 "
-    "_mrr@10 _recall@100".split()
-)
 
 
 class Table(NamedTuple):
@@ -84,7 +79,8 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
 
 def _dev_set(model: Subject) -> Iterator[Table]:
     run = model.run
-    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
+    chose = run.get("dev_metric")
+    metrics = [key for key in run.get("final") or () if key == chose or find_metric(key).on_card]
     if not metrics:
         return
     lines = {}
@@ -311,7 +307,7 @@ def format_scores(values: list, name: str = "") -> str:
     """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
     if None in values:
         return "n/a"
-    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
+    return spread(values, find_metric(name).digits)
 
 
 # As the hub reads them: in the front matter of a card, and in `.eval_results` ---------------------------------------
@@ -418,8 +414,8 @@ def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str, 
 def dev_metric_ids(scores: Collection[str]) -> set[str]:
     """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
     ids = set()
-    for ending in DEV_METRICS:
-        name = ending[1:]
-        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
-            ids.add(f"{name}_cosine" if name in CORRELATIONS else name)
+    for key in scores:
+        metric = find_metric(key)
+        if metric.on_card and metric.is_quality:
+            ids.add(f"{metric.name}_cosine" if metric.name in CORRELATIONS else metric.name)
     return ids

@@ -14,12 +14,13 @@ from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..runtime.encoders import Role
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import TABLE_SUFFIXES, Result, check_output_file, write_table
 from ..runtime.similarity import check_scores
-from .indexes.description import Role, describe
+from .indexes.description import describe
 from .indexes.exact import ExactIndex
 from .indexes.sentences import Match, SentenceIndex, check_target
 from .mining import Mined, MiningOptions, mine_hard_negatives

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +16,11 @@ from numpy import ndarray
 from ..data.columns import list_texts
 from ..data.read import TextSource, load_text_dataset
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from ..runtime.encoders import Encoder, embed_texts, similarity_of
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, write_table
-from ..runtime.similarity import check_scores, similarity_matrix, similarity_of
+from ..runtime.similarity import check_scores, similarity_matrix
 from .indexes.exact import ExactIndex
 from .indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 
@@ -155,7 +155,7 @@ def fold_text(text: str) -> str:
 
 def mine_hard_negatives(
     dataset: TextSource,
-    model: Any,
+    model: Encoder,
     *,
     corpus: Iterable[str] = (),
     options: MiningOptions = MiningOptions(),
@@ -172,7 +172,7 @@ def mine_hard_negatives(
 
     Args:
         dataset (`Any`): Anchors and positives, and perhaps hard negatives, as `load_text_dataset` takes them.
-        model (`SimCSE`): The model; any object with `encode_query` and `encode_document` like those of [`SimCSE`].
+        model (`SimCSE`): The model, or any object with `encode`.
         corpus (`Iterable[str]`, *optional*, defaults to `()`): Further candidates.
         options (`MiningOptions`, *optional*): Which candidates may become negatives.
         backend (`str`, *optional*, defaults to `"exact"`): What searches the candidates, as in
@@ -202,8 +202,8 @@ def mine_hard_negatives(
     anchor_texts = [first[pairs[0]] for _, pairs in anchors]
     candidates = group_texts(texts)
     candidate_texts = [texts[places[0]] for places in candidates.values()]
-    queries = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
-    documents = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    queries = embed_texts(model, anchor_texts, "query", show_progress_bar=show_progress_bar)
+    documents = embed_texts(model, candidate_texts, "document", show_progress_bar=show_progress_bar)
     index = new_index(documents.shape[1], backend, similarity)
     index.add(documents)
 

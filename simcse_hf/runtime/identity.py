@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from .encoders import similarity_of
 from .errors import changes
-from .similarity import similarity_of
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -32,11 +32,6 @@ def similarity_pairs(x: Tensor, y: Tensor, similarity: str) -> Tensor:
     return (x * y).sum(dim=1)
 
 
-def similarity_of(model: object) -> str:
-    """Return how a model compares embeddings: by the cosine, unless it says otherwise."""
-    return getattr(model, "similarity_fn_name", "cosine")
-
-
 def check_scores(similarity: str, **scores: float | None) -> None:
     """Raise a `ValueError` that names an argument if it is no possible similarity: NaN, or a cosine beyond 1."""
     most = 1 if similarity == "cosine" else math.inf

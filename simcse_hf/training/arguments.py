@@ -24,6 +24,13 @@ from .parser import option, read_number
 
 logger = logging.get_logger(__name__)
 
+#: Arguments of transformers that nobody can use here, and why.
+_UNFIT = {
+    "label_smoothing_factor": "has no effect, because contrastive objectives have no labels: leave it out",
+    "auto_find_batch_size": "would take a smaller batch, which has fewer negatives: leave it out, and set "
+    "gradcache_chunk_size, which keeps them",
+}
+
 
 @dataclass
 class ModelArguments:
@@ -355,54 +362,41 @@ class SimCSETrainingArguments(TrainingArguments):
         check_values((None, *VIEW_CLASSES), view=self.view)
         check_values(SHARES, dataset_shares=self.dataset_shares)
         check_values(BATCH_SAMPLERS, batch_sampler=self.batch_sampler)
-        check_values(
-            "an integer above 0",
-            per_device_train_batch_size=self.per_device_train_batch_size,
-            gradcache_chunk_size=self.gradcache_chunk_size,
-            lora_r=self.lora_r,
-        )
+        check_values("an integer above 0", per_device_train_batch_size=self.per_device_train_batch_size)
+        check_values("an integer above 0", gradcache_chunk_size=self.gradcache_chunk_size)
         check_values("an integer of 0 or more", seed=self.seed)
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
-        if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
-            raise ValueError(
-                "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length "
-                "of a padded batch, and so on the chunks: leave one of the two out"
-            )
-        if self.batch_sampler == "no_duplicates" and self.train_sampling_strategy != "random":
-            raise ValueError(
-                "batch_sampler = 'no_duplicates' and train_sampling_strategy each choose the order of the rows: give "
-                "one of them"
-            )
-        if self.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive "
-                "objectives have no labels: leave it out"
-            )
-        if self.auto_find_batch_size:
-            raise ValueError(
-                "auto_find_batch_size would take a smaller batch, which has fewer negatives: leave it out, and set "
-                "gradcache_chunk_size, which keeps them"
-            )
+        for name, reason in _UNFIT.items():
+            if getattr(self, name):
+                raise ValueError(f"{name} = {getattr(self, name)} {reason}")
         if self.train_sampling_strategy == "batch_rebalance":
             raise ValueError(
                 "train_sampling_strategy 'batch_rebalance' makes batches of different sizes, in which texts have "
                 "different numbers of negatives: use 'group_by_length', or leave it out"
             )
+        if self.batch_sampler == "no_duplicates" and self.train_sampling_strategy != "random":
+            raise ValueError(
+                "batch_sampler 'no_duplicates' and train_sampling_strategy each choose the order of the rows: give one"
+            )
+        if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
+            raise ValueError(
+                "the noise of neftune_noise_alpha would depend on gradcache_chunk_size: leave one of the two out"
+            )
 
         # 3. Tables.
         tables = {} if self.datasets is None else self.datasets
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
-            raise ValueError(
-                f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}"
-            )
-        if self.lora is not None and not isinstance(self.lora, dict):
+            raise ValueError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
+        if not isinstance(self.lora, dict | None):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
-        rank = (self.lora or {}).get("r", self.lora_r)
-        if self.lora is not None and (rank is None or rank < 1):
-            raise ValueError(f"r in lora, or lora_r in its place, must be at least 1, got {rank}")
-        if self.lora_r is not None and rank != self.lora_r:
-            raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")
+        if self.lora is not None or self.lora_r is not None:
+            rank = self.lora_settings["r"]
+            if rank is None or rank < 1 or self.lora_r not in (None, rank):
+                raise ValueError(
+                    "lora_r, or r in lora, is the rank of the adapter, and at least 1: "
+                    f"lora_r is {self.lora_r} and lora {self.lora}"
+                )
 
         # 4. The device.
         if self.fp16 and self.device.type == "cpu":

@@ -204,13 +204,8 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
 
 
 class WholeCheckpointTrainer(PushingTrainer):
-    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed.
+    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed."""
 
-    A run that logs nothing and shows no bar leaves standard output to the program that trains.
-    """
-
-    #: Whether a checkpoint is being written.
-    is_saving = False
     #: What a run that continues a checkpoint has changed on purpose.
     changes: Sequence[Any] = ()
 
@@ -227,11 +222,6 @@ class WholeCheckpointTrainer(PushingTrainer):
             callbacks[-1] = RunLog()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether the run prints nothing."""
-        return bool(self.args.disable_tqdm) and self.args.logging_strategy == "no"
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate as transformers does, without a draw from the noise of training: a loader draws a seed."""
@@ -287,13 +277,9 @@ class WholeCheckpointTrainer(PushingTrainer):
         checkpoint = directory / f"checkpoint-{state.global_step}"
         best = directory / f"checkpoint-{state.best_global_step}"
         folder = directory / STAGING / checkpoint.name
-        # 1. An earlier push may read what is replaced here, and a killed run may have left an unfinished checkpoint.
-        if args.push_to_hub:
-            self.finish_push_of_checkpoint()
         if args.should_save:
-            remove(folder.parent)
+            remove(folder.parent)  # unfinished, of a run that was killed
         wait_for_all()
-        # 2. Write it.
         self.is_saving = True
         try:
             super()._save_checkpoint(model, trial)
@@ -312,7 +298,7 @@ class WholeCheckpointTrainer(PushingTrainer):
             raise
         finally:
             self.is_saving = False
-        # 3. Now that it is whole, older ones may go.
+        # Now that it is whole, older ones may go.
         if args.should_save:
             delete_old_checkpoints(directory, args.save_total_limit, {checkpoint, best})
         wait_for_all()

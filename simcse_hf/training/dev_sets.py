@@ -32,8 +32,8 @@ from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.sts import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
-from ..retrieval.indexes.description import Role
 from ..runtime.distributed import on_first_process
+from ..runtime.encoders import Role
 from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)

@@ -22,6 +22,7 @@ _PLACES: dict[Any, str | None] = {HubStrategy.CHECKPOINT: "last-checkpoint", Hub
 class PushingTrainer(Trainer):
     """transformers' Trainer, which pushes in one commit what `simcse-hf push` would, and nothing about the machine."""
 
+    #: Whether a checkpoint is being written.
     is_saving = False
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
@@ -30,8 +31,12 @@ class PushingTrainer(Trainer):
         Nothing is pushed while an earlier push goes on. With `hub_always_push` the checkpoint has waited for its end.
         """
         args = self.args
+        if self.is_saving:  # An earlier push may read a checkpoint that this one replaces or deletes.
+            if args.hub_always_push or args.hub_strategy in _PLACES:
+                self._finish_current_push()
+            return
         running = cast(PushInProgress | None, self.push_in_progress)
-        is_busy = self.is_saving or (running is not None and not running.is_done())
+        is_busy = running is not None and not running.is_done()
         if is_busy or args.hub_strategy == HubStrategy.END or not self.is_world_process_zero():
             return
         self.callback_handler.on_push_begin(args, self.state, self.control)
@@ -54,11 +59,6 @@ class PushingTrainer(Trainer):
             place = _PLACES[args.hub_strategy] or checkpoint.name
             jobs.append(commit_checkpoint(api, checkpoint, repo_id, place, **options))
         self.push_in_progress = PushInProgress(cast(Any, jobs))  # type: ignore[assignment]
-
-    def finish_push_of_checkpoint(self) -> None:
-        """Wait for a push that reads a checkpoint, which the next one may replace or delete."""
-        if self.args.hub_always_push or self.args.hub_strategy in _PLACES:
-            self._finish_current_push()
 
     def push_to_hub(
         self,

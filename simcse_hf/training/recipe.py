@@ -243,6 +243,7 @@ class Recipe:
             trainer.save_model()
             if args.push_to_hub:
                 trainer.push_to_hub()
+            assert trainer.results is not None
             if self.is_sample and trainer.is_world_process_zero():
                 from .sample_run import describe_sample_run
 
@@ -289,7 +290,9 @@ class Recipe:
         return results
 
 
-def train(method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any) -> Results | Result:
+def train(
+    method: str = "unsup", recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
+) -> Results | Result:
     """Train a model: unsup, sup, or mlm (masked-LM pretraining).
 
     The command `simcse-hf train` is this function: everything that nobody wrote is decided in the same way.
@@ -298,7 +301,8 @@ def train(method: str = "unsup", recipe: str | os.PathLike[str] | None = None, *
         method (`str`, *optional*, defaults to `"unsup"`): `"unsup"` (a sentence predicts itself under another dropout
             mask; SimCSE, section 3), `"sup"` (an anchor and its positive, with any number of hard negatives, or a text
             and its label; section 4) or `"mlm"` (masked-LM pretraining).
-        recipe (`str` or `os.PathLike`, *optional*): A YAML file of arguments, or the name of a recipe of the package.
+        recipe (`str`, `os.PathLike` or `Sequence[str]`, *optional*): A YAML file of arguments, the name of a recipe of
+            the package, or the words of a command line.
         arguments (`Any`): The options of the command `simcse-hf train METHOD`, such as `model_name_or_path`,
             `train_file`, `dev_file` and all fields of [`SimCSETrainingArguments`]. They take precedence over the
             recipe. Without a model and texts, the run trains offline on the sample of the package.
@@ -320,8 +324,7 @@ def train(method: str = "unsup", recipe: str | os.PathLike[str] | None = None, *
         from .. import pretrain  # an app, by the name that the package exports
 
         return pretrain(recipe, **arguments)
-    sources = [arguments] if recipe is None else [recipe, arguments]
-    return Recipe.read(method, *sources).train()
+    return Recipe.read(method, recipe, arguments).train()
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from transformers.utils import logging
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS
 from ..data.documents import SpanDataset
-from ..data.kinds import KINDS, Source, check_neighbours, read_stream
+from ..data.kinds import ROW_KINDS, Source, check_neighbours, read_stream
 from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, find_paths, is_column, is_columns, open_source
 from ..data.samplers import (
@@ -128,7 +128,7 @@ class Rows:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        self.kind = KINDS[self.plan.kind]
+        self.kind = ROW_KINDS[self.plan.kind]
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -474,7 +474,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     if isinstance(data, SeededDataset):
         return _drawn(reader, plan, Source((), name=name), data)
     view = view_class(plan.view if with_views else "identity")
-    kind = KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
+    kind = ROW_KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
     samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}

@@ -120,11 +120,6 @@ class DevHistory:
         """Whether the saved weights score worse than the start."""
         return is_better(self.metric, self.value(self.start), self.value(self.saved))
 
-    @property
-    def was_better(self) -> bool:
-        """Whether some evaluation scored better than the start."""
-        return is_better(self.metric, self.value(self.best), self.value(self.start))
-
     def to_dict(self) -> Values:
         """Return the part of results.json about the dev set."""
         shown = {"initial": self.initial, "best": self.best, "final": self.final}
@@ -370,7 +365,7 @@ class Results(Result):
         pooler = f" with the pooler {dev.start.pooler}" if dev.start.pooler else ""
         change = f" ({self.change})" if self.change else ""
         advice = "no evaluation was better than the start"
-        if dev.was_better:
+        if is_better(dev.metric, dev.value(dev.best), dev.value(dev.start)):
             advice = f"step {dev.best.step} was better: save it with load_best_model_at_end"
         return (
             f"Training has made the model worse: {dev.metric} was {dev.value(dev.start):.2f} at step {dev.start.step}"

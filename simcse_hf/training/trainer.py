@@ -403,9 +403,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
         if not self.is_world_process_zero():
             return
-        verdict = self.results.verdict()
-        if verdict and not self.is_silent:
-            print(verdict, end="", flush=True)
+        # A run that logs nothing and shows no bar leaves standard output to the program that trains.
+        is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
+        if not is_silent:
+            print(self.results.verdict(), end="", flush=True)
         warning = self.results.warning()
         if warning is not None:
             logger.warning(warning)

@@ -1,4 +1,4 @@
-"""`compare --models`: which model to take on a user's own tasks, and evaluations that are made once."""
+"""`which-model`: which model to take on a user's own tasks, and evaluations that are made once."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,8 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write_rows
 
-from simcse_hf.evaluation import Comparison, Evaluation, compare, evaluate
+from simcse_hf import which_model
+from simcse_hf.evaluation import Comparison, Evaluation, evaluate
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.runtime.identity import Identity
 
@@ -43,16 +44,9 @@ MODELS = {
 def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named():
     comparison = compare_evaluations(MODELS, choose=True)
     assert comparison.baseline == "slow" and comparison.choice == "fast"
-    assert (
-        comparison.differences["words"]["mean"]["high"]
-        < 0
-        < comparison.differences["fast"]["mean"]["high"]
-    )
+    assert comparison.differences["words"]["mean"]["high"] < 0 < comparison.differences["fast"]["mean"]["high"]
     printed = str(comparison)
-    assert (
-        "Take fast, the fastest of those that were not shown to be worse than the best (slow)."
-        in printed
-    )
+    assert "Take fast, the fastest of those that were not shown to be worse than the best (slow)." in printed
     assert [line.split()[-2:] for line in printed.splitlines()[3:6]] == [
         ["10.0", "1.0"],
         ["100.0", "1.0"],
@@ -67,52 +61,33 @@ def test_the_best_model_is_named_where_every_other_one_was_shown_to_be_worse():
 
 def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
     comparison = compare_evaluations(MODELS, choose=True, resamples=400, confidence=0.9)
-    correct = {
-        name: each.scores["knn"]["knn"]["correct"] for name, each in MODELS.items()
-    }
+    correct = {name: each.scores["knn"]["knn"]["correct"] for name, each in MODELS.items()}
     wider = compare_evaluations(MODELS, resamples=1200, confidence=1 - 0.1 / 3)
     assert comparison.differences["fast"]["knn"] == wider.differences["fast"]["knn"]
     assert comparison.confidence == 0.9 and comparison.resamples == 400
     difference = 100 * (correct["fast"].mean() - correct["slow"].mean())
-    assert comparison.differences["fast"]["mean"]["difference"] == pytest.approx(
-        difference
-    )
+    assert comparison.differences["fast"]["mean"]["difference"] == pytest.approx(difference)
 
 
 def test_equal_models_are_seldom_shown_to_be_worse_than_the_best_of_them():
     wrong = 0
     for trial in range(60):
-        alike = {
-            str(n): answers(rows_right(0.7, [trial, n], 150), 1.0) for n in range(4)
-        }
+        alike = {str(n): answers(rows_right(0.7, [trial, n], 150), 1.0) for n in range(4)}
         comparison = compare_evaluations(alike, choose=True, resamples=100)
-        wrong += any(
-            each["mean"]["high"] < 0 for each in comparison.differences.values()
-        )
+        wrong += any(each["mean"]["high"] < 0 for each in comparison.differences.values())
     assert wrong <= 6, "of 60 trials at 95%"
 
 
 def test_the_score_is_the_mean_over_the_tasks():
     def of_two(first, second, speed):
         one, other = answers(first, speed), answers(second, speed, "retrieval")
-        return replace(
-            one, results=one.results | other.results, scores=one.scores | other.scores
-        )
+        return replace(one, results=one.results | other.results, scores=one.scores | other.scores)
 
     good, bad = rows_right(0.8, 0), rows_right(0.6, 1)
-    comparison = compare_evaluations(
-        {"x": of_two(good, bad, 1.0), "y": of_two(bad, bad, 2.0)}, choose=True
-    )
-    assert comparison.averages["mean"]["x"] == pytest.approx(
-        100 * (good.mean() + bad.mean()) / 2
-    )
-    assert (
-        list(comparison.differences["y"]) == ["knn", "retrieval", "mean"]
-        and comparison.choice == "x"
-    )
-    assert "Mean over knn, retrieval" in str(comparison) and "aggregation" not in str(
-        comparison
-    )
+    comparison = compare_evaluations({"x": of_two(good, bad, 1.0), "y": of_two(bad, bad, 2.0)}, choose=True)
+    assert comparison.averages["mean"]["x"] == pytest.approx(100 * (good.mean() + bad.mean()) / 2)
+    assert list(comparison.differences["y"]) == ["knn", "retrieval", "mean"] and comparison.choice == "x"
+    assert "Mean over knn, retrieval" in str(comparison) and "aggregation" not in str(comparison)
 
 
 @pytest.mark.parametrize("lacks", [{"cost": {}}, {"scores": {}}])
@@ -121,9 +96,7 @@ def test_nothing_is_chosen_without_speeds_or_scores_of_examples(lacks):
         ValueError,
         match="without its speed or the scores of single examples: evaluate it again",
     ):
-        compare_evaluations(
-            MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True
-        )
+        compare_evaluations(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
 
 
 # --- evaluations are kept --------------------------------------------------------------------------------------------
@@ -135,9 +108,7 @@ class Known(BagOfWords):
     def __init__(self, name, dim=64, **identity):
         super().__init__(dim)
         self.name_or_path = name
-        self.known = Identity(
-            name, **({"weights": str(dim), "tokenizer": "words"} | identity)
-        )
+        self.known = Identity(name, **({"weights": str(dim), "tokenizer": "words"} | identity))
 
     def identity(self):
         return self.known
@@ -145,9 +116,7 @@ class Known(BagOfWords):
 
 @pytest.fixture
 def task(tmp_path):
-    return (
-        f"knn={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
-    )
+    return f"knn={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
 
 
 @pytest.fixture
@@ -157,39 +126,24 @@ def pairs(tmp_path):
 
 def called(tmp_path, *models, tasks):
     """How often each model encodes, and the comparison."""
-    comparison = compare(
-        models=models, task=tasks, output=tmp_path / "choice.json", overwrite=True
-    )
+    comparison = which_model(models, task=tasks, output=tmp_path / "choice.json", overwrite=True)
     return [len(model.calls) for model in models], comparison
 
 
 def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, pairs):
     first, before = called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
-    again, after = called(
-        tmp_path, Known("moved"), Known("b", 8), Known("c", 2), tasks=[task]
-    )
+    again, after = called(tmp_path, Known("moved"), Known("b", 8), Known("c", 2), tasks=[task])
     more, both = called(tmp_path, Known("a"), Known("c", 2), tasks=[task, pairs])
-    assert first == [1, 1] and again == [0, 0, 1] and more == [1, 1], (
-        "the other task alone is encoded"
-    )
-    assert (
-        after.scores["moved"] == before.scores["a"]
-        and after.costs["moved"] == before.costs["a"]
-    )
-    assert (
-        after.differences["b"]["knn"]["difference"]
-        == before.differences["b"]["knn"]["difference"]
-    )
+    assert first == [1, 1] and again == [0, 0, 1] and more == [1, 1], "the other task alone is encoded"
+    assert after.scores["moved"] == before.scores["a"] and after.costs["moved"] == before.costs["a"]
+    assert after.differences["b"]["knn"]["difference"] == before.differences["b"]["knn"]["difference"]
     assert both.scores["a"]["knn"] == before.scores["a"]["knn"]
-    assert (
-        evaluate(Known("a"), task=[task]).results["knn"]["accuracy"]
-        == before.scores["a"]["knn"]
-    )
+    assert evaluate(Known("a"), task=[task]).results["knn"]["accuracy"] == before.scores["a"]["knn"]
 
 
 def test_without_an_output_the_texts_of_all_tasks_are_encoded_together(task):
     models = [Known("a"), Known("b", 8)]
-    compare(models=models, task=[task, task.replace("knn", "clustering")])
+    which_model(models, task=[task, task.replace("knn", "clustering")])
     assert [len(model.calls) for model in models] == [1, 1]
 
 
@@ -235,10 +189,8 @@ def test_an_encoder_whose_tokenizer_is_not_known_is_always_evaluated(tmp_path, t
 def test_each_kept_evaluation_is_one_of_evaluate(tmp_path, task):
     called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
     kept = sorted((tmp_path / "choice.evaluations").glob("*.json"))
-    comparison = compare(models=[str(path) for path in kept])
-    assert len(kept) == 2 and {
-        Evaluation.read(path).identity.name_or_path for path in kept
-    } == {"a", "b"}
+    comparison = which_model([str(path) for path in kept])
+    assert len(kept) == 2 and {Evaluation.read(path).identity.name_or_path for path in kept} == {"a", "b"}
     assert comparison.choice in map(str, kept)
 
 
@@ -251,8 +203,7 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
 
     monkeypatch.setattr(scoring, "load_model", lambda name, **loading: Known(name))
     words = [
-        "compare",
-        "--models",
+        "which-model",
         "bm25",
         "a",
         "--task",
@@ -271,28 +222,12 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (
-            "a.json b.json --models a b",
-            "give results, to compare them with the first, or models",
-        ),
-        ("", "at least two different models or result files"),
-        (
-            "--models a --task knn=x",
-            "at least two different models or result files",
-        ),
-        (
-            "--models a a b --task knn=x",
-            "at least two different models or result files",
-        ),
-        (
-            "--models bm25 a --task classification=rows.csv",
-            "bm25 compares words .* cannot do classification",
-        ),
+        ("a --task knn=x", "at least two different models or result files"),
+        ("a a b --task knn=x", "at least two different models or result files"),
+        ("bm25 a --task classification=rows.csv", "bm25 compares words .* cannot do classification"),
     ],
 )
-def test_words_that_do_not_fit_together_are_refused(
-    words, message, task, tmp_path, monkeypatch, capsys
-):
+def test_words_that_do_not_fit_together_are_refused(words, message, task, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert status("compare", *words.split()) == 2
+    assert status("which-model", *words.split()) == 2
     assert message.split(" .* ")[0] in capsys.readouterr().err

@@ -21,7 +21,7 @@ from simcse_hf.cli.main import main
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.evaluation import evaluate
-from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
+from simcse_hf.publishing.export import export_graph, export_sentence_transformers
 
 DIM = 32
 DRAW = random.Random(0)
@@ -210,8 +210,8 @@ def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, senten
             "no trained head",
         ),
         (
-            lambda: export_onnx(load(whitened), tmp_path / "onnx"),
-            "applies a whitening, but the ONNX",
+            lambda: export_graph(load(whitened), tmp_path / "graph", "onnx"),
+            "applies a whitening, but the graph",
         ),
         (
             lambda: export_sentence_transformers(load(flow), tmp_path / "st"),

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.models.adapters import add_lora
-from simcse_hf.publishing.export import export_onnx
+from simcse_hf.publishing.export import export_graph
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -185,7 +185,7 @@ def openvino(folder, tmp_path):
 
 @cache
 def exported(folder):
-    export_onnx(SimCSE(folder, device="cpu"), folder.with_name("onnx"))
+    export_graph(SimCSE(folder, device="cpu"), folder.with_name("onnx"), "onnx")
     return folder.with_name("onnx")
 
 

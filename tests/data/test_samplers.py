@@ -71,7 +71,7 @@ def test_the_order_of_an_epoch_does_not_depend_on_the_epochs_before(kind):
 @EVERY_KIND
 def test_the_order_does_not_depend_on_the_blocks_in_which_it_is_computed(kind, monkeypatch):
     expected = list(make_sampler(kind, 1000))
-    monkeypatch.setattr(module, "_BLOCK", 7)
+    monkeypatch.setattr(module, "_LISTED_AT_ONCE", 7)
     assert list(make_sampler(kind, 1000)) == expected
 
 

@@ -18,7 +18,7 @@ from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
-from simcse_hf.publishing.export import export_onnx
+from simcse_hf.publishing.export import export_graph
 from simcse_hf.runtime.files import digest
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -437,7 +437,7 @@ def folders(tmp_path_factory, tokenizer):
     AutoModelForCL.from_config(tiny_config()).save_pretrained(plain)
     tokenizer.save_pretrained(plain)
     exported = tmp_path_factory.mktemp("export") / "onnx"
-    export_onnx(SimCSE(plain, device="cpu"), str(exported))
+    export_graph(SimCSE(plain, device="cpu"), exported, "onnx")
     return plain, exported
 
 

@@ -13,7 +13,9 @@ from evaluation_helpers import (
     write_transfer,
 )
 
-from simcse_hf import evaluate
+from simcse_hf import evaluate, read_task
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.training.dev_sets import make_dev_sets
 
 #: What commit 566eddf wrote, without what depends on the machine.
 REFERENCE = Path(__file__).with_name("evaluation_566eddf.json")
@@ -87,3 +89,26 @@ def test_the_document_has_the_form_of_566eddf(tmp_path):
     assert [name for name, _ in flat(found)] == [name for name, _ in flat(expected)]
     for (name, value), (_, before) in zip(flat(found), flat(expected), strict=True):
         assert value == (pytest.approx(before, abs=1e-6) if isinstance(before, float) else before), name
+
+
+def test_tasks_of_senteval_are_tasks_by_the_same_words(tmp_path):
+    write_tasks(tmp_path)
+    task = [f"STSBenchmark={tmp_path}", f"MR={tmp_path}"]
+    options = {"device": "cpu", "mode": "dev"}
+    by_word = evaluate(BagOfWords(), task=task, **options).results
+    by_name = evaluate(BagOfWords(), tasks="STSBenchmark,MR", data_dir=tmp_path, **options).results
+    assert by_word == by_name
+    [dev_set] = make_dev_sets(None, task)
+    metrics = dev_set.score(SentenceEmbeddings(BagOfWords(), dev_set.roles))
+    assert metrics["STSBenchmark_spearman"] == by_name["STSBenchmark"]["splits"]["dev"]["spearman"]
+    assert list(metrics) == ["STSBenchmark_spearman", "MR_dev_accuracy"]
+    assert list(dev_set.scores) == ["STSBenchmark_spearman"]  # dev answers are not kept
+
+
+@pytest.mark.parametrize("name", ["STS12", "STSBenchmark", "MR"])
+def test_a_task_of_senteval_is_split_in_two(tmp_path, name):
+    write_tasks(tmp_path)
+    task = read_task(name, tmp_path)
+    first, second = task.split(1 / 3)
+    assert len(first) + len(second) == len(task)
+    assert set(first.evaluate(BagOfWords()).metrics) == {task.metric}

@@ -22,6 +22,8 @@ PAGES = sorted(DOCS.glob("*.md"))
 NOT_COUNTED = ("migration.md",)
 #: A part of a page that tools/write_reference.py writes.
 GENERATED = re.compile(r"<!-- from the classes: (\w+) -->.*?<!-- end -->", re.DOTALL)
+#: A name whose docstring the site shows, and a module whose names are public: lists, which nobody reads through.
+LISTED = re.compile(r"^::: .*\n(?:    .*\n)*|^\| `simcse_hf\..*\n", re.MULTILINE)
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -43,7 +45,7 @@ def text_of(path):
 
 def test_the_documentation_is_short():
     pages = {
-        path.name: GENERATED.sub("", text_of(path))
+        path.name: LISTED.sub("", GENERATED.sub("", text_of(path)))
         for path in PAGES
         if path.name not in NOT_COUNTED
     }

@@ -145,7 +145,7 @@ def test_no_example_is_skipped(name):
     assert "doctest:" not in EXAMPLES[name][0]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "train"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_no_example(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])

@@ -93,7 +93,6 @@ def test_no_imports_form_a_circle_not_even_those_for_a_type():
     TopologicalSorter(imports).prepare()  # names a circle if there is one
 
 
-@pytest.mark.xfail(strict=False, reason="three imports are on their way out")
 def test_nothing_imports_an_app():
     """The door of the package and the table of commands name apps, without importing one before it is used."""
     others = [path for path in SOURCES if path not in APPS]

@@ -1,11 +1,13 @@
-"""A new objective, view, pooler and app take the places that CONTRIBUTING.md names, and every command knows them."""
+"""Each thing of CONTRIBUTING.md's table is added in the places that it names, and works."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from docs_workspace import ROOT
 
@@ -62,6 +64,50 @@ class Middle(Pooler):
     def pool(self, states, mask, layers=()):
         return masked_mean((layers[2] + states) / 2, mask)
 '''
+TASK = '''
+
+class HitsTask(KNNTask):
+    """Count the texts whose nearest text has their label."""
+
+    kind = "hits"
+    metrics = ("hit_rate",)
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Compute the share; see [`Task.score`]."""
+        result = super().score(embeddings)
+        return TaskResult({"hit_rate": result.metrics["accuracy"]}, result.scores, result.details)
+'''
+EXPORT = '''
+
+class TorchGraph(Graph):
+    """Graphs of torch.export."""
+
+    name = "graph"
+    package = "torch"
+    file = "graph/model.pt2"
+    earlier = "model.pt2"
+    int8 = {}
+    methods = ()
+
+    def open(self, path, streams, dtype):
+        module = torch.export.load(path).module()
+
+        def compute(ids, mask):
+            return module(torch.from_numpy(ids), torch.from_numpy(mask))[1].detach().numpy()
+
+        return INPUTS, ["last_hidden_state", EMBEDDING], compute
+
+    def export(self, simcse, path):
+        axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+        inputs = example(simcse, rows=3, length=7)
+        module = _Embedder(simcse.model).eval()
+        with torch.no_grad():
+            program = torch.export.export(module, inputs, dynamic_shapes=dict.fromkeys(INPUTS, axes))
+        torch.export.save(program, path)
+
+    def quantize(self, plain, path, method, feeds, bits):
+        raise NotImplementedError
+'''
 APP = '''
 """Count words."""
 
@@ -94,12 +140,13 @@ def count_words(texts: Sequence[str], *, longest: int = 100) -> Count:
     return Count(sum(len(word) <= longest for text in texts for word in text.split()))
 '''
 PROGRAM = """
-import io, runpy, sys
+import io, runpy, shutil, sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from simcse_hf import SimCSETrainer, SimCSETrainingArguments, sample_files
+from simcse_hf import SimCSE, SimCSETrainer, SimCSETrainingArguments, sample_files
 from simcse_hf.cli.main import main
+from simcse_hf.runtime.upload import public_files
 
 def run(words):
     assert main(words.split()) == 0, words
@@ -120,10 +167,18 @@ start = f"--model {encoder} --train_file texts.txt --output_dir model --max_step
 run(f"train unsup {start} {method}")
 args = SimCSETrainingArguments("python", max_steps=1, report_to="none", use_cpu=True, view="reversed")
 SimCSETrainer("model", args, train_dataset=texts).train()
-run("evaluate --model model --pairs pairs.csv --output model/evaluation.json")
+words = [f"the {a} {b}" for a in ("cat", "dog", "sun", "rain") for b in ("sits", "runs", "is hot", "falls")]
+Path("labelled.csv").write_text("text,label\\n" + "".join(f"{text},{len(text) % 2}\\n" for text in words))
+run("evaluate --model model --task hits=labelled.csv --output model/evaluation.json")
 run(f"evaluate --model {encoder} --pooler_type avg_middle --pairs pairs.csv --output other.json")
 run("encode --model model --input texts.txt --output vectors --pooler_type avg_middle")
 run("card model")
+run("export model --to graph --output exported")
+run("encode --model exported --model_backend graph --input texts.txt --output of_graph")
+shutil.copytree("exported/graph", "model/graph")
+assert "graph/model.pt2" in public_files(Path("model"))
+SimCSE("model").save_pretrained("model")
+assert not Path("model/graph/model.pt2").exists()
 print_of("train unsup near --help")
 print_of("train unsup --objective near --help_all")
 print_of("encode --help")
@@ -147,7 +202,7 @@ def append(path, text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that the program writes with a copy of the package that has the four."""
+    """The files that the program writes with a copy of the package that has all of them."""
     folder = tmp_path_factory.mktemp("two_places")
     package = folder / "source" / "simcse_hf"
     shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -159,6 +214,20 @@ def folder(tmp_path_factory):
     append(package / "data" / "views" / "words.py", VIEW)
     append(package / "models" / "pooling.py", POOLER)
     insert(package / "names.py", '    "avg_top2",\n', '    "avg_middle",\n')
+    append(package / "evaluation" / "tasks" / "labelled.py", TASK)
+    tasks = package / "evaluation" / "tasks" / "__init__.py"
+    insert(tasks, "from .ranking import", "from .labelled import HitsTask\n")
+    insert(tasks, '    "knn": ', '    "hits": HitsTask,\n')
+    insert(
+        package / "evaluation" / "metrics.py",
+        '        Metric("pearson"),\n',
+        '        Metric("hit_rate", digits=1),\n',
+    )
+    append(package / "encoding" / "graphs.py", EXPORT)
+    for literal in ("Backend", "Export"):
+        first = re.compile(rf'^({literal} = Literal\["[\w-]+", )', re.MULTILINE)
+        names = package / "names.py"
+        names.write_text(first.sub(r'\1"graph", ', names.read_text("utf-8")), "utf-8")
     (package / "apps" / "words.py").write_text(APP.lstrip(), "utf-8")
     command = '    "count-words": Command("apps.words:count_words", positional=("texts",)),\n'
     insert(package / "cli" / "main.py", '    "analyze": ', command)
@@ -194,10 +263,21 @@ def test_the_card_describes_the_three(folder):
     )
 
 
+def test_an_evaluation_and_its_card_use_the_task_and_its_metric(folder):
+    result = json.loads((folder / "model/evaluation.json").read_text())["results"]["hits"]
+    assert missing(folder / "model/README.md", f"| hits (labelled) | hit_rate | {result['hit_rate']:.1f} |") == []
+
+
 def test_help_and_the_reference_name_the_three(folder):
     assert missing(folder / "printed.txt", "near", "reversed", "avg_middle", "objective near,", "weight") == []
     rows = ("### `near`", "| `weight` | `1.0` | The weight. |", "| `reversed` |", "| `avg_middle` |")
     assert missing(folder / "api.md", *rows) == []
+
+
+def test_an_exported_graph_is_encoded_with(folder):
+    ours, theirs = (np.load(folder / name / "vectors.npy") for name in ("vectors", "of_graph"))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert missing(folder / "printed.txt", "--model_backend {torch,graph,") == []
 
 
 def test_an_app_is_a_command_with_help(folder):

@@ -645,6 +645,16 @@ def test_the_results_of_the_run_are_used(trained, clean_run, results_of_the_run)
     assert "77.77" in card_beside(results_of_the_run, trained, clean_run)
 
 
+def test_the_metric_of_a_callback_of_ones_own_is_shown_if_it_chose_the_checkpoint(
+    trained, clean_run, results_of_the_run
+):
+    final = results_of_the_run["final"] | {"own_agreement": 66.66, "own_other": 55.55}
+    results = results_of_the_run | {"final": final, "dev_metric": "own_agreement"}
+    card = card_beside(results, trained, clean_run)
+    assert "66.66" in card
+    assert "55.55" not in card
+
+
 @pytest.fixture(params=["steps", "train_loss"])
 def beside_earlier_results(request, trained, clean_run, results_of_the_run):
     """A card that is written after one beside results of an earlier run, which differs in one number."""

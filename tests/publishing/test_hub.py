@@ -719,11 +719,11 @@ class SkippedPush:
         going = threading.Event()
         running = huggingface_hub.hf_api.api.run_as_future(going.wait)
         trainer.push_in_progress.jobs = [running]
-        trainer.push_checkpoint(folder / "checkpoint-2")
+        trainer._push_from_checkpoint(str(folder / "checkpoint-2"))
         self.during_a_push = head.read_bytes()
         going.set()
         trainer._finish_current_push()
-        trainer.push_checkpoint(folder / "checkpoint-2")
+        trainer._push_from_checkpoint(str(folder / "checkpoint-2"))
         self.without_a_push = head.read_bytes()
         trainer._finish_current_push()
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.models import checkpoint as checkpoint_module
-from simcse_hf.runtime import files as files_module
+from simcse_hf.runtime import folders as folders_module
 from simcse_hf.runtime.folders import MANIFEST, folder_problem
 from simcse_hf.training.checkpoints import (
     checkpoints,
@@ -82,14 +82,9 @@ def damaged(run, file, damage):
 
 
 @EVERY_DAMAGE
-def test_resuming_passes_over_a_damaged_checkpoint(damaged):
-    assert newest_whole_checkpoint(damaged) == str(damaged / "checkpoint-3")
-
-
-@EVERY_DAMAGE
-def test_the_warning_about_a_damaged_checkpoint_names_the_file(damaged, file, caplog):
+def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(damaged, file, caplog):
     with caplog.at_level(logging.WARNING):
-        newest_whole_checkpoint(damaged)
+        assert newest_whole_checkpoint(damaged) == str(damaged / "checkpoint-3")
     assert "checkpoint-6 is passed over because" in caplog.text
     assert file in caplog.text
 
@@ -181,7 +176,7 @@ WHAT_FAILS = pytest.mark.parametrize(
             RuntimeError("No space left on device (os error 28)"),
             id="the files of the model",
         ),
-        pytest.param(files_module, "write_json", NO_SPACE, id="the manifest"),
+        pytest.param(folders_module, "write_json", NO_SPACE, id="the manifest"),
     ],
     scope="module",
 )
@@ -208,20 +203,8 @@ def on_a_full_disk(module, name, failure, tmp_path_factory):
 
 
 @WHAT_FAILS
-def test_a_full_disk_is_an_error_of_one_line(on_a_full_disk):
-    _, error = on_a_full_disk
-    words = r"No space left on device.*earlier are untouched.*checkpoint-6'$"
-    assert re.search(words, error)
-
-
-@WHAT_FAILS
-def test_a_full_disk_leaves_the_earlier_checkpoints_alone(on_a_full_disk):
-    folder, _ = on_a_full_disk
-    folders = [path.name for path in folder.iterdir() if path.is_dir()]
-    assert folders == ["checkpoint-3"]
-
-
-@WHAT_FAILS
-def test_the_checkpoint_before_a_full_disk_is_whole(on_a_full_disk):
-    folder, _ = on_a_full_disk
+def test_a_full_disk_is_an_error_of_one_line_and_leaves_earlier_checkpoints_whole(on_a_full_disk):
+    folder, error = on_a_full_disk
+    assert re.search(r"No space left on device.*earlier are untouched.*checkpoint-6'$", error)
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["checkpoint-3"]
     assert folder_problem(folder / "checkpoint-3") is None

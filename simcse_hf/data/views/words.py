@@ -19,7 +19,7 @@ _VOWEL_BEFORE = "[\u0e40-\u0e44\u0ec0-\u0ec4]"
 _MARK = "[\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u3099\u309a]"
 _UNSPACED = re.compile(_LETTER)
 # A character with the vowel before it, its marks and the punctuation after it; or a run of other characters.
-_WORD = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LETTER})\S)+)")
+_PIECE = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LETTER})\S)+)")
 
 
 class View:
@@ -169,7 +169,7 @@ def split_words(text: str) -> list[str]:
     """
     if not is_unspaced(text):
         return [f" {word}" for word in text.split()]
-    return [f" {word.lstrip()}" if word[0].isspace() else word for word in _WORD.findall(text)]
+    return [f" {word.lstrip()}" if word[0].isspace() else word for word in _PIECE.findall(text)]
 
 
 class Crop(TextView):

@@ -11,7 +11,7 @@ from .geometry import GeometryTask
 from .labelled import ClassificationTask, ClusteringTask, KNNTask
 from .ranking import PairsTask, RerankingTask, RetrievalTask
 from .sts import STS_PAIRS, STS_SUBSETS, ScoredPairsTask, SplitsTask, SubsetsTask, TaskNotFound, read_sts_task
-from .transfer import TRANSFER_EXAMPLES, TransferTask, read_transfer_task
+from .transfer import TRANSFER_TASKS, TransferTask, read_transfer_task
 
 __all__ = [
     "Task",
@@ -34,7 +34,7 @@ KINDS: dict[str, type[Task]] = {
 #: The tasks of SentEval.
 SENTEVAL: dict[str, type[Task]] = {
     **{task: SubsetsTask if task in STS_SUBSETS else SplitsTask for task in STS_PAIRS},
-    **dict.fromkeys(TRANSFER_EXAMPLES, TransferTask),
+    **dict.fromkeys((*TRANSFER_TASKS, "SST5"), TransferTask),
 }
 
 
@@ -91,7 +91,7 @@ def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device:
         FileNotFoundError: If a part of it is missing.
         ValueError: If data is malformed.
     """
-    if name in TRANSFER_EXAMPLES:
+    if SENTEVAL[name] is TransferTask:
         return TransferTask.of(name, read_transfer_task(name, data_dir), str(data_dir), protocol, device)
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     sts: type[ScoredPairsTask] = SubsetsTask if name in STS_SUBSETS else SplitsTask

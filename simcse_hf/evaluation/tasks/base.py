@@ -14,7 +14,7 @@ from numpy import ndarray
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
-from ...retrieval.indexes.description import Role
+from ...runtime.encoders import Encoder, Role
 from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
@@ -26,7 +26,7 @@ from ..bootstrap import (
     resampled_scores,
     scored_examples,
 )
-from ..embeddings import Encoder, SentenceEmbeddings
+from ..embeddings import SentenceEmbeddings
 from ..protocol import PAPER_PROTOCOL, Protocol
 
 

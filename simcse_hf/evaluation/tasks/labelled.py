@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -90,7 +90,7 @@ class ClassificationTask(LabelledTask):
     """
 
     kind = "classification"
-    metrics = ("accuracy", "knn_accuracy")
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "knn_accuracy")
 
     @classmethod
     def read(cls, path: Path, label_separator: str | None) -> Task:

@@ -10,8 +10,8 @@ import yaml
 from numpy import ndarray
 from transformers.utils import logging
 
-from ...data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
-from ...data.table import read_lines
+from ...data.scored_pairs import ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
+from ...data.table import SUFFIX, read_lines
 from ...runtime.files import StrPath
 from ..bootstrap import Parts, join_parts
 from ..embeddings import SentenceEmbeddings
@@ -68,9 +68,9 @@ def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
     parts = {}
     tables = {}
     for path in sorted(Path(data_dir, task).glob("*")):
-        name = Path(path.name.removesuffix(".gz"))
-        if name.suffix in TABLE_SUFFIXES:
-            tables[name.stem] = path
+        found = SUFFIX.search(path.name)
+        if found and found[1] not in ("txt", "json"):  # which may be notes beside the tables
+            tables[path.name.removesuffix(found[0])] = path
     if data_dir == HUB:
         hub_splits = SENTEVAL["sts"][task]["hub_splits"]
         if splits[0] not in hub_splits:
@@ -173,7 +173,7 @@ class ScoredPairsTask(Task):
         return cls.of(pairs.name, {"pairs": pairs}, str(path))
 
     def __post_init__(self) -> None:
-        self.metrics = (self.protocol.metric,)
+        self.metrics = (self.protocol.metric,)  # type: ignore[misc]
         self.parts: dict[str, ScoredPairs] = {}
         for part, first, second, score in self.units:
             pairs = self.parts.setdefault(part, ScoredPairs(part, [], [], []))

@@ -181,7 +181,7 @@ class TransferTask(Task):
         return cls(source, name, list(splits[tested]), others, protocol, device)
 
     def __post_init__(self) -> None:
-        self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)
+        self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)  # type: ignore[misc]
         tested = "test" if "train" in self.shared else "train"
         known = {tested: LabelledTexts(self.units), **self.shared}
         self.splits = {split: known[split] for split in ("train", "dev", "test") if split in known}
@@ -218,7 +218,7 @@ class TransferTask(Task):
             correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
             accuracies.append(100 * correct[held].mean())
             dev_accuracies.append(dev_accuracy)
-        document = {
+        document: dict[str, Any] = {
             "accuracy": float(np.mean(accuracies)),
             "dev_accuracy": float(np.mean(dev_accuracies)),
             "examples": {split: len(examples) for split, examples in self.splits.items()},

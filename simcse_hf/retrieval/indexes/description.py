@@ -1,18 +1,17 @@
 """The description of an index: the identity of its model and its data."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy import ndarray
 
+from ...runtime.encoders import Encoder, embed_texts, similarity_of
 from ...runtime.files import StrPath, read_json
 from ...runtime.identity import Identity
 from ...runtime.model_files import full_name
-from ...runtime.similarity import similarity_of
 from .exact import comparable
 
 DESCRIPTION = "index.json"
@@ -24,17 +23,6 @@ SAME = 0.999
 #: As `SAME`, for an exported graph: int8 rounds activations by the range of the whole batch.
 _SAME_EXPORTED = 0.98
 REBUILD = "Build the index again."
-#: What a text is to a model; `None` for a text that is neither.
-Role = Literal["query", "document"] | None
-
-
-class SentenceEncoder(Protocol):
-    """What an index asks of a model: `encode`. An `encode_query`, `encode_document` or `identity` is used if there."""
-
-    def encode(
-        self, sentences: Sequence[str], *, truncate_dim: int | None = None, convert_to_numpy: bool = False
-    ) -> Any:
-        """Return embeddings of shape `(sentences, dim)`."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +48,12 @@ class Description:
     data: str = ""
     digests: dict[str, str] = field(default_factory=dict)
 
-    def is_of_teacher(self, model: SentenceEncoder) -> bool:
+    def is_of_teacher(self, model: Encoder) -> bool:
         """Return whether a model is a student that was trained to give queries the vectors of exactly this model."""
         teacher = getattr(model, "taught_by", lambda: None)()
         return teacher is not None and self.model.similarity == "cosine" and not self.model.changes(teacher)
 
-    def check_model(self, model: SentenceEncoder, index: str) -> None:
+    def check_model(self, model: Encoder, index: str) -> None:
         """Raise a `ValueError` if a model gives other embeddings than those of the index, which `index` names."""
         before = self.model
         now = identify(model, before)
@@ -76,7 +64,7 @@ class Description:
                 may_change.add("max_length")
         problems = before.changes(now, may_change)
         if not problems:
-            probe = encode_texts(model, "document", [PROBE], self.truncate_dim)[0]
+            probe = embed_documents(model, [PROBE], self.truncate_dim)[0]
             cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
             if not cosine >= SAME:  # it may be NaN
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
@@ -87,11 +75,11 @@ class Description:
             )
 
 
-def identify(model: SentenceEncoder, default: Identity | None = None) -> Identity:
+def identify(model: Encoder, default: Identity | None = None) -> Identity:
     """Return what decides a model's embeddings of documents.
 
     Args:
-        model (`SentenceEncoder`): The model.
+        model (`Encoder`): The model.
         default (`Identity`, *optional*): The entries that a model of another package does not have.
 
     Returns:
@@ -106,29 +94,9 @@ def of_documents(model: Identity) -> Identity:
     return replace(model, name_or_path=full_name(model.name_or_path), prompts=prompts, default_prompt_name=None)
 
 
-def role_encoder(model: Any, role: Role) -> Callable[..., Any]:
-    """Return how a model encodes queries, documents or other texts. Everything that searches or scores asks here.
-
-    Args:
-        model (`SentenceEncoder`): The model.
-        role (`str`, *optional*): `"query"`, `"document"`, or `None` for other texts.
-
-    Returns:
-        `Callable`: Its method for the role; without one its `encode`, with what its `prompts` have for the role before
-        each text.
-    """
-    prompt = getattr(model, "prompts", {}).get(role) or ""
-
-    def plain(texts: Sequence[str], **options: object) -> Any:
-        return model.encode([prompt + text for text in texts], **options)
-
-    return getattr(model, f"encode_{role}", plain)
-
-
-def encode_texts(model: SentenceEncoder, role: Role, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
-    """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
-    embeddings = np.asarray(role_encoder(model, role)(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
-    return comparable(embeddings, similarity_of(model))
+def embed_documents(model: Encoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+    """Encode texts as the model encodes documents, of unit length if it compares them by their cosine."""
+    return comparable(embed_texts(model, texts, "document", truncate_dim=truncate_dim), similarity_of(model))
 
 
 def least_cosine(backend: str) -> float:

@@ -20,20 +20,20 @@ from transformers.utils import logging
 
 from ...data.columns import holds_texts, list_texts, quote
 from ...data.table import stream_texts
+from ...runtime.encoders import Encoder, embed_texts, similarity_of
 from ...runtime.errors import NotFiniteError, check_finite, check_values
 from ...runtime.files import StrPath, digest, remove, write_atomically, write_json
 from ...runtime.folders import entries, lock
-from ...runtime.similarity import check_scores, similarity_of
+from ...runtime.similarity import check_scores
 from .description import (
     DATA,
     DESCRIPTION,
     PROBE,
     REBUILD,
     Description,
-    SentenceEncoder,
     agreement,
     describe,
-    encode_texts,
+    embed_documents,
     identify,
     least_cosine,
 )
@@ -110,7 +110,7 @@ class SentenceIndex:
 
     def __init__(
         self,
-        model: SentenceEncoder,
+        model: Encoder,
         vectors: ExactIndex | FaissIndex,
         rows: pa.Table,
         description: Description,
@@ -136,7 +136,7 @@ class SentenceIndex:
     @classmethod
     def build(
         cls,
-        model: SentenceEncoder,
+        model: Encoder,
         sentences: Texts,
         *,
         backend: str = "exact",
@@ -172,7 +172,7 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        probe = encode_texts(model, "document", [PROBE], truncate_dim)[0]
+        probe = embed_documents(model, [PROBE], truncate_dim)[0]
         empty = new_index(len(probe), backend, similarity_of(model))
         if parameters is not None:
             empty.set_parameters(parameters)
@@ -256,7 +256,7 @@ class SentenceIndex:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _WINDOW)):
             try:
-                yield part, encode_texts(self.model, "document", [row[0] for row in part], self.truncate_dim)
+                yield part, embed_documents(self.model, [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self.rows) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -276,7 +276,7 @@ class SentenceIndex:
             embeddings = comparable(embeddings, self.similarity)
             place = draw.integers(len(part))
             text = part[place][0]
-            cosine = agreement(encode_texts(self.model, "document", [text], self.truncate_dim)[0], embeddings[place])
+            cosine = agreement(embed_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
@@ -328,7 +328,7 @@ class SentenceIndex:
         """
         check_values("an integer above 0", top_k=top_k)
         self._check_documents()
-        embedding = encode_texts(self.model, "document", [self[row]], self.truncate_dim)[0]
+        embedding = embed_documents(self.model, [self[row]], self.truncate_dim)[0]
         found = self.search(embedding, top_k=top_k + 1, threshold=threshold, filters=filters)
         return [match for match in found if match.row != row][:top_k]
 
@@ -398,7 +398,8 @@ class SentenceIndex:
             embeddings = comparable(torch.as_tensor(queries).float().cpu().numpy(), self.similarity)
         else:
             is_single = isinstance(queries, str)
-            embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
+            embeddings = embed_texts(self.model, list_texts(queries), "query", truncate_dim=self.truncate_dim)
+            embeddings = comparable(embeddings, self.similarity)
         check_finite(embeddings, "query {}".format)
         return embeddings, is_single
 
@@ -463,7 +464,7 @@ class SentenceIndex:
         self._saved[target] = data
 
     @classmethod
-    def load(cls, folder: StrPath, model: SentenceEncoder, *, parameters: str | None = None) -> "SentenceIndex":
+    def load(cls, folder: StrPath, model: Encoder, *, parameters: str | None = None) -> "SentenceIndex":
         """Open a saved index.
 
         Args:
