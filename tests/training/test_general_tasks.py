@@ -121,7 +121,7 @@ def test_the_change_is_that_from_the_start_to_the_saved_weights(
 
 
 def test_the_saved_weights_are_those_of_a_checkpoint(run):
-    assert run.results.dev.saved.step in (2, 4)
+    assert run.results.saved["step"] in (2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_the_change_over_several_seeds_counts_them(change_of_seeds):
 def test_the_printed_results_show_the_change_over_several_seeds(
     two_seeds, change_of_seeds
 ):
-    assert f"  general task      {change_of_seeds}" in str(two_seeds.results)
+    assert f"  general task     {change_of_seeds}" in str(two_seeds.results)
 
 
 def test_results_json_counts_the_seeds_of_a_change(two_seeds):
@@ -244,7 +244,7 @@ def test_general_tasks_are_not_the_metric_of_the_best_model(with_and_without):
 
 def test_general_tasks_do_not_choose_the_saved_weights(with_and_without):
     one, other = with_and_without
-    assert one.results.dev.saved.step == other.results.dev.saved.step
+    assert one.results.saved["step"] == other.results.saved["step"]
 
 
 def test_general_tasks_do_not_change_the_change_on_the_dev_set(with_and_without):
@@ -271,15 +271,14 @@ def of_plain_start(sts, tokenizer, tmp_path_factory):
 
 
 def test_a_start_without_a_pooler_has_the_pooler_of_its_dev_score(of_plain_start):
-    assert of_plain_start.dev.start.pooler == "avg"
+    assert of_plain_start.start["pooler"] == "avg"
 
 
 def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score_is_of(
     of_plain_start,
 ):
-    dev = of_plain_start.dev
-    before = dev.initial.metrics["start_avg_general_sts_spearman"]
-    after = dev.saved.metrics["general_sts_spearman"]
+    before = of_plain_start.initial["start_avg_general_sts_spearman"]
+    after = of_plain_start.saved["general_sts_spearman"]
     assert of_plain_start.general[0].difference == after - before
 
 
