@@ -231,13 +231,13 @@ class SimCSETrainingArguments(TrainingArguments):
         "objective_options, prompts, max_seq_length and share.",
     )
     dataset_shares: str = option(
-        SHARES[0],
+        "proportional",
         "How often a batch comes from each of several data sets: in proportion to its rows, or from all in turn "
         "(round_robin). If the data sets have a share, that decides.",
         choices=SHARES,
     )
     batch_sampler: str = option(
-        BATCH_SAMPLERS[0],
+        "batch_sampler",
         "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands "
         "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
         choices=BATCH_SAMPLERS,
