@@ -161,11 +161,11 @@ def names_in(folder: str) -> list[str]:
 
 def add_objective(parser: ArgumentParser, name: str) -> None:
     """Add the options of an objective, or of each part of a sum, to what a parser prints as its help."""
-    from ..objectives import describe_options, import_objective, objective_class, part_weights
+    from ..objectives import OBJECTIVES, describe_options, import_objective, part_weights
 
+    import_objective(name)
     for part in part_weights(name):
-        import_objective(part)
-        objective = objective_class(part)
+        objective = OBJECTIVES[part]
         group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
         for option, words in describe_options(objective).items():
             words = re.sub('[`"]', "", words)

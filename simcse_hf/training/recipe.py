@@ -196,7 +196,7 @@ class Recipe:
         tokenizer = load_pretrained(AutoTokenizer.from_pretrained, checkpoint.name, revision=revision)
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         settings = decided.model.settings() | dropout_settings(checkpoint.config, decided.model.dropout)
-        model = AutoModelForCL.from_checkpoint(
+        model = AutoModelForCL.from_pretrained(
             checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
         )
         return SimCSETrainer(model, args, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
