@@ -36,7 +36,6 @@ from .columns import (
     LABEL,
     SAMPLE_ROWS,
     class_columns,
-    find_parts,
     first_few,
     is_list,
     part_of,
@@ -271,12 +270,6 @@ def rows_of_columns(columns: Mapping[Any, Iterable], name: str) -> list[dict[str
 def is_column(cells: object) -> bool:
     """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
     return hasattr(cells, "tolist") or (isinstance(cells, Sequence) and not isinstance(cells, str))
-
-
-def is_columns(data: Mapping[str, Any]) -> bool:
-    """Say whether a dict holds columns such as `text` and `label`, and not several data sets by their names."""
-    known = find_parts(data, ("text", "label", "score")) or not {"input_ids", "texts"}.isdisjoint(data)
-    return all(map(is_column, data.values())) and (bool(known) or any(part_of(name) != 1 for name in data))
 
 
 def find_paths(source: object) -> list[Path] | None:
