@@ -16,8 +16,7 @@ from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli import build_nli_groups
 from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
-from .scored_lists import read_scored_lists
-from .scored_pairs import read_scored_pairs
+from .scored_pairs import read_scored_lists, read_scored_pairs
 from .stream import load_text_stream
 from .table import Table
 
@@ -119,8 +118,7 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
     elif kind == "nli":
         rows = build_nli_groups(data, sampling=source.nli_sampling)
     else:
-        pairs = read_scored_pairs(data, source.name, drop_empty=True)
-        rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
+        rows = read_scored_pairs(data, source.name, drop_empty=True).to_dataset()
     return first_rows(rows, source.limit)
 
 

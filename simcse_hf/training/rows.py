@@ -18,17 +18,16 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..data.collator import ContrastiveCollator
+from ..data.collator import ContrastiveCollator, MixtureCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS, find_parts, part_of
 from ..data.documents import SpanDataset
 from ..data.kinds import NUMBERS, SAYS, Source, check_width, read_source, read_stream
-from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, find_paths, is_column, open_source
 from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NoDuplicatesSampler, PermutedSampler
 from ..data.stream import WholeStream
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
-from ..data.view_dataset import SeededDataset, ViewDataset
+from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
 from ..data.views import make_view, view_class
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors

@@ -594,7 +594,7 @@ def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
     for path in paths:
         pd.DataFrame({"text": FIRST, "label": [1, 2] * 4}).to_csv(path, index=False)
     with pytest.raises(
-        ValueError, match=r"a\.csv and .*b\.csv: classes are read from one file"
+        ValueError, match=r"a\.csv and .*b\.csv: such rows are read from one file"
     ):
         make(tmp_path, tokenizer, paths, model_for("class_labels"))
 
