@@ -603,6 +603,8 @@ def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
 
 
 def variable_strings(texts):
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("numpy has them from 2.0 on")
     return np.array(texts, dtype=np.dtypes.StringDType())
 
 
