@@ -112,9 +112,7 @@ def stored(run):
     return json.loads((run.folder / "results.json").read_text())["general"]
 
 
-def test_the_change_is_that_from_the_start_to_the_saved_weights(
-    change, run, files, sts
-):
+def test_the_change_is_that_from_the_start_to_the_saved_weights(change, run, files, sts):
     before = spearman_of(files / "start", sts)
     after = spearman_of(run.folder, sts)
     assert change.difference == pytest.approx(after - before, abs=1e-3) != 0
@@ -198,9 +196,7 @@ def change_of_seeds(two_seeds):
     return change
 
 
-def test_several_seeds_have_the_change_over_all_of_them(
-    two_seeds, change_of_seeds, files, sts
-):
+def test_several_seeds_have_the_change_over_all_of_them(two_seeds, change_of_seeds, files, sts):
     before = spearman_of(files / "start", sts)
     after = [spearman_of(two_seeds.folder / f"seed-{seed}", sts) for seed in (42, 43)]
     expected = sum(after) / 2 - before
@@ -211,9 +207,7 @@ def test_the_change_over_several_seeds_counts_them(change_of_seeds):
     assert change_of_seeds.seeds == 2
 
 
-def test_the_printed_results_show_the_change_over_several_seeds(
-    two_seeds, change_of_seeds
-):
+def test_the_printed_results_show_the_change_over_several_seeds(two_seeds, change_of_seeds):
     assert f"  general task     {change_of_seeds}" in str(two_seeds.results)
 
 
@@ -309,9 +303,7 @@ def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score
         ),
     ],
 )
-def test_what_makes_the_change_too_favourable_is_said(
-    tmp_path, tokenizer, files, monkeypatch, caplog, changes, words
-):
+def test_what_makes_the_change_too_favourable_is_said(tmp_path, tokenizer, files, monkeypatch, caplog, changes, words):
     monkeypatch.chdir(files)
     options = TRAINS | {"dev_set": pairs(), "general": ["sts.csv"]} | changes
     make(tmp_path, tokenizer, **options)
@@ -319,16 +311,12 @@ def test_what_makes_the_change_too_favourable_is_said(
         assert part in caplog.text
 
 
-def test_a_task_that_shares_nothing_is_not_complained_of(
-    tmp_path, tokenizer, sts, caplog
-):
+def test_a_task_that_shares_nothing_is_not_complained_of(tmp_path, tokenizer, sts, caplog):
     make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **TRAINS)
     assert "general" not in caplog.text
 
 
-def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(
-    tmp_path, tokenizer, sts
-):
+def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(tmp_path, tokenizer, sts):
     chosen = TRAINS | {"metric_for_best_model": "general_sts_spearman"}
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **chosen)
     trainer.train()
@@ -364,16 +352,12 @@ def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
 NEEDS_A_DEV_SET = "--general --dev_file --dev_task"
 
 
-def test_general_tasks_of_a_command_without_a_dev_set_are_refused(
-    train_on_files, tmp_path, sts
-):
+def test_general_tasks_of_a_command_without_a_dev_set_are_refused(train_on_files, tmp_path, sts):
     with refuses(NEEDS_A_DEV_SET):
         train_on_files(tmp_path / "out", general=[sts], dev_file=None)
 
 
-def test_general_tasks_of_a_trainer_without_a_dev_set_are_refused(
-    tmp_path, tokenizer, sts
-):
+def test_general_tasks_of_a_trainer_without_a_dev_set_are_refused(tmp_path, tokenizer, sts):
     with refuses(NEEDS_A_DEV_SET):
         make(tmp_path, tokenizer, general=[sts])
 
