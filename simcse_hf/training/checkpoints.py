@@ -13,27 +13,28 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from huggingface_hub import HfApi
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     PrinterCallback,
+    Trainer,
     TrainerCallback,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import EvalLoopOutput
-from transformers.utils import logging
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.utils import PushInProgress, logging
 
 from ..data.samplers import RepeatableSampler
+from ..models.checkpoint import replace_model
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import on_first_process, same_noise, wait_for_all
 from ..runtime.files import explain_full_disk, put_in_place, remove
-from ..runtime.folders import STAGING, folder_problem, write_manifest
-from .pushes import PushingTrainer
+from ..runtime.folders import MANIFEST, STAGING, folder_problem, write_manifest
+from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .watch import RunBar, RunLog
 
 logger = logging.get_logger(__name__)
@@ -159,17 +160,14 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
 
     def find() -> str:
         if str(resume).lower() == "true":
-            newest = newest_whole_checkpoint(output_dir)
-            if newest is None:
+            checkpoint = newest_whole_checkpoint(output_dir)
+            if checkpoint is None:
                 raise ValueError(
                     f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint"
                 )
-            checkpoint = newest
         else:
             checkpoint = str(resume)
-            problem: str | None = "there is no such folder"
-            if Path(checkpoint).is_dir():
-                problem = folder_problem(checkpoint)
+            problem = folder_problem(checkpoint) if Path(checkpoint).is_dir() else "there is no such folder"
             if problem:
                 raise ValueError(
                     f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
@@ -203,9 +201,20 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
         shutil.rmtree(path, ignore_errors=True)
 
 
-class WholeCheckpointTrainer(PushingTrainer):
-    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed."""
+#: What belongs to a checkpoint, and not to the model in it.
+_OF_A_RUN = ("trainer_state.json", "run_settings.json", MANIFEST)
+#: Where a strategy pushes a checkpoint; `None` is a folder of its own.
+_PLACES: dict[Any, str | None] = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: None}
 
+
+class WholeCheckpointTrainer(Trainer):
+    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed.
+
+    It pushes in one commit what `simcse-hf push` would, and nothing about the machine.
+    """
+
+    #: Whether a checkpoint is being written.
+    is_saving = False
     #: What a run that continues a checkpoint has changed on purpose.
     changes: Sequence[Any] = ()
 
@@ -326,6 +335,80 @@ class WholeCheckpointTrainer(PushingTrainer):
         schedule.base_lrs = [own["initial_lr"] for own in settings]
         schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a whole checkpoint in the background, as `hub_strategy` says; the output directory becomes its model.
+
+        Nothing is pushed while an earlier push goes on. With `hub_always_push` the checkpoint has waited for its end.
+        """
+        args = self.args
+        if self.is_saving:  # An earlier push may read a checkpoint that this one replaces or deletes.
+            if args.hub_always_push or args.hub_strategy in _PLACES:
+                self._finish_current_push()
+            return
+        running: Any = self.push_in_progress
+        is_busy = running is not None and not running.is_done()
+        if is_busy or args.hub_strategy == HubStrategy.END or not self.is_world_process_zero():
+            return
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        checkpoint = Path(checkpoint_folder)
+        with replace_model(str(args.output_dir), getattr(self.model, "save_adapter", False)) as folder:
+            for path in public_files(checkpoint):
+                if path not in _OF_A_RUN:
+                    (folder / path).parent.mkdir(exist_ok=True)
+                    shutil.copy(checkpoint / path, folder / path)
+        api = HfApi(token=args.hub_token, library_name="simcse_hf")
+        repo_id = str(self.hub_model_id)
+        options: CommitOptions = {
+            "commit_message": f"Training in progress, step {self.state.global_step}",
+            "revision": args.hub_revision,
+            "run_as_future": True,
+        }
+        jobs = [commit_folder(api, str(args.output_dir), repo_id, **options)]
+        if args.hub_strategy in _PLACES:
+            options["commit_message"] += ", checkpoint"
+            place = _PLACES[args.hub_strategy] or checkpoint.name
+            jobs.append(commit_checkpoint(api, checkpoint, repo_id, place, **options))
+        self.push_in_progress = PushInProgress(jobs)  # type: ignore
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **card: object,
+    ) -> Any:
+        """Upload the model, the tokenizer and a card in one commit.
+
+        Args:
+            commit_message (`str`, *optional*): The first line of the commit message.
+            blocking (`bool`, *optional*, defaults to `True`): Whether to wait for the end of the upload.
+            token (`str`, *optional*): The access token. The default is that of the arguments.
+            revision (`str`, *optional*): The branch. The default is that of the arguments.
+            private (`bool`, *optional*): Whether a new repository is private.
+            **card (`object`): Arguments of `create_model_card`.
+
+        Returns:
+            `CommitInfo`: The commit; a `Future` of it without `blocking`.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self._finish_current_push()  # it reads the files that are saved now
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**card)  # type: ignore[arg-type]
+        return commit_folder(
+            HfApi(token=token or self.args.hub_token, library_name="simcse_hf"),
+            str(self.args.output_dir),
+            str(self.hub_model_id),
+            commit_message=commit_message or "End of training",
+            revision=revision or self.args.hub_revision,
+            run_as_future=not blocking,
+        )
+
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
@@ -378,13 +461,7 @@ class StopOnSignal(TrainerCallback):
         elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
             raise KeyboardInterrupt
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
-    ) -> None:
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
         if args.world_size == 1:
             self.stopping = self._received
@@ -398,24 +475,12 @@ class StopOnSignal(TrainerCallback):
         if self.stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
-    ) -> None:
+    def on_epoch_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request the checkpoint of an epoch's last step."""
         if self.stopping:
             control.should_save = True
 
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_save(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """End the process when the checkpoint is complete.
 
         Raises:

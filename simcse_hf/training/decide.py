@@ -17,7 +17,6 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..evaluation.metrics import higher_is_better
-from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import (
@@ -143,13 +142,38 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
         logger.info(f"max_seq_length is {positions}, because the encoder has no more positions.")
         paper["max_seq_length"] = positions
 
-    # 2. The defaults of the command give way to the head of the checkpoint, and keep saving in step with evaluation.
+    # 2. The defaults of the command give way to the head of the checkpoint.
     command = dict(defaults)
     if pooler != "cls" or knows_head:
         command.pop("mlp_only_train", None)
-    command |= _evaluation_defaults(given, command)
 
-    # 3. The first that has a value decides.
+    # 3. There is no best model without a dev set, and one is loaded only if saving keeps step with evaluation.
+    if given.get("dev_file") is None and not given.get("dev_task"):
+        if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
+            raise ValueError(
+                "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, "
+                "or leave both out"
+            )
+        command |= {"eval_strategy": "no", "load_best_model_at_end": False}
+    else:
+        evaluation = str(given.get("eval_strategy", command.get("eval_strategy", "no")))
+        if "save_strategy" not in given:
+            command["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
+        if "save_steps" not in given and "eval_steps" in given:
+            command["save_steps"] = given[
+                "eval_steps"
+            ]  # as in the reference, a model is saved whenever it is evaluated
+        if "eval_steps" not in given and "save_steps" in given:
+            command["eval_steps"] = given["save_steps"]
+        values = command | given
+        saving = str(values["save_strategy"])
+        in_step = saving == evaluation != "no"
+        if in_step and evaluation == "steps":
+            in_step = values.get("save_steps", 500) % values.get("eval_steps", 500) == 0
+        if not in_step and saving != "best":
+            command["load_best_model_at_end"] = False
+
+    # 4. The first that has a value decides.
     above = dict(given)
     for source, own in {"The starting checkpoint": of_checkpoint, "The objective's paper": paper}.items():
         decided = {name: value for name, value in own.items() if name not in above}
@@ -158,46 +182,6 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
             logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
         above |= decided
     return command | above
-
-
-def _evaluation_defaults(given: Values, command: Values) -> Values:
-    """Decide when a command evaluates and saves, where the recipe does not say.
-
-    There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
-
-    Args:
-        given (`Mapping[str, Any]`): What the recipe says.
-        command (`Mapping[str, Any]`): The defaults of the command.
-
-    Returns:
-        `Values`: Defaults over those of the command.
-
-    Raises:
-        ValueError: If the recipe asks for an evaluation and names nothing to evaluate.
-    """
-    if given.get("dev_file") is None and not given.get("dev_task"):
-        if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
-            raise ValueError(
-                "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, "
-                "or leave both out"
-            )
-        return {"eval_strategy": "no", "load_best_model_at_end": False}
-    own: Values = {}
-    if "save_strategy" not in given:
-        own["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
-    if "save_steps" not in given and "eval_steps" in given:
-        own["save_steps"] = given["eval_steps"]  # as in the reference, a model is saved whenever it is evaluated
-    if "eval_steps" not in given and "save_steps" in given:
-        own["eval_steps"] = given["save_steps"]
-    values = {**command, **own, **given}
-    evaluation = str(values.get("eval_strategy", "no"))
-    saving = str(values["save_strategy"])
-    in_step = saving == evaluation != "no"
-    if in_step and evaluation == "steps":
-        in_step = values.get("save_steps", 500) % values.get("eval_steps", 500) == 0
-    if not in_step and saving != "best":
-        own["load_best_model_at_end"] = False
-    return own
 
 
 # What the arguments of a Trainer leave open --------------------------------------------------------------------------
@@ -239,10 +223,33 @@ def decide_run(
     for plan in [*plans.values()] or [rows]:
         for column, length in zip(COLUMNS, plan.lengths, strict=True):
             check_max_length(length, model.config, f"column {column} of {plan.source}: ")
-    # 2. The arguments, and what is saved with the model.
-    arguments = decide_arguments(args, settings, rows, headline, is_stream)
     saved = settings_to_save(args, model, losses, [*plans.values()] or [rows])
-    return Run(arguments, saved, rows, plans)
+
+    # 2. What the Trainer leaves open. A dev set says whether training has helped only if it has scored the start.
+    values: Values = {"view": rows.view, "view_rate": rows.view_rate, "max_seq_length": settings.max_seq_length}
+    values["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
+    values["eval_on_start"] = headline is not None and args.eval_strategy != "no"
+
+    # 3. What follows a metric follows that of the first dev set.
+    follows_metric = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
+        values["metric_for_best_model"] = headline or "loss"
+    metric = args.metric_for_best_model or values.get("metric_for_best_model")
+    if metric is not None:
+        values["greater_is_better"] = metric == headline or higher_is_better(metric)
+    values |= chosen({name: getattr(args, name) for name in _OPEN})
+    if follows_metric:
+        own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
+        if args.lr_scheduler_type == "greedy":
+            own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
+        values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
+
+    # 4. What no caller decides.
+    if is_stream:
+        # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
+        values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)  # type: ignore[type-var]
+    values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
+    return Run(with_values(args, **values), saved, rows, plans)
 
 
 def decide_losses(
@@ -259,10 +266,36 @@ def decide_losses(
     Returns:
         `dict[str, Values]`: `objective` and `objective_options` by the name of the data set, empty for one that learns
         as the model does; nothing if all of them do.
+
+    Raises:
+        ValueError: If `datasets` names an unknown data set or key, or gives some of them a share.
     """
+    # 1. What `datasets` says must be known.
     tables = args.tables
-    if tables:
-        _check_datasets(tables, names)
+    unknown = tables.keys() - set(names)
+    if unknown:
+        listed = ", ".join(map(repr, names)) or "is one"
+        raise ValueError(
+            f"datasets has {', '.join(map(repr, tables))}, and train_dataset {listed}: pass "
+            "train_dataset={name: rows} with these names"
+        )
+    for name, own in tables.items():
+        for key in own:
+            if key not in DATASET_SETTINGS:
+                raise ValueError(
+                    f"datasets, {name!r}: {key} is not known; a data set has {', '.join(DATASET_SETTINGS)}"
+                )
+        if "objective_options" in own and "objective" not in own:
+            raise ValueError(f"data set {name!r} has objective_options, but no objective")
+        share = own.get("share", 1)
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if not is_number or not 0 < share < float("inf"):
+            raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
+    shares = sum("share" in own for own in tables.values())
+    if 0 < shares < len(names):
+        raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
+
+    # 2. Each objective with its options.
     if not any("objective" in own for own in tables.values()):
         return {}
     shared = {name: model.given_settings[name] for name in LOSS_OPTIONS if name in model.given_settings}
@@ -280,49 +313,6 @@ def decide_losses(
         given = {**readable_options(objective, shared), **own.get("objective_options", {})}
         losses[name] = {"objective": objective, "objective_options": resolve_options(objective, given, saved)}
     return losses
-
-
-def decide_arguments(
-    args: SimCSETrainingArguments,
-    settings: ContrastiveSettings,
-    rows: RowPlan,
-    headline: str | None,
-    is_stream: bool,
-) -> SimCSETrainingArguments:
-    """Decide the arguments that the caller may leave open.
-
-    Args:
-        args (`SimCSETrainingArguments`): The arguments as the caller made them.
-        settings (`ContrastiveSettings`): The settings of the model.
-        rows (`RowPlan`): How training rows are read.
-        headline (`str`, *optional*): The main metric of the first dev set, if there is one.
-        is_stream (`bool`): Whether the training rows are a stream.
-
-    Returns:
-        `SimCSETrainingArguments`: A copy of the arguments.
-    """
-    values: Values = {"view": rows.view, "view_rate": rows.view_rate, "max_seq_length": settings.max_seq_length}
-    values["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
-    # A dev set says whether training has helped only if it has scored the start.
-    values["eval_on_start"] = headline is not None and args.eval_strategy != "no"
-    # What follows a metric follows that of the first dev set.
-    follows_metric = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-    if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
-        values["metric_for_best_model"] = headline or "loss"
-    metric = args.metric_for_best_model or values.get("metric_for_best_model")
-    if metric is not None:
-        values["greater_is_better"] = metric == headline or higher_is_better(metric)
-    values |= chosen({name: getattr(args, name) for name in _OPEN})
-    if follows_metric:
-        own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
-        if args.lr_scheduler_type == "greedy":
-            own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
-        values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
-    if is_stream:
-        # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
-        values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)
-    values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
-    return with_values(args, **values)
 
 
 def settings_to_save(
@@ -398,38 +388,10 @@ def main_class(objective: str) -> type[Objective]:
 
 def default_loader_workers() -> int:
     """Return how many processes make batches: up to 4 for each GPU, and none without a GPU."""
-    if has_only_cpu() or not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         return 0
     processors = os.cpu_count() or 1
     return min(4, processors // torch.cuda.device_count())
-
-
-def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
-    """Raise if `datasets` names an unknown data set or key, or gives some of them a share."""
-    unknown = tables.keys() - set(names)
-    if unknown:
-        listed = ", ".join(map(repr, names)) or "is one"
-        raise ValueError(
-            f"datasets has {', '.join(map(repr, tables))}, and train_dataset {listed}: pass "
-            "train_dataset={name: rows} with these names"
-        )
-    shares = 0
-    for name, own in tables.items():
-        for key in own:
-            if key not in DATASET_SETTINGS:
-                raise ValueError(
-                    f"datasets, {name!r}: {key} is not known; a data set has {', '.join(DATASET_SETTINGS)}"
-                )
-        if "objective_options" in own and "objective" not in own:
-            raise ValueError(f"data set {name!r} has objective_options, but no objective")
-        if "share" in own:
-            shares += 1
-            share = own["share"]
-            is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-            if not is_number or not 0 < share < float("inf"):
-                raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
-    if 0 < shares < len(names):
-        raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
 
 def _row_plan(

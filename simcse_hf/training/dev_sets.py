@@ -295,9 +295,6 @@ def make_dev_sets(
     callbacks: list[DevSetCallback] = []
     if dev_set is not None:
         callbacks.append(SimilarityEvalCallback(dev_set))
-    for tasks in (dev_tasks, general):
-        if isinstance(tasks, str):
-            raise ValueError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
     if dev_tasks:
         callbacks.append(DevSetCallback(name_tasks(dev_tasks, label_separator, Protocol("dev"))))
     if general:

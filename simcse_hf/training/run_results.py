@@ -202,10 +202,8 @@ class Results(Result):
         worse = ", which is worse than the start," if self.is_worse else ""
         return f"The {which} model of the training{worse} is saved in {folder}; its metrics are in {path}."
 
-    def warning(self) -> str | None:
-        """Return what to say if the saved weights score worse than the start; `None` if they do not."""
-        if not self.is_worse:
-            return None
+    def warning(self) -> str:
+        """Return what to say if the saved weights score worse than the start."""
         metric = str(self.dev_metric)
         pooler = f" with the pooler {self.start['pooler']}" if self.start["pooler"] else ""
         change = f" ({self.change})" if self.change else ""

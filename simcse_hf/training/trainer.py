@@ -33,7 +33,6 @@ from ..data.token_ids import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
-from ..encoding.vectors import RowVectors
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -373,8 +372,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 raise
             finally:
                 self.args = decided
+
+        # 5. Write the results, and say what the dev set scored.
         if self.hp_search_backend is None:
-            self._say_results()
+            is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
+            weights = self.model.digest_encoder() if is_whole else None
+            self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
+            # A run that logs nothing and shows no bar leaves standard output to the program that trains.
+            is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
+            if self.is_world_process_zero() and not is_silent:
+                print(self.results.verdict(), end="", flush=True)
+            if self.is_world_process_zero() and self.results.is_worse:
+                logger.warning(self.results.warning())
         return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
 
     def _describe_step(self) -> str:
@@ -394,21 +403,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
 
-    def _say_results(self) -> None:
-        """Write the results, and say what the dev set scored."""
-        is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
-        weights = self.model.digest_encoder() if is_whole else None
-        self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
-        if not self.is_world_process_zero():
-            return
-        # A run that logs nothing and shows no bar leaves standard output to the program that trains.
-        is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
-        if not is_silent:
-            print(self.results.verdict(), end="", flush=True)
-        warning = self.results.warning()
-        if warning is not None:
-            logger.warning(warning)
-
     def _check_run(self) -> None:
         """Check the rows, the batch, the objective and the sharding of a run.
 
@@ -423,10 +417,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         objective = self.model.objective
         if self.rows is None or objective is None:
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
-        if args.learning_rate == 0:
-            logger.warning("learning_rate is 0, so the weights do not change.")
-        if 0 < args.max_steps < args.warmup_steps:
-            logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not view_class(self.run.rows.view).is_drawn:
@@ -781,17 +771,20 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self,
         dataloader: DataLoader,
         description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
+        *args: Any,
         metric_key_prefix: str = "eval",
+        **kwargs: Any,
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets; a run keeps what they scored."""
         if self.dev_sets and len(dataloader.dataset) == 0:  # type: ignore[arg-type]
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)  # type: ignore[arg-type]
         else:
-            ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
-            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
+            if kwargs.get("ignore_keys") is None:
+                kwargs["ignore_keys"] = list(_PARTS_OF_THE_LOSS)
+            output = super().evaluation_loop(
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
         # With several evaluation sets, the first evaluation evaluates the dev sets, too, as `eval_stsb_spearman`.
         prefix: str | None = metric_key_prefix
         names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
@@ -814,14 +807,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
         return output
 
-    def prediction_step(
-        self, model: nn.Module, inputs: Batch, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple:
+    def prediction_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> tuple:
         """Predict as transformers does, which computes no loss of a batch without one of the `label_names`."""
         names = self.label_names
         self.label_names = [name for name in names if name in inputs]
         try:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            return super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             self.label_names = names
 
@@ -837,19 +828,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
             place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
-            self._probe_space()
+            # A vector of a student, by which a search knows that nobody has trained it further.
+            space = getattr(self.model.config, SPACE, None)
+            if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
+                delattr(self.model.config, SPACE)
+            elif space:
+                encoder = Encoder(self.model, self.processing_class)
+                space["probe"] = probe_embedding(encoder, None).tolist()
             self.model.write_files(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
             torch.save(self.args, folder / "training_args.bin")
-
-    def _probe_space(self) -> None:
-        """Record a vector of a student, by which a search knows that nobody has trained it further."""
-        space = getattr(self.model.config, SPACE, None)
-        if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
-            delattr(self.model.config, SPACE)
-        elif space:
-            encoder = Encoder(self.model, self.processing_class)
-            space["probe"] = probe_embedding(encoder, None).tolist()
 
     def add_to_checkpoint(self, folder: Path) -> None:
         """Write the trained weights of an adapter, and the settings of the run.
@@ -1036,32 +1024,22 @@ def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
         model.objective = None
         model.prepare_objective()
     if teacher is not None and model.objective.enters_space:
-        _record_space(model, teacher)
+        # A student, whose vectors get the length 1 of those that it learns, may search an index of its teacher.
+        if model.settings.mlp_only_train:
+            raise ValueError(
+                "the head learns the teacher's vectors, but inference would leave the head out: unset mlp_only_train "
+                "(--mlp_only_train false), or set objective_options keep_projection=false"
+            )
+        model.use_settings(replace(model.settings, normalize=True))
+        if teacher.model is None:
+            logger.warning(
+                "The student searches only its own indexes, because the vectors of the teacher come from several "
+                "models, from a part of the dimensions of one, or from an API."
+            )
+        else:
+            setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})
     if args.neftune_noise_alpha is not None and model.unpadded:
         logger.info(
             "neftune_noise_alpha: batches are padded, because the noise depends on the length of the padded batch"
         )
         model.unpadded = False
-
-
-def _record_space(model: ContrastiveModel, teacher: RowVectors) -> None:
-    """Record whose vectors a student learns, so that it may search an index of its teacher.
-
-    Args:
-        model (`ContrastiveModel`): The student. Its vectors get the length 1 of those that it learns.
-        teacher (`RowVectors`): The vectors.
-
-    Raises:
-        ValueError: If inference would leave out the head through which the student learns.
-    """
-    if model.settings.mlp_only_train:
-        advice = "unset mlp_only_train (--mlp_only_train false), or set objective_options keep_projection=false"
-        raise ValueError(f"the head learns the teacher's vectors, but inference would leave the head out: {advice}")
-    model.use_settings(replace(model.settings, normalize=True))
-    if teacher.model is None:
-        logger.warning(
-            "The student searches only its own indexes, because the vectors of the teacher come from several models, "
-            "from a part of the dimensions of one, or from an API."
-        )
-    else:
-        setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
@@ -32,7 +32,7 @@ class FiniteWeights(TrainerCallback):
     Put it last, after the callbacks that request evaluations and checkpoints.
     """
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
+    def on_step_end(self, args, state, control, **event):  # type: ignore[no-untyped-def]
         """Check the weights if they are about to be used, and those of the last step.
 
         Raises:

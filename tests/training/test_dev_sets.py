@@ -283,7 +283,6 @@ def test_embeddings_that_are_not_finite_are_refused(kind, files, broken, tokeniz
     [
         (["dev.csv"], "dev.csv"),
         (["ranking=dev.csv"], "ranking"),
-        ("pairs=dev.csv", "list"),
         (3 * ["pairs=pairs.csv"], "pairs"),
     ],
 )

@@ -18,16 +18,10 @@ SAVES_BEST = {"save_strategy": "best"}
 
 
 @pytest.mark.parametrize("changes", [BY_LENGTH, ON_PLATEAU, SAVES_BEST], ids=str)
-def test_an_option_of_transformers_works_with_a_dev_set_alone(
-    tmp_path, tokenizer, changes
-):
+def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes):
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
     trainer.train()
-    evaluated = [
-        entry["step"]
-        for entry in trainer.state.log_history
-        if "eval_stsb_spearman" in entry
-    ]
+    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
     assert evaluated == [0, 2, 4]
 
 
@@ -36,9 +30,7 @@ def test_an_option_of_transformers_works_with_a_dev_set_alone(
     [(BY_LENGTH, None), (ON_PLATEAU, "stsb_spearman"), (SAVES_BEST, "stsb_spearman")],
     ids=str,
 )
-def test_an_option_that_needs_a_metric_takes_the_headline_of_the_dev_set(
-    tmp_path, tokenizer, changes, metric
-):
+def test_an_option_that_needs_a_metric_takes_the_headline_of_the_dev_set(tmp_path, tokenizer, changes, metric):
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
     assert trainer.args.metric_for_best_model == metric
 
@@ -123,9 +115,7 @@ def searching_trainer(folder, tokenizer, **changes):
 
 
 def search(trainer, trials, **options):
-    return trainer.hyperparameter_search(
-        hp_space=lambda trial: trial, backend="wandb", n_trials=trials, **options
-    )
+    return trainer.hyperparameter_search(hp_space=lambda trial: trial, backend="wandb", n_trials=trials, **options)
 
 
 #: When the trials of a search are evaluated.
@@ -166,9 +156,7 @@ def test_the_scores_of_a_search_are_correlations_times_100(scores):
         assert -100 <= score <= 100
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("pooler_type", "avg"), ("max_seq_length", 32)]
-)
+@pytest.mark.parametrize(("name", "value"), [("pooler_type", "avg"), ("max_seq_length", 32)])
 def test_the_model_of_a_trial_has_the_settings_of_the_run(searched, name, value):
     trainer, _ = searched
     assert getattr(trainer.model.settings, name) == value
@@ -232,9 +220,7 @@ SAVED = {
             {"pooler_type": "cls", "mlp_only_train": False},
             id="its head",
         ),
-        pytest.param(
-            {"max_seq_length": 20}, "", {"max_seq_length": 20}, id="its length"
-        ),
+        pytest.param({"max_seq_length": 20}, "", {"max_seq_length": 20}, id="its length"),
         pytest.param(
             {"max_seq_length": 20},
             "--max_seq_length 12",
@@ -243,9 +229,7 @@ SAVED = {
         ),
     ],
 )
-def test_a_checkpoint_that_is_trained_further_keeps_its_settings(
-    tmp_path, save_checkpoint, saved, words, expected
-):
+def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, saved, words, expected):
     start = save_checkpoint(model_of(**saved))
     (tmp_path / "x.txt").write_text("a cat\na dog\n")
     files = f"--train_file {tmp_path}/x.txt --output_dir {tmp_path}/out"
@@ -261,22 +245,8 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(
 @pytest.mark.parametrize(
     "settings, changes, said",
     [
-        (
-            {},
-            {"learning_rate": 0.0},
-            "learning_rate is 0, so the weights do not change",
-        ),
-        ({}, {"warmup_steps": 9}, "warmup_steps = 9 is longer than the run"),
-        (
-            {"mlm_weight": 0.5},
-            {},
-            "mlm_weight and mlm_probability have no effect without do_mlm",
-        ),
-        (
-            {},
-            {"mlm_probability": 0.4},
-            "mlm_weight and mlm_probability have no effect without do_mlm",
-        ),
+        ({"mlm_weight": 0.5}, {}, "mlm_weight and mlm_probability have no effect without do_mlm"),
+        ({}, {"mlm_probability": 0.4}, "mlm_weight and mlm_probability have no effect without do_mlm"),
         ({}, {"view_both": True}, "view_both has no effect with view identity"),
         (
             {"hard_negative_weight": 1.0},
@@ -285,22 +255,14 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(
         ),
     ],
 )
-def test_a_setting_that_changes_nothing_is_said(
-    tmp_path, tokenizer, caplog, settings, changes, said
-):
+def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
     make(tmp_path, tokenizer, model=model_of(**settings), **changes)._check_run()
     assert said in caplog.text
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["the weights do not change", "is longer than the run", "no effect"],
-)
-def test_nothing_is_said_of_settings_that_have_an_effect(
-    tmp_path, tokenizer, caplog, words
-):
+def test_nothing_is_said_of_settings_that_have_an_effect(tmp_path, tokenizer, caplog):
     make(tmp_path, tokenizer)._check_run()
-    assert words not in caplog.text
+    assert "no effect" not in caplog.text
 
 
 # --- several evaluation sets ---

@@ -10,7 +10,6 @@ from transformers import TrainingArguments
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.apps import pretraining
 from simcse_hf.training import arguments as training_args
-from simcse_hf.training import decide
 from simcse_hf.training.decide import default_loader_workers
 
 
@@ -173,7 +172,6 @@ def test_on_a_gpu_batches_may_be_copied_as_usual(on_gpu, values):
 )
 def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
-    monkeypatch.setattr(decide, "has_only_cpu", lambda: gpus == 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert default_loader_workers() == workers
