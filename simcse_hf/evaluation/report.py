@@ -16,11 +16,11 @@ from ..runtime.files import StrPath, read_arrays, read_json_object, read_templat
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
-from .classifier import L2_GRID
+from .classifier import CLASSIFIER_CONFIGS, L2_GRID
 from .metrics import CORRELATIONS
 from .protocol import PAPER_PROTOCOL, Protocol
 from .tasks import class_of, headline
-from .tasks.transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
+from .tasks.transfer import TRANSFER_EXAMPLES
 from .threshold import Threshold, describe_threshold
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")

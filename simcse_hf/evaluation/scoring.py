@@ -24,8 +24,17 @@ from .bm25 import BM25
 from .embeddings import SentenceEmbeddings
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
-from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of
-from .tasks.sts import HUB, HUB_REVISIONS, STS_SPLITS, STS_TASKS, ScoredPairsTask, TaskNotFound
+from .tasks import KINDS, SENTEVAL, MissingTask, Task, name_tasks, read_senteval_task, roles_of
+from .tasks.sts import (
+    HUB,
+    HUB_REVISIONS,
+    STS_SPLITS,
+    STS_TASKS,
+    GeometryTask,
+    ScoredPairsTask,
+    TaskNotFound,
+    read_sts_task,
+)
 from .tasks.transfer import TRANSFER_TASKS
 from .threshold import check_can_save, choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
@@ -302,7 +311,11 @@ def read_tasks(
         own[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
     found |= own | dict(user_tasks or {})
     if geometry:
-        found["geometry"] = geometry_task(data_dir or "")
+        try:
+            parts = read_sts_task("STSBenchmark", data_dir, ("train", "dev", "test"))
+        except TaskNotFound as error:
+            raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
+        found["geometry"] = GeometryTask.of("geometry", parts, str(data_dir))
     return found
 
 

@@ -110,7 +110,7 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             "text,label\na,same\nb,same\n",
             "all 2 scored rows have the label 'same'",
         ),
-        (CLASSES, "x.csv", GOOD + "alone,single\n", "the label 'single' has one row"),
+        (CLASSES, "x.csv", GOOD + "alone,single\n", "each label needs 2 row.s. .*'single' has 1"),
         (CLASSES, "x.csv", GOOD + " ,good\n", "line 14: the text is empty"),
         (CLASSES, "x.csv", GOOD + "a text,\n", "line 14: the label is empty"),
         (CLASSES, "x.csv", "text,label\n", "holds no rows"),
@@ -119,7 +119,7 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             CLASSES,
             "x.csv",
             "text,label,split\na,new,test\nb,old,test\nc,old,train\nd,odd,train\n",
-            "1 label.s. of the test rows, such as 'new', have no training row",
+            "each label needs 1 row.s. .*'new' has 0",
         ),
         (
             partial(read_task, "ranking"),

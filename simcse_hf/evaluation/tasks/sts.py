@@ -13,21 +13,20 @@ from transformers.utils import logging
 from ...data.scored_pairs import ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
 from ...data.table import SUFFIX, read_lines
 from ...runtime.files import StrPath
-from ..bootstrap import Parts, join_parts
+from ..bootstrap import Arrays, Parts, join_parts
 from ..embeddings import SentenceEmbeddings
-from ..metrics import CORRELATIONS
+from ..metrics import CORRELATIONS, alignment, isotropy, singular_spectrum, uniformity
 from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult
 
 logger = logging.get_logger(__name__)
 
-
-SENTEVAL = yaml.safe_load(Path(__file__).with_name("senteval.yaml").read_text(encoding="utf-8"))
+_FACTS = yaml.safe_load(Path(__file__).with_name("senteval.yaml").read_text(encoding="utf-8"))
 
 
 def senteval(kind: str, fact: str) -> dict:
     """Return a fact of `senteval.yaml` for each task of a kind (`sts` or `transfer`) that has it."""
-    return {task: facts[fact] for task, facts in SENTEVAL[kind].items() if fact in facts}
+    return {task: facts[fact] for task, facts in _FACTS[kind].items() if fact in facts}
 
 
 STS_SUBSETS = {task: tuple(subsets) for task, subsets in senteval("sts", "subsets").items()}
@@ -72,7 +71,7 @@ def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
         if found and found[1] not in ("txt", "json"):  # which may be notes beside the tables
             tables[path.name.removesuffix(found[0])] = path
     if data_dir == HUB:
-        hub_splits = SENTEVAL["sts"][task]["hub_splits"]
+        hub_splits = _FACTS["sts"][task]["hub_splits"]
         if splits[0] not in hub_splits:
             raise TaskNotFound(f"{HUB_DATASETS[task]} has no {splits[0]} split")
         for split in filter(hub_splits.get, splits):
@@ -134,23 +133,27 @@ def check_scores_differ(gold: Sequence[float] | ndarray, where: str) -> None:
         raise ValueError(f"{where}: {problem}: add pairs with other scores")
 
 
-def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
-    """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
-    check_scores_differ(gold, where)
+def correlations(part: Arrays, where: str) -> dict:
+    """Return the number of pairs and both correlations, times 100, of `predicted` and `gold` scores."""
+    check_scores_differ(part["gold"], where)
     try:
-        scores = {name: 100 * metric(predicted, gold) for name, metric in CORRELATIONS.items()}
+        scores = {name: 100 * metric(part["predicted"], part["gold"]) for name, metric in CORRELATIONS.items()}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return {"pairs": len(gold), **scores}
+    return {"pairs": len(part["gold"]), **scores}
 
 
 class ScoredPairsTask(Task):
     """Rank pairs of texts by their similarity as their gold scores rank them.
 
+    The pairs are those of a file; or those of a task of SentEval, whose subsets give one score by the protocol's
+    aggregation (STS12 to STS16), or of which the protocol names the split that decides.
+
     Args:
-        source (`str`): The file.
+        source (`str`): The file or folder.
         name (`str`): Short name.
-        units (`list[tuple[str, str, str, float]]`): The subset or split of each pair, its texts and its score.
+        units (`list[tuple[str, str, str, float]]`): The subset or split of each pair, its texts and its score. The
+            pairs of a file are in the part `pairs`.
         shared (`dict[str, ScoredPairs]`, *optional*): Splits that are scored, too, and do not decide.
         protocol (`Protocol`, *optional*): Its metric and aggregation decide.
     """
@@ -164,7 +167,12 @@ class ScoredPairsTask(Task):
     @classmethod
     def of(cls, name: str, parts: Mapping[str, ScoredPairs], source: str, protocol: Protocol = PAPER_PROTOCOL) -> Self:
         """Make a task of scored pairs by subset or, the one that decides first, by split."""
-        return cls(source, name, _rows(parts), protocol=protocol)
+        others = dict(parts)
+        rows = []
+        for part in parts:
+            if name not in STS_SPLITS or not rows:
+                rows += [(part, *row) for row in others.pop(part).rows()]
+        return cls(source, name, rows, others, protocol)
 
     @classmethod
     def read(cls, path: Path, label_separator: str | None) -> Task:
@@ -190,14 +198,15 @@ class ScoredPairsTask(Task):
         for name, pairs in (self.parts | (self.shared or {})).items():
             predicted = embeddings.pairs(pairs.sentences1, pairs.sentences2)
             scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
-        document = self._correlate(scores)
+        if "pairs" in scores:
+            document = correlations(scores["pairs"], self.source)
+        elif self.name in STS_SPLITS:
+            document = {"splits": score_parts(self.name, scores)}
+        else:
+            document = score_subsets(self.name, scores)
         headline = self.headline(document, self.protocol)
         metrics = {} if headline is None else {self.metric: headline}
         return TaskResult(metrics, {name: scores[name] for name in self.parts}, document)
-
-    def _correlate(self, scores: Parts) -> dict:
-        [part] = scores.values()
-        return correlations(part["predicted"], part["gold"], self.source)
 
     def document(self, result: TaskResult) -> dict:
         """Return all correlations of a result; see [`Task.document`]."""
@@ -205,50 +214,17 @@ class ScoredPairsTask(Task):
 
     @classmethod
     def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the correlation that the protocol asks for; see [`Task.headline`]."""
+        """Return the correlation that the protocol asks for, `None` without known subsets; see [`Task.headline`]."""
+        if "splits" in document:
+            document = document["splits"][protocol.split]
+        elif "aggregate" in document:
+            document = document["aggregate"][protocol.aggregation]
         return document[protocol.metric]
-
-
-def _rows(parts: Mapping[str, ScoredPairs]) -> list:
-    return [(name, *row) for name, pairs in parts.items() for row in pairs.rows()]
-
-
-class SplitsTask(ScoredPairsTask):
-    """STSBenchmark or SICKRelatedness, of which the protocol names the split that decides; see [`ScoredPairsTask`]."""
-
-    @classmethod
-    def of(cls, name: str, parts: Mapping[str, ScoredPairs], source: str, protocol: Protocol = PAPER_PROTOCOL) -> Self:
-        """Make a task; see [`ScoredPairsTask.of`]."""
-        (decides, pairs), *others = parts.items()
-        return cls(source, name, _rows({decides: pairs}), dict(others), protocol)
-
-    def _correlate(self, scores: Parts) -> dict:
-        return {"splits": score_parts(self.name, scores)}
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the correlation on the protocol's split; see [`Task.headline`]."""
-        return document["splits"][protocol.split][protocol.metric]
-
-
-class SubsetsTask(ScoredPairsTask):
-    """STS12 to STS16, whose subsets give one score by the protocol's aggregation; see [`ScoredPairsTask`]."""
-
-    def _correlate(self, scores: Parts) -> dict:
-        return score_subsets(self.name, scores)
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the aggregated correlation, `None` without known subsets; see [`Task.headline`]."""
-        return document["aggregate"][protocol.aggregation][protocol.metric]
 
 
 def score_parts(task: str, parts: Parts) -> dict:
     """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
-    scores = {}
-    for name, part in parts.items():
-        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
-    return scores
+    return {name: correlations(part, f"{task} {name}") for name, part in parts.items()}
 
 
 def score_subsets(task: str, parts: Parts) -> dict:
@@ -267,13 +243,41 @@ def score_subsets(task: str, parts: Parts) -> dict:
         with correlations times 100.
     """
     subsets = score_parts(task, parts)
-    whole = correlations(**join_parts(parts.values()), where=task)
-    pairs = whole.pop("pairs")
-    aggregate: dict = {"all": whole}
-    for name, weights in (("mean", None), ("wmean", [scores["pairs"] for scores in subsets.values()])):
-        aggregate[name] = dict.fromkeys(CORRELATIONS)
-        if list(subsets) != [task]:
-            for metric in CORRELATIONS:
-                values = [scores[metric] for scores in subsets.values()]
-                aggregate[name][metric] = float(np.average(values, weights=weights))
-    return {"pairs": pairs, "subsets": subsets, "aggregate": aggregate}
+    whole = correlations(join_parts(parts.values()), task)
+    aggregate: dict = {"all": {}, "mean": {}, "wmean": {}}
+    weights = [scores["pairs"] for scores in subsets.values()]
+    for metric in CORRELATIONS:
+        values = [scores[metric] for scores in subsets.values()]
+        is_known = list(subsets) != [task]
+        aggregate["all"][metric] = whole[metric]
+        aggregate["mean"][metric] = float(np.average(values)) if is_known else None
+        aggregate["wmean"][metric] = float(np.average(values, weights=weights)) if is_known else None
+    return {"pairs": whole["pairs"], "subsets": subsets, "aggregate": aggregate}
+
+
+ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
+
+
+class GeometryTask(ScoredPairsTask):
+    """Alignment over the pairs of STS-B with a score above 4, the rest over all sentences (SimCSE, footnote 3)."""
+
+    kind = "geometry"
+    average = ""
+    order = 1
+
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Measure the geometry; see [`Task.score`]."""
+        positives = [(first, second) for _, first, second, score in self.units if score > ALIGNMENT_ABOVE]
+        firsts, seconds = (embeddings(texts) for texts in zip(*positives, strict=True))
+        sentences = list(dict.fromkeys(chain.from_iterable(self.links)))
+        x = embeddings(sentences)
+        document = {
+            "alignment": alignment(firsts, seconds),
+            "uniformity": uniformity(x),
+            "isotropy": isotropy(x),
+            "singular_spectrum": singular_spectrum(x),
+            "positive_pairs": len(positives),
+            "sentences": len(sentences),
+            "splits": list(self.parts),
+        }
+        return TaskResult({}, {}, document)

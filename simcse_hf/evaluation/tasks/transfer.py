@@ -1,10 +1,11 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,17 +15,11 @@ from tqdm.auto import tqdm
 from ...data.scored_pairs import connected_groups
 from ...data.table import read_lines
 from ...runtime.files import StrPath
-from ..classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
+from ..classifier import CLASSIFIER_CONFIGS, L2_GRID, LogisticRegressionGrid
 from ..embeddings import SentenceEmbeddings
 from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
-
-CLASSIFIER_CONFIGS = {
-    "test": TEST_CONFIG,
-    "dev": FAST_CONFIG,
-    "fasttest": FAST_CONFIG,
-}
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 must be named
 TRANSFER_EXAMPLES = senteval("transfer", "sizes")
@@ -32,18 +27,9 @@ FILES = senteval("transfer", "files")  # by split or by class
 LABELS = senteval("transfer", "labels")
 
 
-class LabelledTexts(list):
-    """The examples of one split of a classification task.
-
-    Each is a list of its texts, of which a task on pairs has two, and its class from 0. The tokens of a text are
-    joined by single spaces.
-    """
-
-    @property
-    def texts(self) -> list[str]:
-        """The first texts of all examples, and then the second ones; they may repeat."""
-        columns = zip(*(texts for texts, _ in self), strict=True)
-        return [text for column in columns for text in column]
+#: The examples of a split: the texts of each, of which a task on pairs has two, and its class from 0. The tokens of a
+#: text are joined by single spaces.
+LabelledTexts = list[tuple[list[str], int]]
 
 
 def read_transfer_task(task: str, data_dir: StrPath) -> dict:
@@ -74,7 +60,7 @@ def read_transfer_task(task: str, data_dir: StrPath) -> dict:
         if part in TRANSFER_EXAMPLES[task]:
             splits[part] = _read_split(task, path)
         else:  # the file of a class
-            examples = splits.setdefault("train", LabelledTexts())
+            examples = splits.setdefault("train", [])
             lines = read_lines(path, encoding="latin-1")
             examples += [([" ".join(line.split())], int(part)) for line in lines]
     for split, examples in splits.items():
@@ -89,7 +75,7 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
     names = LABELS.get(task, ("0", "1"))
     width = 5 if task == "MRPC" else 2
     separator = "\t" if task in ("MRPC", "SST2") else " "
-    examples = LabelledTexts()
+    examples: LabelledTexts = []
     lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
     for number, line in enumerate(lines, start=1):
         if task != "MRPC":
@@ -115,30 +101,9 @@ def pair_features(a: ndarray, b: ndarray) -> ndarray:
     return np.concatenate([np.abs(a - b), a * b], axis=1)
 
 
-def _length(example: tuple) -> tuple:
-    """Return the number of tokens of each text and the label, by which SentEval sorts before it makes its folds."""
-    texts, label = example
-    return [len(text.split()) for text in texts], label
-
-
-class Examples(NamedTuple):
-    """The examples of a split in the order of SentEval's folds.
-
-    Args:
-        texts (`Sequence[Sequence[str]]`): The texts of each example.
-        x (`numpy.ndarray`): Features of shape `(n, dim)`.
-        y (`numpy.ndarray`): Classes from 0, of shape `(n,)`.
-    """
-
-    texts: Sequence[Sequence[str]]
-    x: ndarray
-    y: ndarray
-
-
-def _in_order(split: LabelledTexts, embeddings: SentenceEmbeddings) -> Examples:
-    texts, labels = zip(*sorted(split, key=_length), strict=True)
-    features = [embeddings(column) for column in zip(*texts, strict=True)]
-    return Examples(texts, pair_features(*features) if len(features) == 2 else features[0], np.array(labels))
+def _in_order(examples: LabelledTexts) -> LabelledTexts:
+    """Sort examples as SentEval does before it makes its folds: by the number of tokens of each text, and by class."""
+    return sorted(examples, key=lambda example: ([len(text.split()) for text in example[0]], example[1]))
 
 
 @dataclass(eq=False)
@@ -178,15 +143,18 @@ class TransferTask(Task):
         """Make a task of its splits, as [`read_transfer_task`] returns them."""
         tested = "test" if "test" in splits else "train"
         others = {split: examples for split, examples in splits.items() if split != tested}
-        return cls(source, name, list(splits[tested]), others, protocol, device)
+        return cls(source, name, splits[tested], others, protocol, device)
 
     def __post_init__(self) -> None:
         self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)  # type: ignore[misc]
         tested = "test" if "train" in self.shared else "train"
-        known = {tested: LabelledTexts(self.units), **self.shared}
-        self.splits = {split: known[split] for split in ("train", "dev", "test") if split in known}
+        known = {tested: self.units, **self.shared}
+        self.splits: dict[str, LabelledTexts] = {
+            split: known[split] for split in ("train", "dev", "test") if split in known
+        }
         self.links = [texts for texts, _ in self.units]
-        self.roles = {None: [text for examples in self.splits.values() for text in examples.texts]}
+        columns = [zip(*(texts for texts, _ in examples), strict=True) for examples in self.splits.values()]
+        self.roles = {None: list(chain.from_iterable(chain.from_iterable(columns)))}
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracy; see [`Task.score`].
@@ -198,26 +166,50 @@ class TransferTask(Task):
         from sklearn.metrics import f1_score  # takes a second to import
         from sklearn.model_selection import StratifiedKFold
 
+        # 1. The features and the class of each example
+        data = {}
+        for split, examples in self.splits.items():
+            texts, classes = zip(*_in_order(examples), strict=True)
+            features = [embeddings(column) for column in zip(*texts, strict=True)]
+            x = pair_features(*features) if len(features) == 2 else features[0]
+            data[split] = x, np.array(classes)
+        x, y = data["train"]
+        tested_x, gold = data.get("test", data["train"])
+
+        # 2. The parts that are fitted and tested
         protocol = self.protocol
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        data = {split: _in_order(examples, embeddings) for split, examples in self.splits.items()}
         config = CLASSIFIER_CONFIGS[protocol.mode]
         divide = StratifiedKFold(config.folds, shuffle=True, random_state=protocol.seed).split
-        classes = 1 + max(int(examples.y.max()) for examples in data.values())
-        make_grid = partial(LogisticRegressionGrid, classes, config, seed=protocol.seed, device=device)
-        x, y = data["train"].x, data["train"].y
-        tested = data.get("test", data["train"])
-        gold = tested.y
         everything = slice(None)
         parts: Iterable = [(everything, everything)] if "test" in data else divide(y, y)
+
+        # 3. The classifier with the l2 weight of the best accuracy on the dev split, or on folds of the examples
+        number = 1 + max(int(classes.max()) for _, classes in data.values())
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        make_grid = partial(LogisticRegressionGrid, number, config, seed=protocol.seed, device=device)
         correct = np.empty(len(gold), dtype=bool)
         accuracies = []
         dev_accuracies = []
         for train, held in parts:
-            grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, divide, self.name)
-            correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
+            if "dev" in data:  # a second fit would be the same, because seed and data are the same
+                grid = make_grid()
+                on_dev = np.round(100 * grid.fit(x[train], y[train], data["dev"]), 2)  # rounded as in SentEval
+                chosen = int(on_dev.argmax())
+            else:
+                held_out = []
+                folds = list(divide(y[train], y[train]))
+                for inner, rest in tqdm(folds, desc=self.name, leave=False):
+                    grid = make_grid()
+                    held_out.append(grid.fit(x[train][inner], y[train][inner], (x[train][rest], y[train][rest])))
+                on_dev = np.round(100 * np.mean(held_out, axis=0), 2)
+                grid = make_grid(l2=(L2_GRID[on_dev.argmax()],))
+                grid.fit(x[train], y[train])
+                chosen = 0
+            correct[held] = grid.correct(tested_x[held], gold[held])[:, chosen]
             accuracies.append(100 * correct[held].mean())
-            dev_accuracies.append(dev_accuracy)
+            dev_accuracies.append(on_dev.max())
+
+        # 4. The result
         document: dict[str, Any] = {
             "accuracy": float(np.mean(accuracies)),
             "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -226,7 +218,8 @@ class TransferTask(Task):
         if self.name == "MRPC":
             predicted = np.where(correct, gold, 1 - gold)
             document["f1"] = 100 * float(f1_score(gold, predicted))
-        answers = {"correct": correct, "gold": gold, "group": connected_groups(tested.texts)}
+        group = connected_groups([texts for texts, _ in _in_order(self.units)])
+        answers = {"correct": correct, "gold": gold, "group": group}
         return TaskResult({self.metric: document[self.metric]}, {self.name: answers}, document)
 
     def document(self, result: TaskResult) -> dict:
@@ -242,32 +235,3 @@ class TransferTask(Task):
     def is_resampled(cls, protocol: Protocol) -> bool:
         """Return whether the answers are those of the headline: not in mode dev; see [`Task.is_resampled`]."""
         return protocol.mode != "dev"
-
-
-def _fit(
-    x: ndarray,
-    y: ndarray,
-    dev: Examples | None,
-    make_grid: Callable[..., LogisticRegressionGrid],
-    divide: Callable[..., Iterable],
-    task: str,
-) -> tuple[LogisticRegressionGrid, int, float]:
-    """Fit the classifier with the l2 weight of the best accuracy on the dev split, or on folds of the examples.
-
-    Returns:
-        `tuple[LogisticRegressionGrid, int, float]`: The regressions, the number of the one that was chosen, and its
-        accuracy times 100, rounded as in SentEval.
-    """
-    if dev is not None:  # a second fit would be the same, because seed and data are the same
-        grid = make_grid()
-        accuracy = np.round(100 * grid.fit(x, y, (dev.x, dev.y)), 2)
-        chosen = int(accuracy.argmax())
-        return grid, chosen, accuracy[chosen]
-    held_out = []
-    for inner, rest in tqdm(list(divide(y, y)), desc=task, leave=False):
-        held_out.append(make_grid().fit(x[inner], y[inner], (x[rest], y[rest])))
-    accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
-    chosen = int(accuracy.argmax())
-    grid = make_grid(l2=(L2_GRID[chosen],))
-    grid.fit(x, y)
-    return grid, 0, accuracy[chosen]
