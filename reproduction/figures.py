@@ -17,8 +17,16 @@ from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.evaluation.scoring import read_tasks, score_tasks
 from simcse_hf.evaluation.tasks import SENTEVAL, Task, headline, roles_of
-from simcse_hf.evaluation.tasks.sts import STS_SUBSETS, STS_TASKS, ScoredPairsTask, read_scored_pairs, read_sts_task
-from simcse_hf.evaluation.tasks.transfer import TRANSFER_TASKS, LabelledTexts, TransferTask
+from simcse_hf.evaluation.tasks.senteval import (
+    STS_SUBSETS,
+    STS_TASKS,
+    TRANSFER_TASKS,
+    LabelledTexts,
+    ScoredPairsTask,
+    TransferTask,
+    read_scored_pairs,
+    read_sts_task,
+)
 
 from .regressor import score_regressor
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed

@@ -11,8 +11,7 @@ from tqdm.auto import tqdm
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import spearman
-from simcse_hf.evaluation.tasks.sts import ScoredPairs, score_parts
-from simcse_hf.evaluation.tasks.transfer import pair_features
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs, pair_features, score_parts
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64

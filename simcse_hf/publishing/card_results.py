@@ -8,9 +8,9 @@ from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import CORRELATIONS, find_metric
-from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
 from ..evaluation.tasks import class_of, headline
-from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Subject
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
@@ -222,7 +222,7 @@ def _users_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     rows = []
     protocols = []
     for task, result in measured.results.items():
-        if not is_user_task(result):
+        if "kind" not in result:
             continue
         protocols.append(f"{result['kind']}: {result['protocol']}")
         for metric in result["metrics"]:
@@ -332,7 +332,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
         if score is None:
             continue
         value = round(score, 2)
-        if is_user_task(result):
+        if "kind" in result:  # of a user's own files
             listed.append(_of_users_task(result, value))
             continue
         listed.append(_of_task(evaluation, task, value))

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from .._version import __version__
 from ..evaluation.bootstrap import Scores, optimism_of_choice
-from ..evaluation.metrics import higher_is_better, with_scale
+from ..evaluation.metrics import find_metric, with_scale
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import command_line
@@ -377,7 +377,7 @@ class Results(Result):
 
 def is_better(metric: str, value: float, other: float) -> bool:
     """Return whether a value of a metric is better than another one."""
-    return value > other if higher_is_better(metric) else value < other
+    return value > other if find_metric(metric).higher_is_better else value < other
 
 
 # What decides a run --------------------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ def read_history(
             if f"checkpoint-{scored.step}" == best_checkpoint:
                 saved = scored
         kept = [initial, saved, final]
-    choose = max if higher_is_better(metric) else min
+    choose = max if find_metric(metric).higher_is_better else min
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
     return DevHistory(
         # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
@@ -579,7 +579,7 @@ def _main_metric(args: SimCSETrainingArguments, headline: str, sources: Mapping[
     """Return the metric that selects the best model, if it is one of a dev set, and otherwise the headline."""
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
     is_own = selecting.startswith(tuple(f"{name}_" for name in sources))
-    if is_own and args.greater_is_better == higher_is_better(selecting):
+    if is_own and args.greater_is_better == find_metric(selecting).higher_is_better:
         return selecting
     return headline
 

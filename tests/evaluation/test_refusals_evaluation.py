@@ -23,10 +23,13 @@ from simcse_hf.evaluation import (
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
-from simcse_hf.evaluation.report import read_results, write_results
+from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.evaluation.tasks.sts import read_sts_task, score_parts
-from simcse_hf.evaluation.tasks.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks.senteval import (
+    read_sts_task,
+    read_transfer_task,
+    score_parts,
+)
 
 STSB = "g\tf\t2012\t1\t4.5\ta cat\ta dog\n"
 PAIRS = "sentence1\tsentence2\tscore\n"
@@ -163,9 +166,9 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             "query,positive,negative\na,b,c\n",
             "got 'b'. Use a .jsonl or .parquet file",
         ),
-        (read_results, "x.json", "{", "not a JSON file"),
+        (Evaluation.read, "x.json", "{", "not a JSON file"),
         (
-            read_results,
+            Evaluation.read,
             "x.json",
             "[]",
             'not a JSON object with the entry "results".*Name a result file',

@@ -8,10 +8,14 @@ import torch
 from evaluation_helpers import SHARED, BagOfWords, write_transfer
 from torch.nn.functional import cross_entropy
 
-from simcse_hf.evaluation.classifier import CLASSIFIER_CONFIGS, SEED, LogisticRegressionGrid
+from simcse_hf.evaluation.classifier import (
+    CLASSIFIER_CONFIGS,
+    SEED,
+    LogisticRegressionGrid,
+)
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.tasks.transfer import (
+from simcse_hf.evaluation.tasks.senteval import (
     TRANSFER_EXAMPLES,
     TransferTask,
     read_transfer_task,

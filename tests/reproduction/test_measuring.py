@@ -18,8 +18,11 @@ from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.tasks import MissingTask
-from simcse_hf.evaluation.tasks.sts import ScoredPairs, ScoredPairsTask
-from simcse_hf.evaluation.tasks.transfer import TransferTask
+from simcse_hf.evaluation.tasks.senteval import (
+    ScoredPairs,
+    ScoredPairsTask,
+    TransferTask,
+)
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
 

@@ -9,8 +9,15 @@ from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult, paired_interval
 from .labelled import ClassificationTask, ClusteringTask, KNNTask
 from .ranking import PairsTask, RerankingTask, RetrievalTask
-from .sts import STS_PAIRS, ScoredPairsTask, TaskNotFound, read_sts_task
-from .transfer import TRANSFER_TASKS, TransferTask, read_transfer_task
+from .senteval import (
+    STS_PAIRS,
+    TRANSFER_TASKS,
+    ScoredPairsTask,
+    TaskNotFound,
+    TransferTask,
+    read_sts_task,
+    read_transfer_task,
+)
 
 __all__ = [
     "Task",
@@ -78,7 +85,7 @@ def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device:
 
     Args:
         name (`str`): One of `SENTEVAL`.
-        data_dir (`str` or `os.PathLike`): See [`~tasks.sts.read_sts_task`] and [`~tasks.transfer.read_transfer_task`].
+        data_dir (`str` or `os.PathLike`): See [`read_sts_task`] and [`read_transfer_task`].
         protocol (`Protocol`): Its mode decides which splits are read.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
