@@ -15,8 +15,7 @@ from transformers.utils import logging
 
 from ..data.columns import holds_texts, list_texts
 from ..data.token_ids import check_known
-from ..models.checkpoint import replace_model, save_tokenizer
-from ..models.digests import WeightDigests
+from ..models.checkpoint import WeightDigests, replace_model, save_tokenizer
 from ..models.settings import SPACE, THRESHOLD
 from ..names import KEYWORDS, PRECISIONS, ModelOptions
 from ..postprocessing.transform import Fit, VectorTransform, save_transform

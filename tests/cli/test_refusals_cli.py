@@ -17,7 +17,7 @@ USAGE = {
     "an unknown part of a command": (["postprocess", "fti"], "did you mean fit"),
     "a mistyped option": (
         ["encode", "--modle", "m", "--input", "a.txt"],
-        "did you mean --model",
+        "required: --model, --output",
     ),
     "a mistyped option of training": (
         ["train", "unsup", "--max_step", "2"],
@@ -86,7 +86,7 @@ USAGE = {
     ),
     "a count that is no number": (
         ["search", "--index", "i", "--top_k", "many"],
-        "must be an integer, got many",
+        "--top_k: invalid int value: 'many'",
     ),
     "a repository without an owner": (
         ["push", "model", "my-model"],
