@@ -15,8 +15,7 @@ from ..encoding.graphs import GRAPHS
 from ..encoding.probes import SavedThreshold
 from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, THRESHOLD
+from ..models.settings import SECTION, THRESHOLD, settings_of_config
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER, find_transform
 from ..runtime.files import StrPath, digest, read_json, read_template, write_text
