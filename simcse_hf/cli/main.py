@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 from .. import __version__
 from .options import Command, choice_parser, run_command
-from .signature import PACKAGE, summary_of
+from .signature import PACKAGE, read_function
 
 #: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
 _HUB_ERRORS = {
@@ -32,7 +32,7 @@ COMMANDS = {
     "adapt": Command("apps.adapt.adapt:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
-        verbose="list every subset and split",
+        verbose="List every subset and split",
         together=True,
         then="publishing.card:refresh_card",
     ),
@@ -80,15 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         run = partial(run_command, argv[0], COMMANDS[argv[0]], argv[1:])
         return exit_status(run, f"simcse-hf {argv[0]}", show_traceback=show_traceback)
+    summaries = {name: read_function(command.function)[0].splitlines()[0] for name, command in COMMANDS.items()}
     parser = choice_parser(
         "simcse-hf",
         "COMMAND [options]",
-        {name: summary_of(command.function) for name, command in COMMANDS.items()},
+        summaries,
         "Train, evaluate, publish and use sentence embeddings with contrastive learning.",
         "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
+    parser.add_argument("--traceback", action="store_true", help="Show the Python traceback of an error")
     if argv:
         parser.parse_args(argv[:1])  # which ends
     parser.print_help()

@@ -71,26 +71,13 @@ class Command:
 class CommandParser(ArgumentParser):
     """A parser whose errors suggest the options and commands that mistyped words are near to."""
 
-    _words: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember the words for `error`."""
-        self._words = args
-        return super().parse_known_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that are no option and no choice."""
+        """End with a message, and with suggestions for the options and choices in it that do not exist."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known.extend(action.choices or ())
-        wrong = re.findall("invalid choice: '(.+?)'", message)
-        for word in self._words:
-            name = word.partition("=")[0]
-            if name.startswith("--") and not any(other.startswith(name) for other in known):
-                wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
-        super().error(message + did_you_mean(wrong, known))
+        said = re.findall(r"--\w+|(?<=invalid choice: ')[^']+", message)
+        super().error(message + did_you_mean([word for word in said if word not in known], known))
 
 
 def paragraph(text: str, first: str = "") -> str:
@@ -124,7 +111,7 @@ def choice_parser(
         epilog=f"{metavar.lower()}s:\n{listing}\n\n`{program} {metavar} --help` lists its options.\n{epilog}",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument(metavar.lower(), choices=choices, metavar=metavar, help="one of those below")
+    parser.add_argument(metavar.lower(), choices=choices, metavar=metavar, help="One of those below")
     return parser
 
 
@@ -205,7 +192,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     description, parameters = read_function(command.function)
     parser = CommandParser(prog=f"simcse-hf {name}", description=description, argument_default=SUPPRESS)
     if command.action is not None:
-        parser.add_argument("action", choices=(command.action,), help="the only action")
+        parser.add_argument("action", choices=(command.action,), help="The only action")
     groups: dict[str, Any] = {"options": parser}
     for parameter in parameters:
         if parameter.name == "show_progress_bar":
@@ -226,9 +213,9 @@ def add_general(parser: ArgumentParser, verbose: str | None = None) -> None:
     """Add the options that every command has, and `--verbose` with its help where there is more to show."""
     general = parser.add_argument_group("general")
     general.add_argument(
-        "--json", default=False, action="store_true", help="print the result as JSON on standard output"
+        "--json", default=False, action="store_true", help="Print the result as JSON on standard output"
     )
-    words = "show warnings and errors only, and the result, unless --output writes it as JSON"
+    words = "Show warnings and errors only, and the result, unless --output writes it as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
     if verbose is not None:
         general.add_argument("--verbose", default=False, action="store_true", help=verbose)
@@ -280,17 +267,15 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
 
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
-    """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
+    """Return the help of an option: the words of `Args`, choices, and the default."""
     words = parameter.words.partition("; in Python")[0].removesuffix(".")
-    if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
-        words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     words, _, default = words.partition(". The default is ")
     if choices:
         words += f": {', '.join(choices)}"
     value = parameter.default
     if value is True:
-        words = f"do not {words}"
+        words = f"Do not {words[:1].lower()}{words[1:]}"
     elif isinstance(value, tuple):
         default = default or " ".join(map(str, value))
     elif value is not False and value not in (REQUIRED, None):

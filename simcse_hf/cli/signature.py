@@ -56,25 +56,18 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
                 words.get(argument.arg, ""),
             )
         )
-    if node.args.kwarg is not None:
-        parameters += _read_typed_dict(re.findall(r"\w+", ast.unparse(node.args.kwarg.annotation))[-1])
+    options = node.args.kwarg and node.args.kwarg.annotation
+    if isinstance(options, ast.Subscript):  # Unpack[...]
+        parameters += _read_typed_dict(ast.unparse(options.slice))
     description = re.split(r"\n\n(?=[A-Z]\w+:\n)", ast.get_docstring(node) or "")[0]
     return description, parameters
-
-
-def summary_of(function: str) -> str:
-    """Return the first line of a function's docstring as one clause, without parsing the whole module."""
-    module, _, name = function.partition(":")
-    source = _file_of(module).read_text(encoding="utf-8")
-    found = re.search(rf'^def {name}\(.*?"""(.+?)\.?$', source, re.MULTILINE | re.DOTALL)
-    assert found is not None, function
-    return found[1][:1].lower() + found[1][1:]
 
 
 def find_definition(name: str) -> ast.FunctionDef | ast.ClassDef:
     """Return the definition of a function or class, which is named by its module in this package and its name."""
     module, _, wanted = name.partition(":")
-    for node in ast.parse(_file_of(module).read_text(encoding="utf-8")).body:
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == wanted:
             return node
     raise LookupError(f"{module} defines no {wanted}")
@@ -92,11 +85,6 @@ def read_fields(name: str) -> list[Parameter]:
             kind = ast.unparse(field.annotation)
             parameters.append(Parameter(ast.unparse(field.target), kind, value, ast.literal_eval(words), group))
     return parameters
-
-
-def _file_of(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _read_typed_dict(name: str) -> list[Parameter]:

@@ -17,9 +17,9 @@ from .options import CommandParser, add_general, choice_parser, help_of, paragra
 from .signature import PACKAGE, Parameter, read_fields
 
 _METHODS = {
-    "unsup": "train on sentences, each with another view of itself: by default another dropout mask",
-    "sup": "train on anchors with positives and any number of hard negatives, or on labelled texts",
-    "mlm": "pretrain an encoder for a domain or language by masked language modelling",
+    "unsup": "Train on sentences, each with another view of itself: by default another dropout mask.",
+    "sup": "Train on anchors with positives and any number of hard negatives, or on labelled texts.",
+    "mlm": "Pretrain an encoder for a domain or language by masked language modelling.",
 }
 _CONTRASTIVE = tuple(
     f"training.arguments:{name}" for name in ("ModelArguments", "DataArguments", "SimCSETrainingArguments")
@@ -105,12 +105,12 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     parser = CommandParser(
         prog=f"simcse-hf train {method}",
         usage="%(prog)s [RECIPE] [--name value ...]",
-        description=paragraph(f"{_METHODS[method].capitalize()}. {sample}"),
+        description=paragraph(f"{_METHODS[method]} {sample}"),
         epilog=epilog,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,
     )
-    parser.add_argument("--help_all", action="help", help="list all options, those of transformers too")
+    parser.add_argument("--help_all", action="help", help="List all options, those of transformers too")
     shows_all = "--help_all" in words
     groups: dict[str, Any] = {"options": parser}
     for parameter in options_of(method, shows_all):

@@ -92,9 +92,9 @@ def example(
 
 @pytest.fixture
 def command(monkeypatch):
-    monkeypatch.setattr(signature, "_file_of", lambda module: Path(__file__))
-    monkeypatch.setitem(sys.modules, "simcse_hf.example", sys.modules[__name__])
-    return Command("example:example", positional=("model", "words"))
+    monkeypatch.setattr(signature, "PACKAGE", Path(__file__).parent)
+    monkeypatch.setitem(sys.modules, "simcse_hf.test_options", sys.modules[__name__])
+    return Command("test_options:example", positional=("model", "words"))
 
 
 def call(command, words):
@@ -153,12 +153,12 @@ def test_help_is_the_docstring(command, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "Show what each type becomes. More about it. positional arguments" in shown
     for words in (
-        "words words to read",
-        "--count COUNT how many, of 100%. 0 is none; default: 3",
-        "--kind {whitening,flow} a kind; default: flow",
-        "--threshold THRESHOLD the lowest score; default: none",
-        "--filter KEY=VALUE conditions, see --count",
-        "--no_normalize do not scale embeddings to unit length",
+        "words Words to read",
+        "--count COUNT How many, of 100%. 0 is none; default: 3",
+        "--kind {whitening,flow} A kind; default: flow",
+        "--threshold THRESHOLD The lowest score; default: none",
+        "--filter KEY=VALUE Conditions, see --count",
+        "--no_normalize Do not scale embeddings to unit length",
     ):
         assert words in shown, words
     assert "Returns" not in shown and "progress_bar" not in shown
