@@ -12,8 +12,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..names import BACKENDS
-from .files import StrPath, read_json
-from .folders import MANIFEST
+from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
