@@ -379,8 +379,8 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows)
-    trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
+    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows, eval_dataset=tokenize(held_out))
+    trainer.eval_dataset = trainer.mask_once(trainer.eval_dataset)
     clear_output_dir(args)  # now that nothing is wrong with the new run
     loss = {"before": trainer.evaluate()["eval_loss"]}
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
