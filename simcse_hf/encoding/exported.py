@@ -14,7 +14,7 @@ from ..models.settings import settings_of_config
 from ..names import BACKENDS
 from ..runtime.errors import check_values
 from ..runtime.files import digest
-from ..runtime.model_files import HubArguments, explain_damage, find_file
+from ..runtime.loading import HubArguments, explain_damage, find_file
 from .graphs import EMBEDDING, GRAPHS, INPUTS, Compute, weights_of
 
 

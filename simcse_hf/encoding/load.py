@@ -14,8 +14,7 @@ from ..names import POOLER_TYPES
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
-from ..runtime.loading import load_pretrained
-from ..runtime.model_files import HubArguments
+from ..runtime.loading import HubArguments, load_pretrained
 from .exported import ExportedModel, refuse_settings
 
 

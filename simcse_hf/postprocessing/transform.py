@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..runtime.errors import check_finite, check_values
 from ..runtime.files import read_json, read_json_object, write_atomically, write_json
-from ..runtime.model_files import HubArguments, find_file
+from ..runtime.loading import HubArguments, find_file
 
 #: The classes of transforms by their names.
 TRANSFORMS: dict[str, type["VectorTransform"]] = {}

@@ -19,8 +19,7 @@ from ..objectives import OBJECTIVES, Objective, described_objective, part_weight
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity
-from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
-from ..runtime.model_files import explain_damage
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, explain_damage, load_pretrained
 from ..runtime.upload import PublicNames
 
 logger = logging.get_logger(__name__)

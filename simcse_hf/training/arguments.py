@@ -202,7 +202,7 @@ class SimCSETrainingArguments(TrainingArguments):
     never changes the caller's object. With `load_best_model_at_end` and a dev set, `metric_for_best_model` is its
     Spearman correlation by default.
 
-    What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all of them.
+    What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all fields of this class.
 
     Examples:
         >>> from simcse_hf import SimCSETrainingArguments
