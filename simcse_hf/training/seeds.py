@@ -19,8 +19,7 @@ from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import refuse_changes
-from ..runtime.files import digest, read_json_object, write_json
-from ..runtime.folders import HOLDER, LOCK, MANIFEST, STAGING
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
