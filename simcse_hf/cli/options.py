@@ -71,26 +71,13 @@ class Command:
 class CommandParser(ArgumentParser):
     """A parser whose errors suggest the options and commands that mistyped words are near to."""
 
-    _words: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember the words for `error`."""
-        self._words = args
-        return super().parse_known_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that are no option and no choice."""
+        """End with a message, and with suggestions for the options and choices in it that do not exist."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known.extend(action.choices or ())
-        wrong = re.findall("invalid choice: '(.+?)'", message)
-        for word in self._words:
-            name = word.partition("=")[0]
-            if name.startswith("--") and not any(other.startswith(name) for other in known):
-                wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
-        super().error(message + did_you_mean(wrong, known))
+        said = re.findall(r"--\w+|(?<=invalid choice: ')[^']+", message)
+        super().error(message + did_you_mean([word for word in said if word not in known], known))
 
 
 def paragraph(text: str, first: str = "") -> str:
@@ -149,7 +136,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
-        given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
+        given[command.lines] = read_lines(sys.stdin)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         result = import_name(command.function)(**given)
     if command.together:
@@ -171,16 +158,11 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     return status
 
 
-def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
-    """Yield the lines that are not blank; a person sees on standard error what to type, and a prompt."""
+def read_lines(stream: TextIO) -> Iterator[str]:
+    """Yield the lines that are not blank; a person sees on standard error what to type."""
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
-    while True:
-        if stream.isatty():
-            print(prompt, end="", file=sys.stderr, flush=True)
-        line = stream.readline()
-        if not line:
-            return
+    for line in stream:
         if line.strip():
             yield line.rstrip("\n")
 
