@@ -10,11 +10,11 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
-from ..models.resolve import settings_of_config
+from ..models.settings import settings_of_config
 from ..names import BACKENDS
 from ..runtime.errors import check_values
 from ..runtime.files import digest
-from ..runtime.model_files import HubArguments, explain_damage, find_file
+from ..runtime.loading import HubArguments, explain_damage, find_file
 from .graphs import EMBEDDING, GRAPHS, INPUTS, Compute, weights_of
 
 

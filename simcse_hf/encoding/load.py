@@ -9,14 +9,12 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from ..models.checkpoint import check_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, Values, length_limit
+from ..models.settings import SECTION, Values, length_limit, settings_of_config
 from ..names import POOLER_TYPES
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
-from ..runtime.loading import load_pretrained
-from ..runtime.model_files import HubArguments
+from ..runtime.loading import HubArguments, load_pretrained
 from .exported import ExportedModel, refuse_settings
 
 

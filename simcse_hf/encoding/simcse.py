@@ -25,8 +25,8 @@ from ..runtime.encoders import Role
 from ..runtime.errors import check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
+from ..runtime.loading import HubArguments, hub_commit
 from ..runtime.messages import join_processes
-from ..runtime.model_files import HubArguments, hub_commit
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
 from .batching import Batching, Encoder, one_ahead

@@ -28,7 +28,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.training.dev_sets import (
-    TasksEvalCallback,
+    DevSetCallback,
     make_dev_sets,
     warn_of_overlap,
 )
@@ -158,7 +158,7 @@ def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(unifor
 
 def test_a_dev_task_has_the_scores_of_evaluate(files, of_pairs, tokenizer):
     task = read_task("classification", files / "dev.csv")
-    tasks = TasksEvalCallback({"classification": task})
+    tasks = DevSetCallback({"classification": task})
     found = tasks.evaluate(of_pairs.model, tokenizer)
     expected = task.evaluate(of_pairs.simcse.encode).metrics
     assert found == {f"classification_{name}": pytest.approx(value) for name, value in expected.items()}
@@ -217,16 +217,15 @@ def test_a_metric_of_a_dev_task_selects_the_best_model(of_tasks, best):
 
 
 def test_the_results_name_the_metric_that_selected_the_best_model(of_tasks):
-    assert of_tasks.trainer.results.dev.metric == METRIC.removeprefix("eval_")
+    assert of_tasks.trainer.results.dev_metric == METRIC.removeprefix("eval_")
 
 
 def test_the_results_name_the_file_of_the_metric(of_tasks):
-    assert of_tasks.trainer.results.dev.dev_set.endswith("more.csv")
+    assert of_tasks.trainer.results.dev_set.endswith("more.csv")
 
 
 def test_the_saved_score_is_that_of_the_best_model(of_tasks, best):
-    dev = of_tasks.trainer.results.dev
-    assert dev.value(dev.saved) == best[METRIC]
+    assert of_tasks.trainer.results.score("saved") == best[METRIC]
 
 
 def test_the_scores_of_a_dev_task_are_printed(of_tasks):
