@@ -61,8 +61,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
-#: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
-GRAPHS = (*(f"{backend}/*model*" for backend in BACKENDS[1:]), "model.onnx*", "openvino_model.*")
+#: Exported graphs, which lie beside the weights in some folders.
+GRAPHS = tuple(f"{backend}/*model*" for backend in BACKENDS[1:])
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 

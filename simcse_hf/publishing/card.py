@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..encoding.graphs import GRAPHS
-from ..encoding.probes import SavedThreshold
+from ..encoding.probes import threshold_changes
 from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
 from ..models.resolve import settings_of_config
@@ -311,10 +311,10 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
 
 def _threshold_problem(weights: Weights, config: PreTrainedConfig) -> str:
     """Say why the threshold in a config is not that of the embeddings; empty if it is."""
-    saved = SavedThreshold.read(config)
+    saved = getattr(config, THRESHOLD)
     model = weights.model.identity()
-    if saved and saved.model and saved.model["dtype"] == model.dtype:
-        changes = saved.changes(model.for_pairs())
+    if saved.get("model", {}).get("dtype") == model.dtype:
+        changes = threshold_changes(saved, model)
         return changes and f"the threshold of {weights.folder} does not fit this model: {changes}"
     try:
         SimCSE(weights.folder, device="cpu").threshold  # noqa: B018  # which compares embeddings
