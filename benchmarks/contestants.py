@@ -98,8 +98,10 @@ class Ours(Contestant):
     @torch.no_grad()
     def loss_without_dropout(self) -> float:
         """Compute the loss of the first rows of the data."""
-        rows = [self.trainer.train_dataset[i] for i in range(self.trainer.args.train_batch_size)]
-        inputs = {name: x.to(self.trainer.args.device) for name, x in self.trainer.data_collator(rows).items()}
+        args = self.trainer.args
+        rows = [self.trainer.train_dataset[i] for i in range(args.train_batch_size)]
+        batch = self.trainer.data_collator(rows)
+        inputs = {name: x.to(args.device) for name, x in batch.items()}
         return self.model.eval()(**inputs).loss.item()
 
 
@@ -125,8 +127,10 @@ class Peer(Contestant):
     def loss_without_dropout(self) -> float:
         self.model.eval()
         rows = self.rows.select(range(self.trainer.args.train_batch_size))
-        columns = [self.model.preprocess(list(rows[name])) for name in rows.column_names]
-        columns = [{k: v.to(self.model.device) if hasattr(v, "to") else v for k, v in c.items()} for c in columns]
+        columns = []
+        for name in rows.column_names:
+            inputs = self.model.preprocess(list(rows[name]))
+            columns.append({k: v.to(self.model.device) if hasattr(v, "to") else v for k, v in inputs.items()})
         return self.loss(columns, None).item()
 
 

@@ -98,15 +98,21 @@ def keep(report: Report, rows: list[dict]) -> None:
 
 def compare_training(name: str, rows: Dataset, options: argparse.Namespace) -> list[dict]:
     """Compare the sentences per second of each contestant, in float32 and, where it is fast, with bf16 autocast."""
-    losses = {kind: make(options.model, rows, bf16=False).loss_without_dropout() for kind, make in CONTESTANTS.items()}
-    contestants = {kind: make(options.model, rows, bf16=False) for kind, make in CONTESTANTS.items()}
+    losses, contestants = {}, {}
+    for kind, make in CONTESTANTS.items():
+        losses[kind] = make(options.model, rows, bf16=False).loss_without_dropout()
+        contestants[kind] = make(options.model, rows, bf16=False)
     modes = [("float32", "ours", torch.float32)]
     if not lacks_bfloat16():
         modes.append(("bf16 autocast", "ours, bf16", torch.bfloat16))
-        contestants |= {"ours, bf16": Ours(options.model, rows, True), "peer, bf16": Peer(options.model, rows, True)}
-    turns = {kind: lambda c=contestant: c.time_steps(options.steps) for kind, contestant in contestants.items()}
-    rates = {dtype: lambda d=dtype: matmul_rate(d) for *_, dtype in modes}
-    medians = take_turns({**turns, **rates}, options.rounds)
+        contestants["ours, bf16"] = Ours(options.model, rows, bf16=True)
+        contestants["peer, bf16"] = Peer(options.model, rows, bf16=True)
+    turns = {}
+    for kind, contestant in contestants.items():
+        turns[kind] = partial(contestant.time_steps, options.steps)
+    for *_, dtype in modes:
+        turns[dtype] = partial(matmul_rate, dtype)
+    medians = take_turns(turns, options.rounds)
     with FlopCounterMode(display=False) as counter:
         contestants["ours"].time_steps(1)
     flops = counter.get_total_flops() / 3  # that turn has three steps: one before and one after the timed step
@@ -131,8 +137,12 @@ def compare_training(name: str, rows: Dataset, options: argparse.Namespace) -> l
 
 def evaluation_share(texts: dict[str, Dataset], options: argparse.Namespace) -> dict:
     """Compare an evaluation on the dev set with the steps between two of them at the paper's settings (appendix A)."""
+    runs = (
+        ("unsupervised", next(iter(texts)), 64),
+        ("supervised", "NLI triplets", 512),
+    )
     shares = {}
-    for kind, name, batch in (("unsupervised", next(iter(texts)), 64), ("supervised", "NLI triplets", 512)):
+    for kind, name, batch in runs:
         ours = Ours(options.model, texts[name], False, batch)
         callback = SimilarityEvalCallback(dev_pairs(options.data))
         evaluate = partial(callback.evaluate, ours.model, ours.tokenizer)
@@ -166,28 +176,38 @@ def memory_of_a_step(contestant: str, model: Path, data: Path | None) -> int:
 def compare_encoding(options: argparse.Namespace) -> list[dict]:
     """Compare `SimCSE.encode` in float32 and bf16 with the peer at its best batch size."""
     texts = distinct_sentences(sts_sets(options.data))[: options.sentences]
-    ours, peer = SimCSE(options.model, pooler_type="avg", device="cpu"), encode_peer(options.model)
+    ours = SimCSE(options.model, pooler_type="avg", device="cpu")
+    peer = encode_peer(options.model)
     sample = texts[:1500]
-    by_size = {size: len(sample) / seconds_of(lambda s=size: peer(sample, s)) for size in (16, 32, 64, 128)}
+    by_size = {}
+    for size in (16, 32, 64, 128):
+        by_size[size] = len(sample) / seconds_of(partial(peer, sample, size))
     best = max(by_size, key=by_size.__getitem__)
     embeddings: dict[str, torch.Tensor] = {}
 
     def encode(kind: str) -> float:
         def call() -> None:
-            embeddings[kind] = peer(texts, best) if kind == "peer" else encode_ours(ours, texts, getattr(torch, kind))
+            if kind == "peer":
+                embeddings[kind] = peer(texts, best)
+            else:
+                embeddings[kind] = encode_ours(ours, texts, getattr(torch, kind))
 
         return seconds_of(call)
 
     with FlopCounterMode(display=False) as counter:
         encode("float32")
     kinds = ["float32"] if lacks_bfloat16() else ["float32", "bfloat16"]
-    turns = {kind: lambda k=kind: encode(k) for kind in ("peer", *kinds)}
-    rates = {dtype: lambda d=dtype: matmul_rate(d) for dtype in (getattr(torch, kind) for kind in kinds)}
-    medians = take_turns({**turns, **rates}, max(1, options.rounds // 2))
+    turns = {kind: partial(encode, kind) for kind in ("peer", *kinds)}
+    for kind in kinds:
+        dtype = getattr(torch, kind)
+        turns[dtype] = partial(matmul_rate, dtype)
+    medians = take_turns(turns, max(1, options.rounds // 2))
     rows = []
     for kind in kinds:
-        difference = (embeddings[kind] - embeddings["peer"]).abs().max().item()
-        one_minus_cosine = (1 - (embeddings[kind].double() * embeddings["peer"].double()).sum(1)).max().item()
+        found, expected = embeddings[kind], embeddings["peer"]
+        difference = (found - expected).abs().max().item()
+        cosines = (found.double() * expected.double()).sum(1)
+        one_minus_cosine = (1 - cosines).max().item()
         peak = medians[getattr(torch, kind)]
         rows.append(
             {
@@ -209,25 +229,32 @@ def compare_encoding(options: argparse.Namespace) -> list[dict]:
 
 def growth(texts: dict[str, Dataset], options: argparse.Namespace) -> dict[str, list[dict]]:
     """Measure how the cost grows with batch size, sentence length and corpus size."""
-    results: dict[str, list[dict]] = {"batch_size": [], "max_seq_length": [], "corpus_size": []}
-    for name, values in {"batch_size": (16, 64, 256), "max_seq_length": (16, 32, 64, 128)}.items():
-        for value in values:
-            sizes = {"batch": BATCH, "length": LENGTH} | {"batch" if name == "batch_size" else "length": value}
-            pair = [make(options.model, next(iter(texts.values())), False, **sizes) for make in (Ours, Peer)]
-            times = [statistics.median(contestant.time_steps(2) + contestant.time_steps(2)) for contestant in pair]
-            rates = [round(2 * sizes["batch"] / seconds, 1) for seconds in times]
-            results[name].append({name: value, "ours": rates[0], "peer": rates[1]})
-    model, peer = SimCSE(options.model, pooler_type="avg", device="cpu"), encode_peer(options.model)
+    rows = next(iter(texts.values()))
+
+    def train(batch: int, length: int) -> dict[str, float]:
+        rates = {}
+        for kind, make in {"ours": Ours, "peer": Peer}.items():
+            contestant = make(options.model, rows, False, batch, length)
+            times = contestant.time_steps(2) + contestant.time_steps(2)
+            rates[kind] = round(2 * batch / statistics.median(times), 1)
+        return rates
+
+    model = SimCSE(options.model, pooler_type="avg", device="cpu")
+    peer = encode_peer(options.model)
     sentences = distinct_sentences(sts_sets(options.data))
-    for size in (options.sentences // 16, options.sentences // 4):
+
+    def encode(size: int) -> dict[str, float]:
         part = sentences[:size]
-        times = [
-            seconds_of(lambda p=part: encode_ours(model, p, torch.float32)),
-            seconds_of(lambda p=part: peer(p, 32)),
-        ]
-        rates = [round(len(part) / seconds, 1) for seconds in times]
-        results["corpus_size"].append({"corpus_size": size, "ours": rates[0], "peer": rates[1]})
-    return results
+        ours = seconds_of(lambda: encode_ours(model, part, torch.float32))
+        theirs = seconds_of(lambda: peer(part, 32))
+        return {"ours": round(len(part) / ours, 1), "peer": round(len(part) / theirs, 1)}
+
+    sizes = (options.sentences // 16, options.sentences // 4)
+    return {
+        "batch_size": [{"batch_size": batch} | train(batch, LENGTH) for batch in (16, 64, 256)],
+        "max_seq_length": [{"max_seq_length": length} | train(BATCH, length) for length in (16, 32, 64, 128)],
+        "corpus_size": [{"corpus_size": size} | encode(size) for size in sizes],
+    }
 
 
 def table(results: dict) -> str:
@@ -245,7 +272,8 @@ def table(results: dict) -> str:
     tables = [markdown(["work", "ours", "sentence-transformers", "ratio", "share of GEMM peak", "agree"], rows)]
     if "peak_memory_mib_of_a_step" in results:
         names = {"peer": "sentence-transformers", "plain": "plain transformers"}
-        peaks = [[names.get(kind, kind), peak] for kind, peak in results["peak_memory_mib_of_a_step"].items()]
+        measured = results["peak_memory_mib_of_a_step"]
+        peaks = [[names.get(kind, kind), peak] for kind, peak in measured.items()]
         tables.append(markdown(["memory of a training step", "MiB"], peaks))
     if "evaluation_in_training" in results:
         rows = [

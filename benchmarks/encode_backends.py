@@ -88,7 +88,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
         folder = Path(work)
         model = Path(shutil.copytree(model_or_default(options.model), folder / "model"))
         timed, all_texts = folder / "timed.json", folder / "all.json"
-        timed.write_text(json.dumps(every[:: max(1, len(every) // options.texts)][: options.texts]))
+        distance = max(1, len(every) // options.texts)
+        timed.write_text(json.dumps(every[::distance][: options.texts]))
         all_texts.write_text(json.dumps(every))
         calibration = every[1::7][:300]
         Dataset.from_dict({"text": calibration}).to_json(model / "calibration/train.jsonl")
@@ -159,10 +160,12 @@ def measure(contestants: dict[str, subprocess.Popen[str]], timed: Path, rounds: 
         for name, process in contestants.items():
             times[name].append(ask(process, timed, rows[name]["batch"]))
     for name, row in rows.items():
-        ratios = [base / own for base, own in zip(times[BASELINE], times[name], strict=True)]
+        pairs = zip(times[BASELINE], times[name], strict=True)
+        ratios = [base / own for base, own in pairs]
         row["speed"] = statistics.median(ratios)
         row["speeds"] = [round(ratio, 2) for ratio in sorted(ratios)]
-        row["sentences_per_second"] = len(json.loads(timed.read_text())) / statistics.median(times[name])
+        texts = json.loads(timed.read_text())
+        row["sentences_per_second"] = len(texts) / statistics.median(times[name])
     return rows
 
 
@@ -191,8 +194,11 @@ def ask(process: subprocess.Popen[str], texts: Path, batch: int, output: Path | 
 def cpu() -> str:
     """Return the name of the processor."""
     path = Path("/proc/cpuinfo")
-    names = [line for line in path.read_text().splitlines() if line.startswith("model name")] if path.exists() else []
-    return names[0].partition(":")[2].strip() if names else platform.processor()
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def table(results: dict[str, Any]) -> str:
@@ -203,5 +209,6 @@ def table(results: dict[str, Any]) -> str:
     for name in first:
         speeds = [f"{results['threads'][n][name]['speed']:.2f}" for n in counts]
         score = first[name].get("sts_average")
-        rows.append([*name.split(", "), *speeds, "" if score is None else f"{score:.2f}", first[name]["batch"]])
+        average = "" if score is None else f"{score:.2f}"
+        rows.append([*name.split(", "), *speeds, average, first[name]["batch"]])
     return markdown(header, rows)

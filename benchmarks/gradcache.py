@@ -72,10 +72,11 @@ def run(options: argparse.Namespace, report: Report) -> None:
         for kind in KINDS:
             turns[kind].append(in_fresh_process(measure, kind, model, options.batch, options.chunk))
             print(kind, turns[kind][-1], flush=True)
-    medians = {
-        kind: {name: statistics.median(turn[name] for turn in turns[kind]) for name in turns[kind][0]}
-        for kind in KINDS
-    }
+    medians: dict[str, dict[str, float]] = {}
+    for kind in KINDS:
+        names = turns[kind][0]
+        medians[kind] = {name: statistics.median(turn[name] for turn in turns[kind]) for name in names}
+    batches, chunks = medians["batches"], medians["chunks"]
     report.save(
         machine=machine() | {"threads": 1},
         model=options.model.name if options.model else "all-MiniLM-L6-v2",
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         length=LENGTH,
         rounds=options.rounds,
         median=medians,
-        ratio={name: medians["chunks"][name] / medians["batches"][name] for name in medians["batches"]},
+        ratio={name: chunks[name] / batches[name] for name in batches},
         turns=turns,
     )
 
@@ -93,7 +94,8 @@ def measure(kind: str, model: Path, batch: int, chunk: int) -> dict[str, float]:
     """Measure the steps that process the sentences of the large batch."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    ids = torch.randint(1000, AutoConfig.from_pretrained(model).vocab_size, (batch, LENGTH)).tolist()
+    words = AutoConfig.from_pretrained(model).vocab_size
+    ids = torch.randint(1000, words, (batch, LENGTH)).tolist()
     rows = [{"input_ids": [row]} for row in ids]
     with tempfile.TemporaryDirectory() as folder:
         size_of_step, chunk_size = (batch, chunk) if kind == "chunks" else (chunk, None)
@@ -139,7 +141,8 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
     """Time a step with chunks by tokens and by rows, here and in sentence-transformers."""
     torch.set_num_threads(1)
     with gzip.open(SHARED / "data/wiki/wiki_documents.txt.gz", "rt", encoding="utf-8") as stream:
-        texts = [" ".join(document.split()) for document in stream.read().split("\n\n")]
+        documents = stream.read().split("\n\n")
+    texts = [" ".join(document.split()) for document in documents]
     sentences = random.Random(0).sample(texts, number)
     steps: dict[str, Callable[[], None]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +157,8 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
                 trainer = make_trainer(f"{folder}/run", encoder, rows, number, ROWS, LONGEST)
                 kind = f"ours, {'no padding' if unpadded else 'padding'}, by {by}"
                 steps[kind] = partial(our_step, trainer, rows, split)
-        for by, size in (("tokens", {"mini_batch_num_tokens": ROWS * LONGEST}), ("rows", {"mini_batch_size": ROWS})):
+        sizes = {"tokens": {"mini_batch_num_tokens": ROWS * LONGEST}, "rows": {"mini_batch_size": ROWS}}
+        for by, size in sizes.items():
             theirs = SentenceTransformer(folder, device="cpu")
             theirs.max_seq_length = LONGEST
             loss = losses.CachedMultipleNegativesRankingLoss(theirs, **size)
@@ -171,13 +175,17 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
 
 def split_by_rows(inputs: dict[str, Any], chunk_size: int, *_: bool) -> tuple[list[int], list[dict[str, Any]]]:
     """Split a batch into chunks of equally many rows in their order, each cut to its longest text."""
-    rows = torch.arange(len(inputs["input_ids"])).split(chunk_size)
-    longest = inputs["attention_mask"].sum(-1).amax(-1)
-    tokens = {name: x for name, x in inputs.items() if name not in gradcache.ROW_INPUTS}
-    return list(range(len(inputs["input_ids"]))), [
-        {name: x[chunk, :, : longest[chunk].max()] if x.ndim == 3 else x[chunk] for name, x in tokens.items()}
-        for chunk in rows
-    ]
+    rows = torch.arange(len(inputs["input_ids"]))
+    lengths = inputs["attention_mask"].sum(-1).amax(-1)
+    chunks = []
+    for chunk in rows.split(chunk_size):
+        longest = lengths[chunk].max()
+        parts = {}
+        for name, x in inputs.items():
+            if name not in gradcache.ROW_INPUTS:
+                parts[name] = x[chunk, :, :longest] if x.ndim == 3 else x[chunk]
+        chunks.append(parts)
+    return rows.tolist(), chunks
 
 
 def our_step(trainer: SimCSETrainer, rows: list[dict[str, Any]], split: Callable[..., Any]) -> None:
@@ -187,21 +195,21 @@ def our_step(trainer: SimCSETrainer, rows: list[dict[str, Any]], split: Callable
 
 
 def their_step(encoder: SentenceTransformer, loss: torch.nn.Module, texts: list[str]) -> None:
-    loss([encoder.tokenize(texts) for _ in range(2)], torch.zeros(0)).backward()
+    twice = [encoder.tokenize(texts) for _ in range(2)]
+    loss(twice, torch.zeros(0)).backward()
     encoder.zero_grad()
 
 
 def table(results: dict) -> str:
     if "documents" in results:
         seconds = results["documents"]["seconds"]
-        print(markdown(["documents", "seconds"], [[kind, f"{value:.1f}"] for kind, value in seconds.items()]))
+        rows = [[kind, f"{value:.1f}"] for kind, value in seconds.items()]
+        print(markdown(["documents", "seconds"], rows))
     if "ratio" not in results:
         return ""
     names = results["ratio"]
-    return markdown(
-        ["", *KINDS, "ratio"],
-        [
-            [name, *(f"{results['median'][kind][name]:.1f}" for kind in KINDS), f"{names[name]:.2f} x"]
-            for name in names
-        ],
-    )
+    rows = []
+    for name, ratio in names.items():
+        medians = [results["median"][kind][name] for kind in KINDS]
+        rows.append([name, *(f"{median:.1f}" for median in medians), f"{ratio:.2f} x"])
+    return markdown(["", *KINDS, "ratio"], rows)

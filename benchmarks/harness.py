@@ -35,19 +35,24 @@ class Report:
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.results: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        self.results: dict[str, Any] = {}
+        if path is not None and path.exists():
+            self.results = json.loads(path.read_text())
 
     def save(self, **results: Any) -> None:
         """Add results and write the file."""
         self.results |= results
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(self.results, indent=1)
+            self.path.write_text(text + "\n", encoding="utf-8")
 
     def save_rows(self, rows: list[dict[str, Any]]) -> None:
         """Add rows to `rows`, in place of earlier rows about the same `work`, and write the file."""
         works = [row["work"] for row in rows]
-        self.save(rows=[row for row in self.results.get("rows", []) if row["work"] not in works] + rows)
+        earlier = self.results.get("rows", [])
+        kept = [row for row in earlier if row["work"] not in works]
+        self.save(rows=kept + rows)
 
 
 # --- options and texts ----------------------------------------------------------------------------------------------
@@ -91,9 +96,9 @@ def training_texts(data: Path | None, max_rows: int) -> dict[str, Dataset]:
             "Wikipedia sentences": "wiki1m_for_simcse.head.txt.gz",
             "longer Wikipedia sentences": "wiki_sentences.txt.gz",
         }
-        sentences = {
-            name: load_text_dataset(str(data / "wiki" / file), max_rows=max_rows) for name, file in files.items()
-        }
+        sentences = {}
+        for name, file in files.items():
+            sentences[name] = load_text_dataset(str(data / "wiki" / file), max_rows=max_rows)
     return {**sentences, "NLI pairs": triplets.select_columns(["sent0", "sent1"]), "NLI triplets": triplets}
 
 
@@ -109,8 +114,11 @@ def sts_sets(data: Path | None) -> dict[str, dict[str, ScoredPairs]]:
 
 def distinct_sentences(sets: dict[str, dict[str, ScoredPairs]]) -> list[str]:
     """List the distinct sentences of scored pairs in their order."""
-    pairs = [pairs for parts in sets.values() for pairs in parts.values()]
-    return list(dict.fromkeys(text for part in pairs for text in (*part.sentences1, *part.sentences2)))
+    texts: dict[str, None] = {}
+    for parts in sets.values():
+        for pairs in parts.values():
+            texts |= dict.fromkeys([*pairs.sentences1, *pairs.sentences2])
+    return list(texts)
 
 
 def dev_pairs(data: Path | None) -> ScoredPairs:
@@ -197,14 +205,18 @@ def reset_peak_memory() -> float:
 
 def megabytes(field: str) -> float:
     """Read a field of `/proc/self/status` in megabytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def markdown(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Format a table."""
     header = list(header)
-    lines = [header, ["---"] * len(header), *([str(cell) for cell in row] for row in rows)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        lines.append([str(cell) for cell in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

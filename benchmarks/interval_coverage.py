@@ -28,9 +28,13 @@ ROWS = {
 LEVEL = 0.95
 #: Correlations: of two rows of a group, of prediction and gold score (trained and start), and of the errors of the
 #: trained model and its start and of two seeds.
-WITHIN, CORRELATIONS, OF_START, OF_SEEDS = 0.8, (0.85, 0.80), 0.7, 0.9
+WITHIN = 0.8
+OF_TRAINED, OF_UNTRAINED = 0.85, 0.80
+OF_START, OF_SEEDS = 0.7, 0.9
 ACCURACY, POSITIVES = 0.8, 0.3
-SEEDS, SPREADS, DRAWS = (2, 3, 5), (0, 1, 2), 5
+SEEDS = (2, 3, 5)
+SPREADS = (0, 1, 2)
+DRAWS = 5
 
 AP = "difference of average precision"
 Systems = list[dict[str, np.ndarray]]
@@ -51,22 +55,26 @@ def predictions(groups: np.ndarray, random: np.random.Generator) -> tuple[np.nda
     """Draw the gold scores, and the errors and predictions of the start (first) and of every seed."""
     gold, common, of_seeds = normals(groups, random, (3,))
     own = normals(groups, random, (1 + max(SEEDS),))
+    start = np.sqrt(1 - OF_START) * own[:1]
     trained = np.sqrt(OF_SEEDS - OF_START) * of_seeds + np.sqrt(1 - OF_SEEDS) * own[1:]
-    errors = np.sqrt(OF_START) * common + np.concatenate([np.sqrt(1 - OF_START) * own[:1], trained])
-    r = np.array([CORRELATIONS[1], *[CORRELATIONS[0]] * max(SEEDS)])[:, None]
+    errors = np.sqrt(OF_START) * common + np.concatenate([start, trained])
+    correlations = [OF_UNTRAINED] + max(SEEDS) * [OF_TRAINED]
+    r = np.array(correlations)[:, None]
     return gold, errors, r * gold + np.sqrt(1 - r**2) * errors
 
 
 def statistics_of(groups: np.ndarray, random: np.random.Generator) -> dict[str, Systems]:
     """Draw the rows of each statistic; a difference is that of the first system to the second."""
     gold, errors, predicted = predictions(groups, random)
-    top = gold > ndtri(1 - POSITIVES)
-    pairs: Systems = [{"predicted": predicted[number], "gold": gold, "group": groups} for number in (1, 0)]
+    start, trained = predicted[0], predicted[1]
+    pairs = [{"predicted": each, "gold": gold, "group": groups} for each in (trained, start)]
+    is_positive = gold > ndtri(1 - POSITIVES)
+    is_correct = errors[1] < ndtri(ACCURACY)
     return {
         "Spearman": pairs[:1],
         "difference of Spearman": pairs,
-        "accuracy": [{"correct": errors[1] < ndtri(ACCURACY), "gold": gold, "group": groups}],
-        AP: [{"similarity": predicted[number], "gold": top, "group": groups} for number in (1, 0)],
+        "accuracy": [{"correct": is_correct, "gold": gold, "group": groups}],
+        AP: [{"similarity": each, "gold": is_positive, "group": groups} for each in (trained, start)],
     }
 
 
@@ -74,30 +82,47 @@ def resampled(systems: Systems, resamples: int, random: np.random.Generator) -> 
     return resampled_scores([{"rows": named} for named in systems], resamples=resamples, random=random)
 
 
+def true_values(random: np.random.Generator) -> dict[str, float]:
+    """Return the true value of each statistic: that of average precision from a million rows."""
+
+    def spearman(correlation: float) -> float:
+        return 600 / np.pi * np.arcsin(correlation / 2)  # of two normal variables (Pearson 1907)
+
+    def average_precision(system: dict[str, np.ndarray]) -> float:
+        is_positive = system["gold"][np.argsort(-system["similarity"])]
+        precision = is_positive.cumsum() / np.arange(1, len(is_positive) + 1)
+        return 100 * precision[is_positive].mean()
+
+    trained, start = statistics_of(np.arange(1_000_000), random)[AP]
+    return {
+        "Spearman": spearman(OF_TRAINED),
+        "difference of Spearman": spearman(OF_TRAINED) - spearman(OF_UNTRAINED),
+        "accuracy": 100 * ACCURACY,
+        AP: average_precision(trained) - average_precision(start),
+    }
+
+
 def run(options: argparse.Namespace, report: Report) -> None:
     random = np.random.default_rng(0)
-    spearman = 600 / np.pi * np.arcsin(np.array(CORRELATIONS) / 2)  # of two normal variables (Pearson 1907)
-    many = [each["gold"][np.argsort(-each["similarity"])] for each in statistics_of(np.arange(1_000_000), random)[AP]]
-    precision = [100 * (top.cumsum() / np.arange(1, len(top) + 1))[top].mean() for top in many]
-    truths = {
-        "Spearman": spearman[0],
-        "difference of Spearman": spearman[0] - spearman[1],
-        "accuracy": 100 * ACCURACY,
-        AP: precision[0] - precision[1],
-    }
+    truths = true_values(random)
     shares: dict[str, Any] = {}
     for where, sizes in ROWS.items():
         groups = np.repeat(np.arange(sum(sizes.values())), np.repeat(list(sizes), list(sizes.values())))
+        drawings = {"together": groups}
+        if len(sizes) > 1:
+            drawings["one by one"] = np.arange(len(groups))
         hits: Counter[tuple[str, str]] = Counter()
         for _ in trange(options.repetitions, desc=where):
             for name, systems in statistics_of(groups, random).items():
-                for drawing in ("together", "one by one") if len(sizes) > 1 else ("together",):
-                    single = {} if drawing == "together" else {"group": np.arange(len(groups))}
-                    drawn = resampled([named | single for named in systems], options.resamples, random)
-                    low, high = interval(drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0], LEVEL)
+                for drawing, drawn_by in drawings.items():
+                    changed = [system | {"group": drawn_by} for system in systems]
+                    drawn = resampled(changed, options.resamples, random)
+                    values = drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]
+                    low, high = interval(values, LEVEL)
                     hits[name, drawing] += low <= truths[name] <= high
         for (name, drawing), count in hits.items():
-            shares.setdefault(where, {}).setdefault(name, {})[drawing] = round(100 * count / options.repetitions, 1)
+            share = round(100 * count / options.repetitions, 1)
+            shares.setdefault(where, {}).setdefault(name, {})[drawing] = share
         report.save(repetitions=options.repetitions, resamples=options.resamples, coverage=shares)
     report.save(seeds=seeds(options, truths["difference of Spearman"], random))
 
@@ -105,13 +130,15 @@ def run(options: argparse.Namespace, report: Report) -> None:
 def seeds(options: argparse.Namespace, truth: float, random: np.random.Generator) -> dict[str, Any]:
     """Return the shares for differences of several seeds to their start, by their number and spread."""
     hits: Counter[tuple[int, int]] = Counter()
-    groups, spread_of_rows = np.arange(1500), []
+    groups = np.arange(1500)
+    spread_of_rows = []
     for _ in trange(options.repetitions, desc="seeds"):
         gold, _, predicted = predictions(groups, random)
-        start, *trained = resampled(
-            [{"predicted": each, "gold": gold, "group": groups} for each in predicted], options.resamples, random
-        )
-        spread_of_rows.append([np.std(trained[0] - start), np.std(trained[0] - trained[1]) / np.sqrt(2)])
+        systems = [{"predicted": each, "gold": gold, "group": groups} for each in predicted]
+        start, *trained = resampled(systems, options.resamples, random)
+        of_difference = np.std(trained[0] - start)
+        of_seed = np.std(trained[0] - trained[1]) / np.sqrt(2)
+        spread_of_rows.append([of_difference, of_seed])
         for effects in random.normal(size=(DRAWS, max(SEEDS), 1)):
             for n in SEEDS:
                 for spread in SPREADS:
@@ -119,25 +146,25 @@ def seeds(options: argparse.Namespace, truth: float, random: np.random.Generator
                     low, high = interval(mean_over_drawn_seeds(scores, random, LEVEL) - start, LEVEL)
                     hits[n, spread] += low <= truth <= high
     total = options.repetitions * DRAWS
-    return {
-        "points_by_rows": dict(zip(("difference", "seed"), np.mean(spread_of_rows, axis=0).round(2), strict=True)),
-        "coverage": {
-            str(n): {str(spread): round(100 * hits[n, spread] / total, 1) for spread in SPREADS} for n in SEEDS
-        },
-    }
+    coverage = {}
+    for n in SEEDS:
+        coverage[str(n)] = {str(spread): round(100 * hits[n, spread] / total, 1) for spread in SPREADS}
+    difference, seed = np.mean(spread_of_rows, axis=0).round(2)
+    return {"points_by_rows": {"difference": difference, "seed": seed}, "coverage": coverage}
+
+
+def shown(shares: dict[str, float]) -> str:
+    """Show a share, with that of rows drawn one by one in parentheses."""
+    if "one by one" not in shares:
+        return f"{shares['together']}"
+    return f"{shares['together']} ({shares['one by one']})"
 
 
 def table(results: dict) -> str:
-    """Format the shares of intervals that hold the true value; in parentheses for rows drawn one by one."""
-    header = list(next(iter(results["coverage"].values())))
-    cells = {
-        where: [f"{c['together']}" + (f" ({c['one by one']})" if "one by one" in c else "") for c in found.values()]
-        for where, found in results["coverage"].items()
-    }
+    """Format the shares of intervals that hold the true value."""
+    statistics = list(next(iter(results["coverage"].values())))
+    rows = [[where, *map(shown, found.values())] for where, found in results["coverage"].items()]
     of_seeds = results["seeds"]["coverage"]
     by_spread = [[n, *found.values()] for n, found in of_seeds.items()]
-    tables = [
-        markdown(["", *header], [[where, *row] for where, row in cells.items()]),
-        markdown(["seeds", *(f"{spread} points" for spread in SPREADS)], by_spread),
-    ]
-    return "\n\n".join(tables)
+    spreads = [f"{spread} points" for spread in SPREADS]
+    return markdown(["", *statistics], rows) + "\n\n" + markdown(["seeds", *spreads], by_spread)

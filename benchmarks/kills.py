@@ -47,7 +47,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # the imported modules need no collection in the processes
     names = options.configurations
-    results = [row for row in report.results.get("configurations", []) if row["configuration"] not in names]
+    earlier = report.results.get("configurations", [])
+    results = [row for row in earlier if row["configuration"] not in names]
     for position, name in enumerate(names):
         quota = options.kills // len(names) + (position < options.kills % len(names))
         with tempfile.TemporaryDirectory(prefix="simcse-kills-") as folder:
@@ -80,7 +81,9 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
         most = min(MOST_KILLS_OF_A_RUN, kills - counts["kills"])
         for _ in range(most):
             left_over = _inode(killed / STAGING)  # of an earlier kill
-            if not _kill(_start(name, killed), killed, draw.random() < 0.5, draw, seconds):
+            pid = _start(name, killed)
+            while_saving = draw.random() < 0.5
+            if not _kill(pid, killed, while_saving, draw, seconds):
                 break  # the run ended first
             counts["kills"] += 1
             counts["while saving"] += _inode(killed / STAGING) not in (None, left_over)
@@ -153,7 +156,12 @@ def _kill(pid: int, folder: Path, while_saving: bool, draw: random.Random, secon
     """Kill a run at a random moment, or when it saves next after that, and return whether it was still running."""
     deadline = time.perf_counter() + draw.uniform(0, seconds)
     left_over = _inode(folder / STAGING)
-    while time.perf_counter() < deadline or (while_saving and _inode(folder / STAGING) in (None, left_over)):
+
+    def goes_on() -> bool:
+        is_saving = _inode(folder / STAGING) not in (None, left_over)
+        return time.perf_counter() < deadline or (while_saving and not is_saving)
+
+    while goes_on():
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             _check(status, folder)
@@ -179,5 +187,5 @@ def table(results: dict[str, Any]) -> str:
     columns = ("kills", "while saving", "before the first checkpoint", "runs", "differing")
     total = {column: sum(row[column] or 0 for row in rows) for column in columns}
     listed = [*rows, {"configuration": "all", **total}]
-    cells = [["-" if row[c] is None else row[c] for c in ("configuration", *columns)] for row in listed]
-    return markdown(("configuration", *columns), cells)
+    header = ("configuration", *columns)
+    return markdown(header, [[row[column] for column in header] for row in listed])

@@ -129,7 +129,11 @@ def _vectors_of(rows: Dataset, folder: Path) -> Path:
 def sentences(rows: int, seed: int) -> list[str]:
     """Draw sentences of six words."""
     generator = torch.Generator().manual_seed(seed)
-    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator)) for _ in range(rows)]
+    found = []
+    for _ in range(rows):
+        numbers = torch.randint(len(WORDS), (6,), generator=generator)
+        found.append(" ".join(WORDS[i] for i in numbers))
+    return found
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
@@ -172,7 +176,8 @@ def _digest(value: Any) -> str:
                 add(part)
         elif isinstance(item, torch.Tensor):
             digest.update(f"{item.dtype} {tuple(item.shape)}".encode())
-            digest.update(item.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            plain = item.detach().contiguous().reshape(-1)
+            digest.update(plain.view(torch.uint8).numpy().tobytes())
         elif hasattr(item, "tobytes"):
             digest.update(item.tobytes())
         else:

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.templates import template_settings
+from simcse_hf.data.token_ids import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 
 TEMPLATES = [

@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from transformers.utils import logging
 
 from simcse_hf import SimCSETrainer
-from simcse_hf.data.packed_batch import Batch, PackingCollator
+from simcse_hf.data.collator import Batch, PackingCollator
 from simcse_hf.models.modeling import ContrastiveModel, ContrastiveOutput
 
 logger = logging.get_logger(__name__)

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simcse_hf import BertForCL
-from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.packed_batch import PackingCollator
+from simcse_hf.data.collator import ContrastiveCollator, PackingCollator
 from simcse_hf.kernels.packing import Packing
 from simcse_hf.kernels.unpadded import attend
 

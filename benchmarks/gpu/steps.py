@@ -11,8 +11,7 @@ from accelerate.utils import send_to_device
 from torch.profiler import ProfilerActivity, profile
 
 from simcse_hf import BertForCL
-from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.packed_batch import Batch, PackingCollator
+from simcse_hf.data.collator import Batch, ContrastiveCollator, PackingCollator
 
 from ..synthetic import IDS, encoder_config
 from .attention import LENGTH, draw_lengths, seconds_on_gpu

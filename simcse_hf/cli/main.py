@@ -3,17 +3,13 @@
 import os
 import sys
 import traceback
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import TextIOWrapper
-from pathlib import Path
 
 from .. import __version__
-from .options import Command, CommandParser, listing, run_command
-from .signature import summary_of
-
-PACKAGE = str(Path(__file__).parents[1])
+from .options import Command, choice_parser, run_command
+from .signature import PACKAGE, read_function
 
 #: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
 _HUB_ERRORS = {
@@ -36,7 +32,7 @@ COMMANDS = {
     "adapt": Command("apps.adapt.adapt:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
-        verbose="list every subset and split",
+        verbose="List every subset and split",
         together=True,
         then="publishing.card:refresh_card",
     ),
@@ -46,10 +42,8 @@ COMMANDS = {
     "encode": Command("encoding.files:encode", together=True),
     "index": Command("retrieval.commands:index"),
     "index-add": Command("retrieval.commands:index_add"),
-    "index-delete": Command("retrieval.commands:index_delete", flags={"filters": ("--filter",)}),
-    "search": Command(
-        "retrieval.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
-    ),
+    "index-delete": Command("retrieval.commands:index_delete"),
+    "search": Command("retrieval.commands:search", positional=("queries",), lines="queries"),
     "duplicates": Command("retrieval.commands:duplicates", positional=("input",)),
     "demo": Command("apps.demo:demo"),
     "postprocess": Command(
@@ -57,7 +51,7 @@ COMMANDS = {
     ),
     "mine": Command("retrieval.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("apps.build_nli:build_nli"),
-    "export": Command("publishing.export:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "export": Command("publishing.export:export", positional=("model",)),
     "card": Command("publishing.card:card", positional=("directory",)),
     "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
@@ -86,17 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         run = partial(run_command, argv[0], COMMANDS[argv[0]], argv[1:])
         return exit_status(run, f"simcse-hf {argv[0]}", show_traceback=show_traceback)
-    summaries = {name: summary_of(command.function) for name, command in COMMANDS.items()}
-    parser = CommandParser(
-        prog="simcse-hf",
-        description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
-        epilog=f"commands:\n{listing(summaries)}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
+    summaries = {name: read_function(command.function)[0].splitlines()[0] for name, command in COMMANDS.items()}
+    parser = choice_parser(
+        "simcse-hf",
+        "COMMAND [options]",
+        summaries,
+        "Train, evaluate, publish and use sentence embeddings with contrastive learning.",
         "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("--traceback", action="store_true", help="Show the Python traceback of an error")
     if argv:
         parser.parse_args(argv[:1])  # which ends
     parser.print_help()
@@ -131,7 +124,9 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         status = _status_of(error)
         if status is None:
             raise
-        _close_bars()
+        if "tqdm" in sys.modules:  # end the bars of the run, so that the message has a line of its own
+            for bar in list(sys.modules["tqdm"].tqdm._instances):
+                bar.close()
         if show_traceback:
             traceback.print_exc()
         message = " ".join(str(error).split()) or type(error).__name__
@@ -141,20 +136,13 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         return status
 
 
-def _close_bars() -> None:
-    """End the bars of a run that failed, so that the message has a line of its own."""
-    if "tqdm" in sys.modules:
-        for bar in list(sys.modules["tqdm"].tqdm._instances):
-            bar.close()
-
-
 def _is_from_hub(error: Exception) -> bool:
     return not _HUB_ERRORS.isdisjoint(cls.__name__ for cls in type(error).__mro__)
 
 
 def _status_of(error: Exception) -> int | None:
     """Return the exit status of an error that one line can say, and None for a defect."""
-    if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE):
+    if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(PACKAGE)):
         # The input was right, and the run or the push failed; or weights or a loss are not finite.
         if hasattr(error, "exit_status") or isinstance(error, FloatingPointError):
             return FAILED

@@ -5,11 +5,10 @@ r"""From a function to a command: its parameters are the options, and its docstr
 | `x: str` | `--x X`, which must be given |
 | `x: int = 5` | `--x X` |
 | `x: bool = False` and `x: bool = True` | `--x` and `--no_x` |
-| `x: bool \| str = False` | `--x`, or `--x X` |
-| `x: Literal["a", "b"]`, or the name of such a type in `simcse_hf.names` | `--x {a,b}` |
+| `x: PoolerType`, or another type of `simcse_hf.names` | `--x {cls,avg}` |
 | `x: Sequence[str]` | `--x A B`, or `--x A --x B` |
 | `x: Mapping[str, str]` | `--x KEY=VALUE`, repeatable |
-| `x: float \| Literal["saved"]` | `--x X`: the first type that reads the word |
+| `x: float \| Literal["saved"]` | `--x X`: a number or the word |
 | `**options: Unpack[T]`, with a `TypedDict` of `simcse_hf.names` | the keys of `T` |
 
 Types that are not listed, such as the class of a model, are read as text. `show_progress_bar` is no option: it is off
@@ -22,23 +21,20 @@ import os
 import re
 import shutil
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
-from functools import partial
 from textwrap import fill
-from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
+from typing import Any, NoReturn, TextIO, get_args
 
+from .. import names
 from ..runtime.errors import did_you_mean
 from ..runtime.messages import check_together, show_messages
 from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.
-_FLAGS = {"pooler_type": ("--pooler_type", "--pooler")}
-#: What a word must be.
-_WANTED = {int: "an integer", float: "a number", str: "a text"}
+_FLAGS = {"pooler_type": ("--pooler_type", "--pooler"), "filters": ("--filter",), "to": ("--to", "--format")}
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,8 @@ class Command:
     Args:
         function (`str`): Its module in this package and its name, such as `"apps.build_nli:build_nli"`.
         positional (`tuple[str, ...]`, *optional*): Parameters that are given without the name of an option.
-        flags (`Mapping[str, tuple[str, ...]]`, *optional*): Parameters whose options have other names, such as
-            `{"columns": ("--column", "--columns")}`.
+        flags (`Mapping[str, tuple[str, ...]]`, *optional*): Parameters whose options have other names in this command,
+            such as `{"columns": ("--column", "--columns")}`.
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
@@ -75,23 +71,22 @@ class Command:
 class CommandParser(ArgumentParser):
     """A parser whose errors suggest the options and commands that mistyped words are near to."""
 
-    _words: list[str] = []
+    _words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and remember the words for `error`."""
-        self._words = list(args or ())
+        self._words = args
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that begin no option and are no choice."""
+        """End with a message, and with suggestions for the words that are no option and no choice."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known.extend(action.choices or ())
-        wrong = []
-        for number, word in enumerate(self._words):
+        wrong = re.findall("invalid choice: '(.+?)'", message)
+        for word in self._words:
             name = word.partition("=")[0]
-            is_name = number == 0 or word.startswith("--")
-            if is_name and not any(other.startswith(name) for other in known):
+            if name.startswith("--") and not any(other.startswith(name) for other in known):
                 wrong.append(name)
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
@@ -104,10 +99,33 @@ def paragraph(text: str, first: str = "") -> str:
     return fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
 
 
-def listing(entries: Mapping[str, str]) -> str:
-    """Format names and what each one is, in two columns."""
-    width = max(map(len, entries))
-    return "\n".join(paragraph(text, f"  {name:<{width}}  ") for name, text in entries.items())
+def choice_parser(
+    program: str, usage: str, choices: Mapping[str, str], description: str, epilog: str
+) -> CommandParser:
+    """Make a parser of one word, whose help lists what each choice is.
+
+    Args:
+        program (`str`): The words before it.
+        usage (`str`): What follows them.
+        choices (`Mapping[str, str]`): The choices, and what each one is.
+        description (`str`): What the program does.
+        epilog (`str`): What stands below the list.
+
+    Returns:
+        `CommandParser`: The parser.
+    """
+    metavar = usage.split()[0]
+    width = max(map(len, choices))
+    listing = "\n".join(paragraph(text, f"  {name:<{width}}  ") for name, text in choices.items())
+    parser = CommandParser(
+        prog=program,
+        usage=f"%(prog)s {usage}",
+        description=paragraph(description),
+        epilog=f"{metavar.lower()}s:\n{listing}\n\n`{program} {metavar} --help` lists its options.\n{epilog}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(metavar.lower(), choices=choices, metavar=metavar, help="One of those below")
+    return parser
 
 
 def run_command(name: str, command: Command, words: Sequence[str]) -> int:
@@ -187,7 +205,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     description, parameters = read_function(command.function)
     parser = CommandParser(prog=f"simcse-hf {name}", description=description, argument_default=SUPPRESS)
     if command.action is not None:
-        parser.add_argument("action", choices=(command.action,), help="the only action")
+        parser.add_argument("action", choices=(command.action,), help="The only action")
     groups: dict[str, Any] = {"options": parser}
     for parameter in parameters:
         if parameter.name == "show_progress_bar":
@@ -208,9 +226,9 @@ def add_general(parser: ArgumentParser, verbose: str | None = None) -> None:
     """Add the options that every command has, and `--verbose` with its help where there is more to show."""
     general = parser.add_argument_group("general")
     general.add_argument(
-        "--json", default=False, action="store_true", help="print the result as JSON on standard output"
+        "--json", default=False, action="store_true", help="Print the result as JSON on standard output"
     )
-    words = "show warnings and errors only, and the result, unless --output writes it as JSON"
+    words = "Show warnings and errors only, and the result, unless --output writes it as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
     if verbose is not None:
         general.add_argument("--verbose", default=False, action="store_true", help=verbose)
@@ -227,47 +245,50 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
         `tuple[Sequence[str], dict[str, Any]]`: The names of the option, and the keyword arguments.
     """
     name = parameter.name
-    is_required = parameter.default is REQUIRED
-    kind = _members(parameter.type)[0]
+    flags = (_FLAGS | {**command.flags}).get(name, (f"--{name}",))
+    kinds = re.findall(r"\w+", parameter.kind)
+    choices = [choice for kind in kinds for choice in get_args(getattr(names, kind, None))]
+    is_list = "Sequence" in kinds or "Iterable" in kinds
     settings: dict[str, Any] = {}
-    prefix = ""
-    if kind is bool and len(_members(parameter.type)) > 1:  # alone, or with a word
-        reads = partial(_read_word, _members(parameter.type)[1:])
-        settings = {"nargs": "?", "const": True, "type": reads, "metavar": name.upper()}
-    elif kind is bool:
-        prefix, action = ("no_", "store_false") if parameter.default is True else ("", "store_true")
-        settings = {"action": action}
-    elif get_origin(kind) is Mapping:
-        settings = {"action": _AddPair, "type": _read_pair, "metavar": "KEY=VALUE"}
-    elif get_origin(kind) is Sequence:
-        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0])}
-    else:
-        settings = _single(parameter.type)
-    choices = settings.get("choices", ())
-    is_long = len(choices) > 5 or "nargs" in settings
+    if parameter.default is True:
+        flags = (f"--no_{name}",)
+        settings["action"] = "store_false"
+    elif "bool" in kinds:
+        settings["action"] = "store_true"
+    elif "Mapping" in kinds:
+        settings = {"action": _AddPair, "metavar": "KEY=VALUE"}
+    elif "saved" in kinds:
+        settings["type"] = number_or_saved
+    elif "int" in kinds:
+        settings["type"] = int
+    elif "float" in kinds:
+        settings["type"] = float
+    elif choices:
+        settings["choices"] = choices
+    if is_list:
+        settings |= {"action": "extend", "nargs": "+"}
+    is_long = len(choices) > 5 or is_list
     if choices and is_long:
         settings["metavar"] = "NAME"
     settings["help"] = help_of(parameter, choices if is_long else ())
+    is_required = parameter.default is REQUIRED
     if name in command.positional:
         if not is_required:
-            settings["nargs"] = "*" if "nargs" in settings else "?"
+            settings["nargs"] = "*" if is_list else "?"
         return (name,), settings
-    flags = (_FLAGS | {**command.flags}).get(name, (f"--{prefix}{name}",))
     return flags, settings | {"dest": name, "required": is_required}
 
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
-    """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
+    """Return the help of an option: the words of `Args`, choices, and the default."""
     words = parameter.words.partition("; in Python")[0].removesuffix(".")
-    if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
-        words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     words, _, default = words.partition(". The default is ")
     if choices:
         words += f": {', '.join(choices)}"
     value = parameter.default
     if value is True:
-        words = f"do not {words}"
+        words = f"Do not {words[:1].lower()}{words[1:]}"
     elif isinstance(value, tuple):
         default = default or " ".join(map(str, value))
     elif value is not False and value not in (REQUIRED, None):
@@ -277,42 +298,9 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     return words.replace("%", "%%")
 
 
-def _members(kind: Any) -> list[Any]:
-    """Return the types of a union without `None`, or the only type."""
-    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return [each for each in members if each is not NoneType]
-
-
-def _single(kind: Any) -> dict[str, Any]:
-    """Return how one word is read."""
-    members = _members(kind)
-    if get_origin(members[0]) is Literal and len(members) == 1:
-        return {"choices": get_args(members[0])}
-    return {"type": partial(_read_word, members)}
-
-
-def _read_word(kinds: Sequence[Any], word: str) -> Any:
-    """Read a word as the first of several types that it fits."""
-    wanted: list[str] = []
-    for kind in kinds:
-        choices = get_args(kind)
-        if word in choices:
-            return word
-        if choices:
-            wanted += choices
-            continue
-        with suppress(ValueError):
-            return kind(word)
-        wanted.append(_WANTED[kind])
-    raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
-
-
-def _read_pair(word: str) -> tuple[str, str]:
-    """Read a word of the form KEY=VALUE."""
-    key, equals, value = word.partition("=")
-    if not (key and equals):
-        raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
-    return key, value
+def number_or_saved(word: str) -> float | str:
+    """Read a number, or the word "saved"."""
+    return word if word == "saved" else float(word)
 
 
 class _AddPair(Action):
@@ -320,8 +308,10 @@ class _AddPair(Action):
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         """Add a pair."""
-        key, value = values
+        key, equals, value = values.partition("=")
         pairs = getattr(namespace, self.dest, {})
+        if not (key and equals):
+            parser.error(f"{option_string} must be KEY=VALUE, got {values!r}")
         if key in pairs:
             parser.error(f"{option_string} names {key} twice: give it one value")
         setattr(namespace, self.dest, pairs | {key: value})

@@ -2,45 +2,29 @@
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal
-
-from .. import names
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 #: The default of a parameter that must be given.
 REQUIRED = object()
-#: The types that the words of a command line become. Any other, such as the class of a model, is read as text.
-_TYPES: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "tuple": tuple,
-    "None": NoneType,
-    "Sequence": Sequence,
-    "Iterable": Sequence,
-    "Mapping": Mapping,
-    **vars(names),
-}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function.
+    """A parameter of a function, or a field of a class of arguments.
 
     Args:
         name (`str`): Its name.
-        type (`Any`): Its type, as [`read_type`] reads it.
+        kind (`str`): Its type, as it is written.
         default (`Any`): Its default, or `REQUIRED`.
-        words (`str`): Its entry in the section `Args` of the docstring.
+        words (`str`): What it means.
         group (`str`, *optional*, defaults to `"options"`): The heading under which `--help` shows it.
     """
 
     name: str
-    type: Any
+    kind: str
     default: Any
     words: str
     group: str = "options"
@@ -59,14 +43,19 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     assert isinstance(node, ast.FunctionDef)
     words = _read_args(node)
     arguments = [*node.args.args, *node.args.kwonlyargs]
-    defaults: list[ast.expr | None] = [*node.args.defaults, *node.args.kw_defaults]
-    while len(defaults) < len(arguments):
-        defaults.insert(0, None)
+    defaults = [*node.args.defaults, *node.args.kw_defaults]
+    required = len(arguments) - len(defaults)
     parameters = []
-    for argument, default in zip(arguments, defaults, strict=True):
-        assert argument.annotation is not None
-        value = REQUIRED if default is None else ast.literal_eval(default)
-        parameters.append(Parameter(argument.arg, read_type(argument.annotation), value, words.get(argument.arg, "")))
+    for number, argument in enumerate(arguments):
+        default = defaults[number - required] if number >= required else None
+        parameters.append(
+            Parameter(
+                argument.arg,
+                ast.unparse(argument.annotation),
+                REQUIRED if default is None else ast.literal_eval(default),
+                words.get(argument.arg, ""),
+            )
+        )
     options = node.args.kwarg and node.args.kwarg.annotation
     if isinstance(options, ast.Subscript):  # Unpack[...]
         parameters += _read_typed_dict(ast.unparse(options.slice))
@@ -74,51 +63,28 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     return description, parameters
 
 
-def summary_of(function: str) -> str:
-    """Return the first line of a function's docstring as one clause, without parsing the whole module."""
-    module, _, name = function.partition(":")
-    source = _file_of(module).read_text(encoding="utf-8")
-    found = re.search(rf'^def {name}\(.*?"""(.+?)\.?$', source, re.MULTILINE | re.DOTALL)
-    assert found is not None, function
-    return found[1][:1].lower() + found[1][1:]
-
-
 def find_definition(name: str) -> ast.FunctionDef | ast.ClassDef:
     """Return the definition of a function or class, which is named by its module in this package and its name."""
     module, _, wanted = name.partition(":")
-    for node in ast.parse(_file_of(module).read_text(encoding="utf-8")).body:
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == wanted:
             return node
     raise LookupError(f"{module} defines no {wanted}")
 
 
-def read_fields(name: str) -> dict[str, tuple[Any, str]]:
-    """Read the arguments that a dataclass of this package adds: its default, if that is a literal, and its help."""
-    found = {}
+def read_fields(name: str) -> list[Parameter]:
+    """Read the fields that a dataclass of this package adds; a default that is no literal is read as `None`."""
+    parameters = []
     for field in find_definition(name).body:
+        if isinstance(field, ast.Assign):
+            group = ast.literal_eval(field.value)  # `_argument_group_name`, above the fields
         if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
             default, words = field.value.args
             value = default.value if isinstance(default, ast.Constant) else None
-            found[ast.unparse(field.target)] = value, ast.literal_eval(words)
-    return found
-
-
-def _file_of(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def read_type(annotation: ast.expr) -> Any:
-    """Return the type of an annotation: a plain type, a `Literal`, a union, a `Sequence`, a `Mapping` or a tuple."""
-    if isinstance(annotation, ast.BinOp):
-        return read_type(annotation.left) | read_type(annotation.right)
-    if not isinstance(annotation, ast.Subscript):
-        return _TYPES.get(ast.unparse(annotation), str)
-    name = ast.unparse(annotation.value)
-    if name == "Literal":
-        return Literal[ast.literal_eval(annotation.slice)]
-    inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-    return _TYPES[name][tuple(map(read_type, inner))]
+            kind = ast.unparse(field.annotation)
+            parameters.append(Parameter(ast.unparse(field.target), kind, value, ast.literal_eval(words), group))
+    return parameters
 
 
 def _read_typed_dict(name: str) -> list[Parameter]:
@@ -133,8 +99,8 @@ def _read_typed_dict(name: str) -> list[Parameter]:
     for key in node.body:
         if isinstance(key, ast.AnnAssign):
             option = ast.unparse(key.target)
-            kind = read_type(key.annotation)
-            parameters.append(Parameter(option, kind, kind is bool or None, words[option], "model"))
+            kind = ast.unparse(key.annotation)
+            parameters.append(Parameter(option, kind, kind == "bool" or None, words[option], "model"))
     return parameters
 
 

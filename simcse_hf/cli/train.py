@@ -5,28 +5,29 @@
 
 import re
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..names import POOLER_TYPES
-from .options import CommandParser, add_general, help_of, import_name, listing, paragraph
+from .options import CommandParser, add_general, choice_parser, help_of, paragraph
 from .signature import PACKAGE, Parameter, read_fields
 
-_FOLDER = PACKAGE / "training"
 _METHODS = {
-    "unsup": "train on sentences, each with another view of itself: by default another dropout mask",
-    "sup": "train on anchors with positives and any number of hard negatives, or on labelled texts",
-    "mlm": "pretrain an encoder for a domain or language by masked language modelling",
+    "unsup": "Train on sentences, each with another view of itself: by default another dropout mask.",
+    "sup": "Train on anchors with positives and any number of hard negatives, or on labelled texts.",
+    "mlm": "Pretrain an encoder for a domain or language by masked language modelling.",
 }
 _CONTRASTIVE = tuple(
     f"training.arguments:{name}" for name in ("ModelArguments", "DataArguments", "SimCSETrainingArguments")
 )
-#: The classes of each method's arguments, of which the last one has those of transformers, too.
+#: The classes of each method's arguments.
 _CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("apps.pretraining:PretrainingArguments",)}
+#: The group of the options of transformers.
+_OF_TRANSFORMERS = "training, of transformers' TrainingArguments"
 #: The options that `--help` shows, if the method has them.
 _SHOWN = (
     "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
@@ -45,19 +46,14 @@ def read_train(words: Sequence[str]) -> dict[str, Any]:
         `dict[str, Any]`: The parameters of `train`, and the options that every command has.
     """
     if not words or words[0] not in _METHODS:
-        parser = CommandParser(
-            prog="simcse-hf train",
-            usage="%(prog)s METHOD [RECIPE] [options]",
-            description=paragraph(
-                "Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has. "
-                "Options on the command line take precedence. Without options, it trains offline on the package's "
-                "sample."
-            ),
-            epilog=f"methods:\n{listing(_METHODS)}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
+        parser = choice_parser(
+            "simcse-hf train",
+            "METHOD [RECIPE] [options]",
+            _METHODS,
+            "Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has. "
+            "Options on the command line take precedence. Without options, it trains offline on the package's sample.",
             "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
-            formatter_class=RawDescriptionHelpFormatter,
         )
-        parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
         parser.parse_args(words or ["--help"])  # which ends
     method, *rest = words
     if {"-h", "--help", "--help_all"} & set(rest):
@@ -81,7 +77,8 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     Returns:
         `CommandParser`: The parser.
     """
-    recipes = {path.stem: path.read_text("utf-8") for path in sorted(_FOLDER.joinpath("recipes").glob("*.yaml"))}
+    paths = sorted(PACKAGE.joinpath("training", "recipes").glob("*.yaml"))
+    recipes = {path.stem: path.read_text("utf-8") for path in paths}
     own = [name for name, text in recipes.items() if f"train {method} " in text.partition("\n")[0]]
     listings = [
         f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(own)}.",
@@ -95,8 +92,7 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
             f"Poolers: {', '.join(POOLER_TYPES)}, mask, ngrams. docs/api.md describes all of them.",
         ]
     epilog = "\n\n".join(map(paragraph, listings))
-    # The objective that the words name, or else a recipe.
-    said = [word for word in words if word in objectives]
+    said = re.findall(r"--objective[ =](\S+)", " ".join(words))
     recipe = words[0]
     text = recipes.get(recipe.removesuffix(".yaml"))
     if Path(recipe).is_file():
@@ -104,71 +100,55 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     if text is not None:
         epilog += f"\n\n{recipe} sets:\n{text}"
         said += re.findall(r"^objective: *[\"']?([^\s\"']+)", text, re.MULTILINE)
-    said += re.findall(r"--objective[ =](\S+)", " ".join(words))
 
     sample = "Without a model and texts, it trains offline on the sample of the package, with the sample's settings."
     parser = CommandParser(
         prog=f"simcse-hf train {method}",
         usage="%(prog)s [RECIPE] [--name value ...]",
-        description=paragraph(f"{_METHODS[method].capitalize()}. {sample}"),
+        description=paragraph(f"{_METHODS[method]} {sample}"),
         epilog=epilog,
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,
     )
-    parser.add_argument("--help_all", action="help", help="list all options, those of transformers too")
+    parser.add_argument("--help_all", action="help", help="List all options, those of transformers too")
     shows_all = "--help_all" in words
     groups: dict[str, Any] = {"options": parser}
-    for parameter, choices in (every_option if shows_all else usual_options)(method):
+    for parameter in options_of(method, shows_all):
         if parameter.group not in groups:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         flag = f"--no_{parameter.name}" if parameter.default is True else f"--{parameter.name}"
-        groups[parameter.group].add_argument(flag, metavar="", help=help_of(parameter, choices))
+        groups[parameter.group].add_argument(flag, metavar="", help=help_of(parameter))
     if said or (shows_all and method != "mlm"):
-        add_objective(parser, said[-1] if said else "simcse")
+        add_objective(parser, said[0] if said else "simcse")
     return parser
 
 
-def usual_options(method: str) -> Iterator[tuple[Parameter, Sequence[str]]]:
-    """Yield the options that people use most, with the method's defaults, without importing their classes."""
-    defaults = yaml.safe_load(_FOLDER.joinpath("defaults.yaml").read_text("utf-8"))
-    described: dict[str, tuple[Any, str]] = {name: (None, words) for name, words in defaults["words"].items()}
+def options_of(method: str, shows_all: bool) -> list[Parameter]:
+    """Return the options of a method with its defaults: those that people use most, or all, class by class."""
+    defaults = yaml.safe_load(PACKAGE.joinpath("training", "defaults.yaml").read_text("utf-8"))
+    parameters = []
     for each in _CLASSES[method]:
-        described |= read_fields(each)
-    for name in _SHOWN:
-        if name in described:
-            default, words = described[name]
-            yield Parameter(name, str, defaults[method].get(name, default), words), ()
+        parameters += read_fields(each)
+    own = {parameter.name for parameter in parameters}
+    for name, words in defaults["words"].items():
+        parameters.append(Parameter(name, "", None, words, _OF_TRANSFORMERS))
+    if shows_all:
+        from transformers import TrainingArguments
 
-
-def every_option(method: str) -> Iterator[tuple[Parameter, Sequence[str]]]:
-    """Yield the options of this package, class by class, and then those of transformers."""
-    from transformers import TrainingArguments
-
-    from ..training.parser import DEFAULTS, argument_names
-
-    of_transformers = argument_names([TrainingArguments])
-    theirs = []
-    for each in _CLASSES[method]:
-        cls = import_name(each)
-        for field in fields(cls):
-            if not field.init:
-                continue
-            words = DEFAULTS["words"].get(field.name) or field.metadata.get("help", "")
-            default = DEFAULTS[method].get(field.name, field.default)
-            if not isinstance(default, (str, int, float)) or re.search("default: |Defaults? to ", words):
-                default = None
-            if default is True and field.default is not True:  # there is no --no_x, but `--x false`
-                default = "true"
-            group = cls._argument_group_name
-            if field.name in of_transformers:
-                group = "training, of transformers' TrainingArguments"
-            words = words.replace(" (default)", "").replace("%%", "%")
-            option = Parameter(field.name, str, default, words, group), tuple(field.metadata.get("choices", ()))
-            if field.name in of_transformers:
-                theirs.append(option)
-            else:
-                yield option
-    yield from theirs
+        for field in fields(TrainingArguments):
+            if field.init and field.name not in own | defaults["words"].keys():
+                words = field.metadata.get("help", "").replace(" (default)", "").replace("%%", "%")
+                is_plain = isinstance(field.default, (str, int, float)) and not re.search("Defaults? to ", words)
+                default = field.default if is_plain else None
+                parameters.append(Parameter(field.name, "", default, words, _OF_TRANSFORMERS))
+    else:
+        usual = {parameter.name: replace(parameter, group="options") for parameter in parameters}
+        parameters = [usual[name] for name in _SHOWN if name in usual]
+    for number, parameter in enumerate(parameters):
+        if parameter.name in defaults[method]:
+            default = str(defaults[method][parameter.name]).lower()  # there is no --no_x, but `--x false`
+            parameters[number] = replace(parameter, default=default)
+    return parameters
 
 
 def names_in(folder: str) -> list[str]:
@@ -181,11 +161,11 @@ def names_in(folder: str) -> list[str]:
 
 def add_objective(parser: ArgumentParser, name: str) -> None:
     """Add the options of an objective, or of each part of a sum, to what a parser prints as its help."""
-    from ..objectives import describe_options, import_objective, objective_class, part_weights
+    from ..objectives import OBJECTIVES, describe_options, import_objective, part_weights
 
+    import_objective(name)
     for part in part_weights(name):
-        import_objective(part)
-        objective = objective_class(part)
+        objective = OBJECTIVES[part]
         group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
         for option, words in describe_options(objective).items():
             words = re.sub('[`"]', "", words)

@@ -195,7 +195,12 @@ def resolve_columns(
             raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
 
     # 2. The first rule that applies decides.
-    texts = can_be_text(column_names, sample)
+    texts = []  # the columns that hold no numbers, and are not named like labels, scores or identifiers
+    for place, column in enumerate(column_names):
+        cells = [row[place] for row in sample if row[place] not in (None, "")]
+        is_numeric = cells and all(map(_is_number, cells))
+        if not is_numeric and not _NOT_TEXT.fullmatch(column):
+            texts.append(column)
     named = [column for column in texts if column in PART_NAMES["text"]]
     is_pair = len(texts) <= 3 and len(texts) - len(negatives) >= 2
     rules = [
@@ -239,17 +244,6 @@ def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str
     missing = [column for column in columns if column not in column_names]
     if missing:
         raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
-
-
-def can_be_text(column_names: Sequence[str], sample: Sequence[Sequence]) -> list[str]:
-    """Return the columns that hold no numbers, and are not named like labels, scores or identifiers."""
-    texts = []
-    for place, column in enumerate(column_names):
-        cells = [row[place] for row in sample if row[place] not in (None, "")]
-        is_numeric = cells and all(map(_is_number, cells))
-        if not is_numeric and not _NOT_TEXT.fullmatch(column):
-            texts.append(column)
-    return texts
 
 
 def class_columns(

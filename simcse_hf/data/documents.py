@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..runtime.errors import check_values
 from .table import open_table
-from .templates import special_tokens
+from .token_ids import special_tokens
 from .view_dataset import SeededDataset
 
 logger = logging.get_logger(__name__)

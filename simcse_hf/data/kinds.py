@@ -1,13 +1,14 @@
-"""The kinds of training rows, by what an objective learns from, and the reader of each kind.
+"""The kinds of training rows, by what an objective learns from, and how they are read.
 
-A reader takes a [`Source`], which is a file, the name of a data set on the hub, or data in memory.
+They come from a [`Source`], which is a file, the name of a data set on the hub, or data in memory.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 
@@ -15,8 +16,7 @@ from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli import build_nli_groups
 from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
-from .scored_lists import read_scored_lists
-from .scored_pairs import read_scored_pairs
+from .scored_pairs import read_scored_lists, read_scored_pairs
 from .stream import load_text_stream
 from .table import Table
 
@@ -60,118 +60,66 @@ class Source:
         return Path(self.data) if isinstance(self.data, os.PathLike) else None
 
 
-def read_texts(source: Source) -> Dataset:
-    """Read sentences, pairs, or pairs with hard negatives.
+#: What a row of a kind (`Objective.rows`) holds, in the words of `results.json`, where the number of its texts does
+#: not tell. `documents` are the texts of a view that draws neighbouring sentences.
+SAYS = {"documents": "documents", "nli": "nli", "scored_pairs": "scored pairs", "scored_lists": "scored lists"}
+#: Columns of numbers that objectives read in a batch.
+NUMBERS = {"scored_pairs": (SCORE,), "scored_lists": (SCORE,), "classes": (LABEL,)}
+#: The form of rows that are read by their structure.
+_FORMS = {
+    "documents": "documents",
+    "spans": "documents",
+    "nli": "labelled NLI pairs (columns premise, hypothesis, label)",
+    "scored_pairs": "pairs with a score (columns sentence1, sentence2, score)",
+}
+
+
+def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
+    """Read the rows of a kind.
 
     Args:
-        source (`Source`): The source.
+        kind (`str`): The kind.
+        source (`Source`): The source. What is in memory in place of documents, or of labelled pairs, is read as texts.
 
     Returns:
-        `datasets.Dataset`: The columns `sent0`, `sent1`, ...
+        `datasets.Dataset` or `Iterator[list[str]]`: The columns `sent0`, `sent1`, ...; `texts` and `relations`, see
+        [`build_nli_groups`]; with a `score` or a `label` where the kind has one. Of spans, the sentences of each
+        document.
 
     Raises:
-        ValueError: If the source cannot be read, or holds single sentences where pairs are asked for.
+        ValueError: If the source cannot be read, or has not the form of the kind.
     """
-    texts = load_text_dataset(
-        source.data,
-        columns=source.columns,
-        expected_columns=1 if source.supervised is False else None,
-        max_rows=source.limit,
-        name=source.name,
-    )
-    check_supervised(source, len(texts.column_names))
-    return texts
+    data = source.data
+    shared: Any = {"columns": source.columns, "max_rows": source.limit, "name": source.name}
+    if kind == "scored_lists":
+        return read_scored_lists(data, **shared)
+    if kind == "classes":
+        return load_class_rows(data, label_separator=source.label_separator, **shared)
+    # 1. Texts.
+    are_texts = kind == "texts" or (kind in ("documents", "spans") and source.path is None)
+    if kind == "nli" and isinstance(data, Table):
+        are_texts = len(find_parts(data.columns, ("premise", "hypothesis", "relation"))) < 3
+    if are_texts:
+        texts = load_text_dataset(data, expected_columns=1 if source.supervised is False else None, **shared)
+        check_width(source, len(texts.column_names))
+        return texts
 
-
-def read_neighbours(source: Source) -> Dataset:
-    """Read documents, and pair each sentence with one that follows it; pairs in memory stay as they are.
-
-    Args:
-        source (`Source`): The source.
-
-    Returns:
-        `datasets.Dataset`: The columns `sent0` and `sent1`.
-
-    Raises:
-        ValueError: If the documents cannot be read, or the source holds single sentences in no order.
-    """
-    if source.path is None:
-        pairs = read_texts(source)
-        check_neighbours(source, len(pairs.column_names))
-        return pairs
-    check_form(source, "documents", is_file=True)
-    return first_rows(next_sentence_pairs(source.path, source.window, source.seed), source.limit)
-
-
-def read_nli(source: Source) -> Dataset:
-    """Read labelled NLI pairs, and group them by premise; groups in memory stay as they are.
-
-    Args:
-        source (`Source`): The source.
-
-    Returns:
-        `datasets.Dataset`: The columns `texts` and `relations`; see [`build_nli_groups`].
-
-    Raises:
-        ValueError: If the source cannot be read as labelled pairs.
-    """
-    if isinstance(source.data, Table):
-        labelled = find_parts(source.data.columns, ("premise", "hypothesis", "relation"))
-        if len(labelled) < 3:
-            return read_texts(source)
-    check_form(source, "labelled NLI pairs (columns premise, hypothesis, label)")
-    return first_rows(build_nli_groups(source.data, sampling=source.nli_sampling), source.limit)
-
-
-def read_scored(source: Source) -> Dataset:
-    """Read pairs of sentences with a score.
-
-    Args:
-        source (`Source`): The source.
-
-    Returns:
-        `datasets.Dataset`: The columns `sent0`, `sent1` and `score`.
-
-    Raises:
-        ValueError: If the source cannot be read as scored pairs.
-    """
-    check_form(source, "pairs with a score (columns sentence1, sentence2, score)")
-    pairs = read_scored_pairs(source.data, source.name, drop_empty=True)
-    return first_rows(pairs.to_dataset(), source.limit)
-
-
-def read_lists(source: Source) -> Dataset:
-    """Read queries with scored candidates; see [`read_scored_lists`]."""
-    return read_scored_lists(source.data, columns=source.columns, max_rows=source.limit, name=source.name)
-
-
-def read_classes(source: Source) -> Dataset:
-    """Read texts with class labels, or anchors with lists of positives; see [`load_class_rows`]."""
-    return load_class_rows(
-        source.data,
-        columns=source.columns,
-        max_rows=source.limit,
-        name=source.name,
-        label_separator=source.label_separator,
-    )
-
-
-def read_spans(source: Source) -> Dataset | Iterator[list[str]]:
-    """Read documents, from which spans are drawn; texts in memory stay as they are.
-
-    Args:
-        source (`Source`): The source.
-
-    Returns:
-        `Iterator[list[str]]`: The sentences of each document.
-
-    Raises:
-        ValueError: If the source is no file of documents.
-    """
-    if source.path is None:
-        return read_texts(source)
-    check_form(source, "documents", is_file=True)
-    return islice(read_documents(source.path), source.limit)
+    # 2. Rows that are read by their structure: of no chosen columns, and documents from a file.
+    form = _FORMS[kind]
+    if form == "documents" and isinstance(data, str) and find_paths(data) is None:
+        advice = "name one with --train_file, or in Python with train_dataset"
+        raise ValueError(f"{form} are read from a file, and {data!r} is not a file here: {advice}")
+    if source.columns is not None:
+        raise ValueError(f"--columns does not apply to rows of {form}: leave it out, and give {data} their form")
+    if kind == "spans":
+        return islice(read_documents(data), source.limit)
+    if kind == "documents":
+        rows = next_sentence_pairs(data, source.window, source.seed)
+    elif kind == "nli":
+        rows = build_nli_groups(data, sampling=source.nli_sampling)
+    else:
+        rows = read_scored_pairs(data, source.name, drop_empty=True).to_dataset()
+    return first_rows(rows, source.limit)
 
 
 def read_stream(source: Source) -> IterableDataset:
@@ -182,66 +130,18 @@ def read_stream(source: Source) -> IterableDataset:
         expected_columns=1 if source.supervised is False else None,
         name=source.name,
     )
-    width = len(stream.features or {})
-    check_supervised(source, width)
-    check_neighbours(source, width)
+    check_width(source, len(stream.features or {}))
     return stream
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of training rows.
-
-    Args:
-        read (`Callable`): Reads a source.
-        says (`str`, *optional*): What a row holds, in the words of `results.json`; `None` where the number of its
-            texts tells.
-        numbers (`tuple[str, ...]`, *optional*): Columns of numbers that objectives read in a batch.
-    """
-
-    read: Callable[[Source], Dataset | Iterator[list[str]]]
-    says: str | None = None
-    numbers: tuple[str, ...] = ()
-
-
-#: The kinds by `Objective.rows`; `documents` are the texts of a view that draws neighbouring sentences.
-ROW_KINDS = {
-    "texts": Kind(read_texts),
-    "documents": Kind(read_neighbours, says="documents"),
-    "nli": Kind(read_nli, says="nli"),
-    "scored_pairs": Kind(read_scored, says="scored pairs", numbers=(SCORE,)),
-    "scored_lists": Kind(read_lists, says="scored lists", numbers=(SCORE,)),
-    "classes": Kind(read_classes, numbers=(LABEL,)),
-    "spans": Kind(read_spans),
-}
-
-
-# Refusals
-
-
-def check_form(source: Source, form: str, is_file: bool = False) -> None:
-    """Refuse columns, or the name of a data set on the hub, for rows that are read by their structure."""
-    if is_file and isinstance(source.data, str) and find_paths(source.data) is None:
-        advice = "name one with --train_file, or in Python with train_dataset"
-        raise ValueError(f"{form} are read from a file, and {source.data!r} is not a file here: {advice}")
-    if source.columns is not None:
-        raise ValueError(
-            f"--columns does not apply to rows of {form}: leave it out, and give {source.data} their form"
-        )
-
-
-def check_neighbours(source: Source, width: int) -> None:
-    """Refuse single sentences for a view that draws neighbours."""
-    if source.window and width == 1:
-        advice = 'pass the name of a file of documents, "documents.txt", or next_sentence_pairs("documents.txt")'
-        raise ValueError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")
-
-
-def check_supervised(source: Source, width: int) -> None:
-    """Refuse single texts for supervised training."""
+def check_width(source: Source, width: int) -> None:
+    """Refuse single texts for supervised training, and for a view that draws neighbours."""
     if source.supervised and width == 1:
         needed = "a class label in a column 'label', or an anchor, a positive and any number of hard negatives"
         raise ValueError(
             f"{source.data} holds one text in a row, and supervised training needs {needed}. Add the columns, or "
             "train without labels (simcse-hf train unsup)."
         )
+    if source.window and width == 1:
+        advice = 'pass the name of a file of documents, "documents.txt", or next_sentence_pairs("documents.txt")'
+        raise ValueError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")

@@ -36,7 +36,6 @@ from .columns import (
     LABEL,
     SAMPLE_ROWS,
     class_columns,
-    find_parts,
     first_few,
     is_list,
     part_of,
@@ -132,19 +131,38 @@ def load_text_dataset(
         is_loaded = columns is None and dataset._fingerprint in RESOLVED and expected_columns in (None, len(names))
         if is_loaded or "input_ids" in names or {"texts", "relations"} <= names:
             return first_rows(dataset, max_rows)
+    # 1. What decides the rows, if they are cached: those in memory are not.
     cleaners = table_cleaners(tables, columns, expected_columns)
     content: list = []
     for file in [table.source for table in tables if isinstance(table.source, Path)]:
         content += [SUFFIX.findall(file.name.lower()), digest(file)]
     if isinstance(dataset, Dataset) and dataset.cache_files and is_caching_enabled():
         content = [dataset._fingerprint]
-    if not content:  # rows in memory are not cached
+
+    # 2. Write the cleaned rows, if they are not there.
+    if not content:
         sink = pa.BufferOutputStream()
         _write_rows(cleaners, sink, max_rows)
         dataset = Dataset.from_buffer(sink.getvalue())
     else:
-        key = [VERSION, max_rows, [cleaner.columns for cleaner in cleaners] + content]
-        dataset = _read_cached(cleaners, key, cache_dir, max_rows)
+        folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
+        key = Hasher.hash([VERSION, max_rows, [cleaner.columns for cleaner in cleaners] + content])
+        path = folder / key / "rows.arrow"  # `map` caches its results beside it
+        dropped = path.with_name(_DROPPED)
+        if not path.exists():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with write_atomically(path) as temporary, pa.OSFile(str(temporary), "wb") as file:
+                    _write_rows(cleaners, file, max_rows)
+                    write_json(dropped, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
+            except OSError as error:
+                advice = "Set HF_HOME, or cache_dir, to a folder that can be written"
+                raise ValueError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
+        dataset = Dataset.from_file(str(path))
+        dataset._fingerprint = key  # the default depends on the time of the file
+        for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
+            cleaner.kept, counts, cleaner.places = found
+            cleaner.counts = Counter(counts)
     for cleaner in cleaners:
         cleaner.log()
     RESOLVED.add(dataset._fingerprint)
@@ -168,33 +186,6 @@ def _write_rows(cleaners: Sequence[RowCleaner], sink: pa.NativeFile, max_rows: i
     with pa.ipc.new_stream(sink, schema) as stream:
         while batch := list(islice(rows, _BATCH_ROWS)):
             stream.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema))
-
-
-def _read_cached(
-    cleaners: Sequence[RowCleaner], key: list, cache_dir: str | Path | None, max_rows: int | None
-) -> Dataset:
-    """Return the cleaned rows of all tables, which are written with what was dropped when they are first read."""
-    folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
-    name = Hasher.hash(key)
-    path = folder / name / "rows.arrow"  # `map` caches its results beside it
-    dropped = path.with_name(_DROPPED)
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(path) as temporary, pa.OSFile(str(temporary), "wb") as sink:
-                _write_rows(cleaners, sink, max_rows)
-                write_json(dropped, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
-        except OSError as error:
-            raise ValueError(
-                f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be "
-                "written."
-            ) from error
-    rows = Dataset.from_file(str(path))
-    rows._fingerprint = name  # the default depends on the time of the file
-    for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
-        cleaner.kept, counts, cleaner.places = found
-        cleaner.counts = Counter(counts)
-    return rows
 
 
 def open_source(
@@ -240,7 +231,14 @@ def open_source(
         check_repeated(map(str, frame.columns), name or "the data frame")
         source = dict(frame.items())
     if isinstance(source, Mapping) and all(map(is_column, source.values())):
-        source = rows_of_columns(source, name or "the columns")
+        cells = {str(column): list(values) for column, values in source.items()}
+        for column, values in cells.items():
+            for other, others in cells.items():
+                if len(others) < len(values):
+                    found = f"row {len(others) + 1} has a cell in column {column!r} and none in {other!r}"
+                    advice = "Give all columns as many cells; None is a missing text"
+                    raise ValueError(f"{name or 'the columns'}: {found}. {advice}.")
+        source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     elif isinstance(source, IterableDataset):
         source = list(source.with_format(None))
     if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
@@ -257,26 +255,17 @@ def open_source(
     return [table]
 
 
-def rows_of_columns(columns: Mapping[Any, Iterable], name: str) -> list[dict[str, Any]]:
-    """Return the rows of columns by name; a column may be an array, a tensor or a series."""
-    cells = {str(column): list(values) for column, values in columns.items()}
-    for column, values in cells.items():
-        for other, others in cells.items():
-            if len(others) < len(values):
-                found = f"row {len(others) + 1} has a cell in column {column!r} and none in {other!r}"
-                raise ValueError(f"{name}: {found}. Give all columns as many cells; None is a missing text.")
-    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+def open_one(source: TextSource, name: str | None) -> Table:
+    """Open the one table of a source whose rows are not read from several files; see [`open_source`]."""
+    table, *further = open_source(source, name=name)
+    if further:
+        raise ValueError(f"{table} and {further[0]}: such rows are read from one file. Write them into one.")
+    return table
 
 
 def is_column(cells: object) -> bool:
     """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
     return hasattr(cells, "tolist") or (isinstance(cells, Sequence) and not isinstance(cells, str))
-
-
-def is_columns(data: Mapping[str, Any]) -> bool:
-    """Say whether a dict holds columns such as `text` and `label`, and not several data sets by their names."""
-    known = find_parts(data, ("text", "label", "score")) or not {"input_ids", "texts"}.isdisjoint(data)
-    return all(map(is_column, data.values())) and (bool(known) or any(part_of(name) != 1 for name in data))
 
 
 def find_paths(source: object) -> list[Path] | None:
@@ -329,20 +318,6 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
-def _what_is_ignored(table: Table, sample: Sequence[Sequence], judgements: Sequence[str]) -> str:
-    """Say how a run treats rows whose labels or scores it does not read, and what reads them."""
-    places = [table.columns.index(column) for column in judgements]
-    if any(is_list(row[i]) for row in sample for i in places):
-        return (
-            "The scores of the candidates are not used; `--objective distill --objective_options loss=kl` learns from "
-            "them."
-        )
-    return (
-        "Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns labelled "
-        "pairs into triplets."
-    )
-
-
 def table_cleaners(
     tables: Sequence[Table],
     columns: Sequence[str] | None,
@@ -390,7 +365,15 @@ def table_cleaners(
         if columns is None and len(parts) < len(chosen[:3]):
             logger.warning(f"{message} Their names do not say so, and their order was taken: {ADVICE}.")
         elif len(chosen) > 1 and judgements:
-            logger.warning(f"{message} {_what_is_ignored(table, sample, judgements)}")
+            advice = (
+                "Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns "
+                "labelled pairs into triplets."
+            )
+            places = [table.columns.index(column) for column in judgements]
+            if any(is_list(row[place]) for row in sample for place in places):
+                learns = "`--objective distill --objective_options loss=kl` learns from them"
+                advice = f"The scores of the candidates are not used; {learns}."
+            logger.warning(f"{message} {advice}")
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))
@@ -500,9 +483,7 @@ def load_class_rows(
     Raises:
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
-    [table, *further] = open_source(source, name=name)
-    if further:
-        raise ValueError(f"{table} and {further[0]}: classes are read from one file. Write the rows into one.")
+    table = open_one(source, name)
     if isinstance(table.source, Dataset):
         names = set(table.columns)
         if {"texts", "relations"} <= names or (table.source._fingerprint in RESOLVED and LABEL in names):

@@ -1,4 +1,4 @@
-"""Scored pairs of sentences: the one reader for training, dev sets and tasks."""
+"""Scored pairs of sentences, for training, dev sets and tasks, and queries with scored candidates."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,9 @@ from numpy import ndarray
 from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
-from .columns import LABEL, SCORE, check_text, find_parts, first_few, has_text
-from .read import TextSource, dataset_table, find_paths, load_from_hub, open_source, table_cleaners
+from ..objectives.base import NEGATIVE, POSITIVE
+from .columns import LABEL, SCORE, check_text, find_parts, first_few, flatten, has_text, quote, resolve_columns
+from .read import TextSource, dataset_table, find_paths, load_from_hub, open_one, open_source, table_cleaners
 from .table import SUFFIX, Table, open_csv, open_table, read_lines
 
 logger = logging.get_logger(__name__)
@@ -22,6 +23,8 @@ logger = logging.get_logger(__name__)
 #: Formats whose separator and quotation marks are found in the file, because dev sets are written in many ways.
 _OF_LINES = (".txt", ".csv", ".tsv")
 _PARTS = ("score", "sentence1", "sentence2")
+#: Names of the columns of scores: those of the positives and of the negatives, or those of all candidates in order.
+_SCORE_COLUMNS = (("pos_scores", "neg_scores"), ("scores",), ("label",), ("score",))
 
 
 @dataclass
@@ -225,7 +228,6 @@ def collect_pairs(
         ValueError: If a sentence is empty or a score is not a finite number, with its place, or no row has a score.
     """
     pairs = ScoredPairs(name, [], [], [])
-    scores = []
     dropped = []
     for place, (score, *sentences) in rows:
         if score is None or not str(score).strip():
@@ -234,50 +236,106 @@ def collect_pairs(
             if sentence is not None or not drop_empty:
                 check_text(sentence, place)
         if all(map(has_text, sentences)):
-            scores.append((place, score))
             pairs.sentences1.append(sentences[0])
             pairs.sentences2.append(sentences[1])
+            pairs.scores.append(_finite(score, place))
         elif drop_empty:
             dropped.append(place)
         else:
             raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+    total = len(pairs)
     if dropped:
-        counted = f"{len(dropped)} of {len(dropped) + len(scores)} rows dropped for an empty cell"
+        counted = f"{len(dropped)} of {len(dropped) + total} rows dropped for an empty cell"
         logger.warning(f"{where}: {counted}: {first_few(dropped)}.")
-    if not scores:
+    if not total:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
-    pairs.scores = parse_scores(scores, where)
+    # A score of -1 among others that are not negative often means that there is none.
+    missing = pairs.scores.count(-1)
+    if missing and missing == sum(score < 0 for score in pairs.scores):
+        logger.warning(
+            f"{where}: {missing} of {total} scores are -1, which counts as the lowest score. If it means that "
+            "there is none, remove these rows."
+        )
     return pairs
 
 
-def parse_scores(cells: Iterable[tuple[str, Any]], name: str) -> list[float]:
-    """Return scores as finite floats.
+def _finite(cell: Any, place: str) -> float:
+    """Return a score, or raise a `ValueError` if it is no finite number."""
+    try:
+        score = float(cell)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
+    return score
 
-    A warning says how many are -1 among others that are not negative, because that often means that there is none.
+
+def read_scored_lists(
+    source: TextSource, *, columns: Sequence[str] | None = None, max_rows: int | None = None, name: str | None = None
+) -> Dataset:
+    """Read queries, their positives and negatives, and a score of each. A dataset of this form stays as it is.
+
+    The scores are those of a reranker, for example, in FlagEmbedding's form or in columns.
+    [`~data.columns.resolve_columns`] finds the columns of the texts. The scores are in `pos_scores` and `neg_scores`,
+    or in one of `scores`, `label` and `score`, as a list in the order of the candidates. Each positive becomes a row
+    of its own, with all negatives.
 
     Args:
-        cells (`Iterable[tuple[str, Any]]`): The place of each score, for the message, and its cell.
-        name (`str`): What messages call all of them.
+        source (`Any`): See [`load_text_dataset`].
+        columns (`Sequence[str]`, *optional*): The columns of the query, positives and negatives.
+        max_rows (`int`, *optional*): Number of rows to read.
+        name (`str`, *optional*): What messages call rows in memory.
 
     Returns:
-        `list[float]`: The scores.
+        `datasets.Dataset`: The columns `texts`, the query with its candidates, `relations` of these, 0 for the
+            positive and 2 for a negative, and `score`, a list.
 
     Raises:
-        ValueError: If one is not a finite number. The message names its place.
+        ValueError: If there are no columns of scores, or a row lacks a text, a candidate or a finite score.
     """
-    scores = []
-    for place, cell in cells:
-        try:
-            score = float(cell)
-        except (TypeError, ValueError, OverflowError):
-            score = math.nan
-        if not math.isfinite(score):
-            raise ValueError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
-        scores.append(score)
-    missing = scores.count(-1)
-    if missing and missing == sum(score < 0 for score in scores):
-        logger.warning(
-            f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
-            "there is none, remove these rows."
-        )
-    return scores
+    table = open_one(source, name)
+    if isinstance(table.source, Dataset) and {"texts", "relations", SCORE} <= set(table.columns):
+        return table.source
+    # 1. The columns, spelled as in the table.
+    own = {column.strip().lower(): column for column in table.columns}
+    known = [names for names in _SCORE_COLUMNS if own.keys() >= set(names)]
+    if not known:
+        found = f"no scores of candidates; the columns are {quote(table.columns)}"
+        raise ValueError(f"{table.name}: {found}. Add pos_scores and neg_scores, or scores.")
+    score_columns = [own[name] for name in known[0]]
+    text_columns = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)
+    width = len(text_columns)
+
+    # 2. A row for each positive.
+    rows: list[dict[str, list]] = []
+    for number, cells in table.rows([*text_columns, *score_columns]):
+        where = table.at(number)
+        positives = flatten(cells[1:2])
+        candidates = positives + flatten(cells[2:width])
+        counts = [len(flatten([cell])) for cell in cells[width:]]
+        wanted = [len(positives), len(candidates) - len(positives)]
+        if counts != wanted and counts != [len(candidates)]:
+            raise ValueError(
+                f"{where}: {' and '.join(map(str, counts))} scores in {quote(score_columns)} for {wanted[0]} "
+                f"positives and {wanted[1]} negatives: give each candidate one."
+            )
+        scored = list(zip(candidates, flatten(cells[width:]), strict=True))
+        # A table has as many columns as its longest row: the cells that a row does not need are empty.
+        negatives = [candidate for candidate in scored[len(positives) :] if candidate != (None, None)]
+        if not positives or not negatives:
+            raise ValueError(f"{where}: a query needs a positive and at least one negative. Remove the row.")
+        for positive in scored[: len(positives)]:
+            texts, scores = zip(positive, *negatives, strict=True)
+            for text in (cells[0], *texts):
+                if not check_text(text, where).strip():
+                    raise ValueError(f"{where}: a text is empty. Fill or remove it with its score.")
+            rows.append(
+                {
+                    "texts": [cells[0], *texts],
+                    "relations": [POSITIVE] + [NEGATIVE] * len(negatives),
+                    SCORE: [_finite(score, where) for score in scores],
+                }
+            )
+        if max_rows is not None and len(rows) >= max_rows:
+            break
+    return Dataset.from_list(rows[:max_rows])

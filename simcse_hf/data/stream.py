@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from weakref import WeakSet
 
 import torch
 from datasets import IterableDataset
@@ -10,8 +9,6 @@ from datasets import IterableDataset
 from .columns import SAMPLE_ROWS, plain
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table
-
-_resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows with an empty cell
 
 
 def load_text_stream(
@@ -41,19 +38,33 @@ def load_text_stream(
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
         ValueError: If the columns are unclear, or `source` is neither a file nor a dataset on the hub.
     """
-    if isinstance(source, IterableDataset):
-        stream = source
-        if stream in _resolved:
-            return stream
-    else:
-        paths = find_paths(source)
-        if paths is not None:
-            return _stream_files(paths, columns, expected_columns)
-        if not isinstance(source, str):
-            raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
+    # 1. Files.
+    paths = find_paths(source)
+    if paths is not None:
+        cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
+        features = text_features(max(cleaner.width for cleaner in cleaners))
+
+        def rows_of_files(files: list[tuple[Path, Sequence[str]]]) -> Iterator[dict]:
+            for path, chosen in files:
+                table = open_table(path)
+                table.refuse_late_keys = columns is None
+                cleaner = RowCleaner(table, chosen, len(features))
+                for rows in cleaner.read():
+                    for row in rows:
+                        yield dict(zip(features, row, strict=True))
+                cleaner.log()
+
+        # A list is the shards of the stream: each file with its columns.
+        files = [(path, cleaner.columns) for path, cleaner in zip(paths, cleaners, strict=True)]
+        return IterableDataset.from_generator(rows_of_files, features=features, gen_kwargs={"files": files})
+
+    # 2. A stream, or a data set of the hub.
+    if isinstance(source, str):
         name = source
-        stream = load_from_hub(name, "train", streaming=True)
-    stream = stream.with_format(None)
+        source = load_from_hub(name, "train", streaming=True)
+    if not isinstance(source, IterableDataset):
+        raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
+    stream = source.with_format(None)
     head = list(stream.take(SAMPLE_ROWS))
     table = open_records(name, lambda: enumerate(head, 1), "row")
     if "input_ids" in table.columns:
@@ -82,34 +93,8 @@ def load_text_stream(
             cleaner.log(", so far")
         return {column: [row[place] for row in rows] for place, column in enumerate(features)}
 
-    cleaned = stream.map(
-        clean, with_indices=True, batched=True, batch_size=1000, remove_columns=table.columns, features=features
-    )
-    _resolved.add(cleaned)
-    return cleaned
-
-
-def _stream_files(
-    paths: Sequence[Path], columns: Sequence[str] | None, expected_columns: int | None
-) -> IterableDataset:
-    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
-    features = text_features(max(cleaner.width for cleaner in cleaners))
-
-    def rows_of_files(files: list[tuple[Path, Sequence[str]]]) -> Iterator[dict]:
-        for path, chosen in files:
-            table = open_table(path)
-            table.refuse_late_keys = columns is None
-            cleaner = RowCleaner(table, chosen, len(features))
-            for rows in cleaner.read():
-                for row in rows:
-                    yield dict(zip(features, row, strict=True))
-            cleaner.log()
-
-    # A list is the shards of the stream: each file with its columns.
-    files = [(path, cleaner.columns) for path, cleaner in zip(paths, cleaners, strict=True)]
-    stream = IterableDataset.from_generator(rows_of_files, features=features, gen_kwargs={"files": files})
-    _resolved.add(stream)
-    return stream
+    options: dict = {"batched": True, "batch_size": 1000, "features": features}
+    return stream.map(clean, with_indices=True, remove_columns=table.columns, **options)
 
 
 class WholeStream(torch.utils.data.IterableDataset):

@@ -48,10 +48,6 @@ Row = tuple[int, Sequence]
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
-#: A column that is meant to weigh the rows.
-_WEIGHT = re.compile(r"(.*_)?weights?", re.IGNORECASE)
-#: Excel's separator line.
-_EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
 
 def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[tuple[int, str]]:
@@ -91,8 +87,6 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
                 problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
             elif len(line) == limit:
                 problem = TOO_LONG
-            elif number == 1 and _EXCEL.fullmatch(line):
-                problem = f"{line.strip()} is an instruction to Excel and not a row. Remove the line."
             if problem:
                 raise ValueError(f"{path}, line {number}: {problem}")
             yield number, line
@@ -177,14 +171,6 @@ class Table:
     unit: str
     source: "Path | Dataset | None" = None
     refuse_late_keys: bool = True
-
-    def __post_init__(self) -> None:
-        weights = list(filter(_WEIGHT.fullmatch, self.columns))
-        if weights:
-            logger.warning_once(
-                f"{self.name}: the column {quote(weights)} has no effect, because no objective weighs its rows: "
-                "repeat rows, or give data sets another share."
-            )
 
     def __str__(self) -> str:
         return self.name
@@ -292,10 +278,6 @@ def open_table(path: StrPath) -> Table:
     return table
 
 
-def _open_txt(path: Path) -> Table:
-    return Table(str(path), ["text"], partial(_lines, path), "line")
-
-
 def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the number and the one cell of each line that is not blank."""
     for number, line in decoded_lines(path):
@@ -389,7 +371,7 @@ def _open_parquet(path: Path) -> Table:
 
 #: What opens a file, by its extension. The bytes of a text format come from [`decoded_lines`], also of a gzipped file.
 READERS: dict[str, Callable[[Path], Table]] = {
-    "txt": _open_txt,
+    "txt": lambda path: Table(str(path), ["text"], partial(_lines, path), "line"),
     "csv": partial(open_csv, delimiter=","),
     "tsv": partial(open_csv, delimiter="\t"),
     "json": _open_json,

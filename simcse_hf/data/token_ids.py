@@ -1,8 +1,12 @@
-"""Texts as token ids, in training and in inference. Nothing here imports datasets, which takes half a second."""
+"""Texts as token ids, in training and in inference, also between the tokens of a template.
+
+Nothing here imports datasets, which takes half a second.
+"""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,6 +21,9 @@ _SAMPLE = 2_000  # texts whose tokens are counted
 _TOO_FEW_TO_TELL = 20  # say nothing about the language of a text
 _HARD_TO_READ = 0.05  # share of unknown tokens that is reported
 _UNREADABLE = 0.5  # share of unknown tokens that is refused
+
+TEXT = "{text}"
+MASK = "[MASK]"
 
 
 def number_of(token_ids: Sequence[int]) -> int:
@@ -105,3 +112,136 @@ def check_known(
         raise ValueError(message)
     logger.warning(message)
     return True
+
+
+@dataclass(frozen=True)
+class Template:
+    """A tokenized template.
+
+    Args:
+        before (`list[int]`): Token ids before the text, including the tokenizer's leading special tokens.
+        after (`list[int]`): Token ids after the text, including the trailing special tokens.
+        space (`bool`, *optional*, defaults to `False`): Whether white space precedes the text. Some tokenizers make it
+            part of the text's first token.
+    """
+
+    before: list[int]
+    after: list[int]
+    space: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the template, without the text."""
+        return len(self.before) + len(self.after)
+
+    def tokenize(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int | None = None
+    ) -> list[list[int]]:
+        """Put each text into the template and return its token ids.
+
+        Like the authors of PromptBERT, we cut the text to `max_length` tokens and then add the template, which is not
+        counted. A template is never cut: where the whole would be longer than the tokenizer's `model_max_length`, the
+        text is cut further. A mask token that a text itself contains becomes the unknown token, because the pooler
+        reads the one of the template.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): The tokenizer that the template was read with.
+            texts (`Sequence[str]`): Texts to put into the template.
+            max_length (`int`, *optional*): Maximum number of tokens of a text, without the template.
+
+        Returns:
+            `list[list[int]]`: Token ids of each text in the template.
+
+        Raises:
+            ValueError: If the template leaves no room for a text.
+        """
+        room = self.full_length(tokenizer, max_length) - self.num_tokens
+        if not texts:
+            return []
+        spaced = [" " + text for text in texts] if self.space else list(texts)
+        encoded = tokenizer(spaced, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        replaced = {tokenizer.mask_token_id: tokenizer.unk_token_id}
+        tokenized = []
+        for ids in encoded["input_ids"]:
+            text = [replaced.get(token, token) for token in ids[:room]]
+            tokenized.append(self.put_around(text))
+        return tokenized
+
+    def put_around(self, ids: Sequence[int]) -> list[int]:
+        """Return the token ids of a text with those of the template."""
+        return [*self.before, *ids, *self.after]
+
+    def full_length(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
+        """Return how many tokens a text and its template have together when the text is too long and is cut.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): The tokenizer that the template was read with.
+            max_length (`int`, *optional*): Maximum number of tokens of a text, without the template.
+
+        Returns:
+            `int`: The number, template included.
+
+        Raises:
+            ValueError: If the template leaves no room for a text.
+        """
+        longest = int(tokenizer.model_max_length)
+        if longest <= self.num_tokens:
+            found = f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length)"
+            raise ValueError(f"{found}, so there is no room for a text: shorten the template")
+        return longest if max_length is None else min(max_length + self.num_tokens, longest)
+
+
+def parse_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
+    """Tokenize a template.
+
+    Args:
+        template (`str`): A text that contains `{text}` once and `[MASK]` once, whatever the tokenizer's own mask token
+            looks like.
+        tokenizer (`PreTrainedTokenizerBase`): Adds its special tokens around the template.
+
+    Returns:
+        `Template`: The token ids before and after the text.
+
+    Raises:
+        ValueError: If the template does not contain both once, or the tokenizer has no mask token.
+    """
+    if tokenizer.mask_token is None:
+        raise ValueError(f"the template {template!r} needs a mask token, but this tokenizer has none")
+    if template.count(TEXT) != 1 or template.count(MASK) != 1:
+        raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
+    before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
+    around = special_tokens(tokenizer)
+    # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
+    stripped = before.rstrip()
+    ids_before, ids_after = tokenizer([stripped, after], add_special_tokens=False)["input_ids"]
+    if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
+        raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
+    return Template(around.before + ids_before, ids_after + around.after, space=before != stripped)
+
+
+def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
+    """Return the model settings that follow from its templates and tokenizer.
+
+    Args:
+        templates (`Sequence[str]`): Templates of a model.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+
+    Returns:
+        `dict[str, Any]`: The settings `mask_token_id` and `template_edges`.
+
+    Raises:
+        ValueError: If a template is not valid (see [`parse_template`]).
+    """
+    tokenized = [parse_template(template, tokenizer) for template in templates]
+    edges = [[len(template.before), len(template.after)] for template in tokenized]
+    return {"mask_token_id": tokenizer.mask_token_id, "template_edges": edges}
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """Return the token ids that the tokenizer puts before and after a text, as a template."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    start = 0
+    while full[start : start + len(bare)] != bare:
+        start += 1
+    return Template(full[:start], full[start + len(bare) :])

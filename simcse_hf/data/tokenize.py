@@ -16,8 +16,7 @@ from transformers.utils import logging
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
 from .columns import NO_TEXT, first_few, has_text
 from .read import apply_transform, cached_map
-from .templates import Template, parse_template
-from .token_ids import number_of, to_token_ids
+from .token_ids import Template, number_of, parse_template, to_token_ids
 
 logger = logging.get_logger(__name__)
 

@@ -1,33 +1,20 @@
-"""Datasets whose rows are drawn anew in every epoch: pairs of a text and a random view of it."""
+"""Datasets whose rows are drawn anew in every epoch: pairs of a text and a random view of it, and several of them."""
 
 import random
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from itertools import accumulate, groupby
+from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..runtime.identity import digest_rows
-from .templates import special_tokens
-from .token_ids import to_token_ids
+from .token_ids import special_tokens, to_token_ids
 from .views import TextView, TokenView
-
-
-class ViewDescription(TypedDict, total=False):
-    """What `results.json` says about the view of a sentence.
-
-    Args:
-        name (`str`): The name of the view.
-        rate (`float`, *optional*): Its rate.
-        both (`bool`): Whether both texts are views.
-    """
-
-    name: str
-    rate: float | None
-    both: bool
 
 
 class SeededDataset(torch.utils.data.Dataset):
@@ -68,10 +55,6 @@ class SeededDataset(torch.utils.data.Dataset):
     def digest(self) -> str | None:
         """Return a digest of the data that rows are drawn from, `None` if it is unknown."""
         return None
-
-    def describe_view(self) -> ViewDescription:
-        """Return what `results.json` says about the view of each sentence."""
-        return {}
 
     def __getitem__(self, index: int) -> dict:
         if not -len(self) <= index < len(self):
@@ -137,7 +120,7 @@ class ViewDataset(SeededDataset):
         """Return a digest of the texts."""
         return digest_rows(self.texts)
 
-    def describe_view(self) -> ViewDescription:
+    def describe_view(self) -> dict[str, Any]:
         """Return the name of the view, its rate, and whether both sentences are views."""
         return {"name": self.view.name or type(self.view).__name__, "rate": self.view.rate, "both": self.both}
 
@@ -173,4 +156,37 @@ class ViewDataset(SeededDataset):
             if self.view.needs_masked_lm:
                 row["view_seed"] = rng.getrandbits(63)
             rows.append(row)
+        return rows
+
+
+class MixedRows(SeededDataset):
+    """The rows of several data sets, one after the other, each with the number of its data set in `dataset`.
+
+    Args:
+        parts (`Sequence[Dataset | SeededDataset]`): The rows of each data set.
+        first (`int`, *optional*, defaults to `0`): The number of the first data set.
+    """
+
+    def __init__(self, parts: Sequence[Dataset | SeededDataset], first: int = 0):
+        super().__init__(seed=0)
+        self.parts = parts
+        self.first = first
+        #: The row number of the first row of each data set, and at the end the number of all rows.
+        self.starts = [0, *accumulate(map(len, self.parts))]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Switch every data set whose rows are drawn anew to the rows of an epoch."""
+        for part in self.parts:
+            if isinstance(part, SeededDataset):
+                part.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def __getitems__(self, indices: list[int]) -> list[dict]:
+        rows = []
+        # The rows of a batch are of one data set, so they are read in one call.
+        for number, of_part in groupby(indices, lambda index: bisect_right(self.starts, index) - 1):
+            found = self.parts[number].__getitems__([index - self.starts[number] for index in of_part])
+            rows += [{**row, "dataset": self.first + number} for row in found]
         return rows

@@ -16,8 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.collator import length_sorted_batches, pad
-from ..data.templates import parse_template
-from ..data.token_ids import locked, to_token_ids
+from ..data.token_ids import locked, parse_template, to_token_ids
 from ..kernels.cpu import FastLinear, keep_freed_memory
 from ..kernels.memory import explain_full_memory
 from ..kernels.packing import Packing, send

@@ -410,7 +410,7 @@ def encode(
             raise ValueError(f"{names} are both given: give one of the two")
     if ranges is not None and precision not in SCALAR_PRECISIONS:
         raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
-    codes = ranges
+    codes = ranges if isinstance(ranges, np.ndarray) else None
     if isinstance(ranges, (str, os.PathLike)):
         try:
             codes = read_npy(ranges)
@@ -420,7 +420,7 @@ def encode(
     # 2. Load the model, and refuse ranges that are not for it.
     encoder = load_model(model, **loading)
     check_values(range(1, encoder.dim + 1), truncate_dim=truncate_dim)
-    if isinstance(codes, np.ndarray):
+    if codes is not None:
         codes = codes.astype(np.float32)
         check_ranges(codes, truncate_dim or encoder.dim)
     if isinstance(ranges, (str, os.PathLike)) and (Path(ranges).parent / MANIFEST).is_file():
@@ -443,7 +443,7 @@ def encode(
         "precision": precision,
         "shard_size": shard_size,
         "format": format,
-        "ranges": blake2b(codes.tobytes()).hexdigest() if isinstance(codes, np.ndarray) else None,
+        "ranges": None if codes is None else blake2b(codes.tobytes()).hexdigest(),
     }
     if columns is not None:
         settings["columns"] = list(columns)

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..data.table import stream_texts, text_column
-from ..models.digests import WeightDigests
+from ..models.checkpoint import WeightDigests
 from ..names import Transform, WeightOptions
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import FOLDER, MODULES, TRANSFORM_FILE, TRANSFORMS, Fit, save_transform

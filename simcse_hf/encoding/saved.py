@@ -8,8 +8,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..models.checkpoint import Checkpoint
-from ..models.digests import RECORD, WeightDigests
+from ..models.checkpoint import RECORD, Checkpoint, WeightDigests
 from ..models.modeling import AutoModelForCL
 from ..models.settings import ContrastiveSettings, Values, length_limit
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
@@ -123,7 +122,7 @@ class SavedModel:
                 )
             found, given = self._found
             kind = getattr(torch, dtype)
-            model = AutoModelForCL.from_checkpoint(found, do_mlm=False, dtype=kind, **given)
+            model = AutoModelForCL.from_pretrained(found, do_mlm=False, dtype=kind, **given)
             known = WeightDigests.of(model, model.state_dict(), self._transform[0], kind)
         self._digests[dtype] = known
         return known

@@ -16,8 +16,7 @@ from transformers.utils import logging
 
 from ..data.columns import holds_texts, list_texts
 from ..data.token_ids import check_known
-from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
-from ..models.digests import WeightDigests
+from ..models.checkpoint import WeightDigests, check_tokenizer, replace_model, save_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.resolve import settings_of_config

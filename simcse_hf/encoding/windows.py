@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.templates import parse_template, special_tokens
-from ..data.token_ids import locked
+from ..data.token_ids import locked, parse_template, special_tokens
 
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’」』）]*|\n""")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 from transformers.utils import logging
@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 Tasks = Mapping[str, Task]
 
 
-def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
+def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
     """Load a model by its name or folder, or keyword search. Any other object is an encoder, and taken as it is."""
     if model == KEYWORDS:
         join_processes()
@@ -211,7 +211,7 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
     """
     start = time.perf_counter()
     roles = roles_of(tasks)
-    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
+    embeddings: Any = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()

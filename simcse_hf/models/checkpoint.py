@@ -1,8 +1,8 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,9 +23,10 @@ from transformers.utils.hub import extract_commit_hash
 
 from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from ..postprocessing.transform import TRANSFORM_FILE
-from ..runtime.files import StrPath, read_json_object, write_json
+from ..postprocessing.transform import TRANSFORM_FILE, VectorTransform
+from ..runtime.files import StrPath, digest, read_json_object, write_json
 from ..runtime.folders import replace_files
+from ..runtime.identity import digest_weights
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
@@ -35,10 +36,9 @@ from ..runtime.loading import (
     load_pretrained,
 )
 from ..runtime.model_files import HubArguments, find_file, select_hub_arguments
-from .digests import RECORD
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import decide_settings, resolve_settings
+from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -62,9 +62,19 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 #: Exported graphs, which lie beside the weights in some folders.
-GRAPHS = tuple(f"{backend}/*model*" for backend in BACKENDS[1:])
+GRAPHS = [f"{backend}/*model*" for backend in BACKENDS[1:]]
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
+#: The file with the digests of the weights, beside them, so that a comparison loads no model.
+RECORD = "weights.json"
+#: The files of weights that an embedding goes through.
+_FILES = (
+    "model*.safetensors",
+    f"{HEAD_FOLDER}/{WEIGHTS}",
+    f"{DENSE_FOLDER}/*/{WEIGHTS}",
+    *(f"{folder}/{WEIGHTS}" for folder in POOLER_FOLDERS.values()),
+    f"{TRANSFORM_FOLDER}/{WEIGHTS}",
+)
 
 
 @dataclass
@@ -154,7 +164,17 @@ class Checkpoint:
         if section is None:
             section = {"pooling": files.pooling}
         else:
-            section = {**section, "pooling": _with_changes(section.get("pooling", {}), files, limit)}
+            # Other tools change some settings in the files of sentence-transformers alone. There, a model without a
+            # length of its own has the tokenizer's.
+            pooling = dict(section.get("pooling", {}))
+            length = files.pooling.get("max_length")
+            is_tokenizers = pooling.get("max_length") is None and limit in (None, length)
+            for setting in ("prompts", "default_prompt_name", "similarity_fn_name"):
+                if setting in files.pooling:
+                    pooling[setting] = files.pooling[setting]
+            if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):
+                pooling["max_length"] = length
+            section = {**section, "pooling": pooling}
             saved = resolve_settings(section)
         commit = extract_commit_hash(path, None)
         return cls(name, located, own_config, name, hub, section, saved, files, limit, base, commit)
@@ -194,7 +214,7 @@ class Checkpoint:
             given (`dict`): The settings that the caller has chosen.
 
         Returns:
-            [`ContrastiveSettings`]: The settings; see [`decide_settings`].
+            [`ContrastiveSettings`]: The settings; see [`resolve_settings`].
 
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
@@ -217,7 +237,7 @@ class Checkpoint:
                 )
                 replaced = ("pooler_type", "dense_layers", "normalize")
                 section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
-            return decide_settings(read_section(section), given)
+            return resolve_settings(section, **given)
         # 3. sentence-transformers may have changed the modules after the checkpoint was saved here.
         decisive = ("pooler_type", "mlp_only_train", "dense_layers")
         is_saved = all(given.get(name, getattr(saved, name)) == getattr(saved, name) for name in decisive)
@@ -230,36 +250,7 @@ class Checkpoint:
                 f"{modules[1]} dense layers, and the section {SECTION!r} of config.json {expected[0]!r} and "
                 f"{expected[1]}. Remove that section if sentence-transformers changed the model, or pass pooler_type."
             )
-        return decide_settings(read_section(self.section), given)
-
-    def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
-        """Return whether a head that it holds was trained as a head of embeddings.
-
-        Args:
-            encoder (`nn.Module`): The stock encoder.
-            unexpected (`Iterable[str]`): The names of its weights that the encoder has no place for.
-
-        Returns:
-            `bool`: Whether it was. Published SimCSE models are bare encoders with a pooler; masked-LMs have more.
-        """
-        if self.saved is not None:
-            return self.saved.pooler_type == "cls"
-        modules = {name.split(".")[0] for name in self.weight_names}
-        others = [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(encoder, name)]
-        others += [name for name in unexpected if not name.endswith("position_ids")]
-        return self.is_of_reference or not others
-
-
-def _with_changes(pooling: Values, files: SentenceTransformersFiles, tokenizer_limit: int | None) -> Values:
-    """Return saved settings with what other tools have changed in the files of sentence-transformers alone."""
-    names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    changed = {name: value for name, value in files.pooling.items() if name in names}
-    length = files.pooling.get("max_length")
-    # Without a length of its own, a model has the tokenizer's in these files.
-    is_tokenizers = pooling.get("max_length") is None and tokenizer_limit in (None, length)
-    if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):
-        changed["max_length"] = length
-    return pooling | changed
+        return resolve_settings(self.section, **given)
 
 
 def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: Values) -> None:
@@ -292,8 +283,15 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     else:
         has_head = load_layer(model.sentence_head[0], found.source, HEAD_FOLDER, "linear.", **found.hub)
     keeps = head != "fresh"
-    if head == "auto":
-        keeps = has_head and found.has_trained_head(model.base_model, info["unexpected_keys"])
+    if head == "auto" and saved is not None:
+        keeps = has_head and saved.pooler_type == "cls"
+    elif head == "auto":
+        # Was it trained as a head of embeddings? Published SimCSE models are bare encoders with a pooler; masked-LMs
+        # have more.
+        modules = {name.split(".")[0] for name in found.weight_names}
+        others = [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
+        others += [name for name in info["unexpected_keys"] if not name.endswith("position_ids")]
+        keeps = has_head and (found.is_of_reference or not others)
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -462,7 +460,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
         OSError: If the disk is full. The earlier model is then untouched.
     """
     directory = Path(directory).expanduser()
-    made = list(GRAPHS)
+    made = [*GRAPHS]
     if (directory / TRANSFORM_FOLDER / TRANSFORM_FILE).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]
@@ -516,6 +514,82 @@ def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: State
 def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
     """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
     return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class WeightDigests:
+    """Digests of the weights of a model.
+
+    Args:
+        weights (`str`): That of all weights that an embedding goes through, as in `Identity`.
+        encoder (`str`): That of the encoder alone, by which the record of a run knows its model.
+    """
+
+    weights: str
+    encoder: str
+
+    @classmethod
+    def of(
+        cls,
+        model: ContrastiveBase,
+        weights: StateDict,
+        transform: VectorTransform | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> "WeightDigests":
+        """Compute the digests that a model has when it is saved and loaded for inference.
+
+        Args:
+            model (`ContrastiveModel`): The model, in training or not.
+            weights (`dict[str, torch.Tensor]`): Its weights, with an adapter merged.
+            transform (`VectorTransform`, *optional*): The whitening or flow that is saved with it.
+            dtype (`torch.dtype`, *optional*, defaults to `torch.float32`): The data type that it is loaded in.
+
+        Returns:
+            `WeightDigests`: The digests.
+        """
+        prefix = f"{model.base_model_prefix}."
+        head = f"{prefix}pooler." if model.has_own_pooler else "sentence_head."
+        layers = (prefix, "sentence_head.", "dense_layers.", *(f"{name}." for name in POOLER_FOLDERS))
+        buffers = dict(model.named_buffers())
+        tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
+        used = []
+        for name, x in sorted(weights.items()):
+            is_unused_head = name.startswith(head) and model.settings.inference_pooler != "cls"
+            if name.startswith(layers) and not is_unused_head and name not in buffers and name not in tied:
+                used.append((name, x.to(dtype)))
+        if transform is not None:
+            used += transform.state_dict().items()
+        return cls(digest_weights(used, reads_all=True), digest_encoder(model, weights))
+
+    @classmethod
+    def read(cls, folder: Path) -> "WeightDigests | None":
+        """Return the digests in a folder; `None` without them, or if a file of weights is not as it was then."""
+        path = folder / RECORD
+        if not path.exists():
+            return None
+        saved = read_json_object(path, "files", "weights", "encoder", advice="Remove the file.")
+        if saved.pop("files") != _digests_of_files(folder):
+            return None
+        return cls(saved["weights"], saved["encoder"])
+
+    def write(self, folder: Path) -> None:
+        """Write the digests into a folder in which every file of weights is already written."""
+        write_json(folder / RECORD, asdict(self) | {"files": _digests_of_files(folder)})
+
+
+def digest_encoder(model: ContrastiveBase, weights: StateDict) -> str:
+    """Return a digest of the weights of the encoder alone, of which large ones are read in part."""
+    prefix = f"{model.base_model_prefix}."
+    own = [(name, x) for name, x in weights.items() if name.startswith(prefix) and ".pooler." not in name]
+    return digest_weights(sorted(own))
+
+
+def _digests_of_files(folder: Path) -> dict[str, str]:
+    files = {}
+    for pattern in _FILES:
+        for path in sorted(folder.glob(pattern)):
+            files[path.relative_to(folder).as_posix()] = digest(path)
+    return files
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrPath) -> None:

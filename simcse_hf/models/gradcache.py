@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from ..data.collator import length_sorted_batches
-from ..data.packed_batch import Batch
+from ..data.collator import Batch, length_sorted_batches
 from ..kernels.packing import Packing
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, add_up

@@ -42,8 +42,7 @@ from ..runtime.loading import check_finite_weights, load_base, load_weights, wit
 from ..runtime.model_files import explain_damage, find_file, select_hub_arguments
 from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
-from .checkpoint import Checkpoint
-from .digests import WeightDigests, digest_encoder
+from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
 from .resolve import chosen
 from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
@@ -499,22 +498,21 @@ class ContrastiveModel(ContrastiveBase):
                 masked: _Texts = {name: x.flatten(0, 1) for name, x in (batch | {"input_ids": mlm_input_ids}).items()}
                 masked["packing"] = packing
                 hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
-            mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
+            if not self.settings.do_mlm:
+                raise ValueError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
+            if hidden_states is None:
+                name = self.settings.objective
+                raise ValueError(
+                    f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too."
+                )
+            is_masked = mlm_targets != IGNORED
+            masked_states = hidden_states.view(*mlm_targets.shape, -1)[is_masked]
+            logits = self._stock_mlm_head.logits(masked_states)
+            total = F.cross_entropy(as_full_precision(logits), mlm_targets[is_masked], reduction="sum")
+            mlm_loss = mean_over_processes(total, is_masked.sum(), self.training)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
-
-    def _masked_lm_loss(self, hidden_states: Tensor | None, targets: Tensor) -> Tensor:
-        if not self.settings.do_mlm:
-            raise ValueError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
-        if hidden_states is None:
-            name = self.settings.objective
-            raise ValueError(f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too.")
-        is_masked = targets != IGNORED
-        masked_states = hidden_states.view(*targets.shape, -1)[is_masked]
-        logits = self._stock_mlm_head.logits(masked_states)
-        total = F.cross_entropy(as_full_precision(logits), targets[is_masked], reduction="sum")
-        return mean_over_processes(total, is_masked.sum(), self.training)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -547,20 +545,11 @@ class ContrastiveModel(ContrastiveBase):
         files_timestamps: dict[str, float],
         commit_message: str | None = None,
         token: bool | str | None = None,
-        create_pr: bool = False,
-        revision: str | None = None,
-        commit_description: str | None = None,
+        **options: Any,
     ) -> Any:
         """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
-        return commit_folder(
-            HfApi(token=token, library_name="simcse_hf"),
-            working_dir,
-            repo_id,
-            revision=revision,
-            create_pr=create_pr,
-            commit_message=commit_message or "Upload model",
-            commit_description=commit_description,
-        )
+        api = HfApi(token=token, library_name="simcse_hf")
+        return commit_folder(api, working_dir, repo_id, commit_message=commit_message or "Upload model", **options)
 
     def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
@@ -596,7 +585,7 @@ class ContrastiveModel(ContrastiveBase):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        cls, name_or_path: StrPath, *, head: str = "auto", **kwargs: Any
+        cls, name_or_path: StrPath | Checkpoint, *, head: str = "auto", **kwargs: Any
     ) -> Self:
         """Load a model as transformers does, with the contrastive settings as further keyword arguments.
 
@@ -606,7 +595,7 @@ class ContrastiveModel(ContrastiveBase):
             name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub: a checkpoint of
                 this package, a folder of sentence-transformers, a published SimCSE model (an encoder with its pooler
                 and nothing else), the training output of the reference implementation (`mlp.*`), or a masked-LM
-                checkpoint.
+                checkpoint. Or what [`Checkpoint.find`] has found in one.
             head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
                 `"fresh"` one, or `"auto"`: keep it if it was trained as a head of embeddings. The choice is logged and
                 stands in `model.head_source`. A checkpoint may hold the head twice, in the encoder's own pooler and in
@@ -623,24 +612,9 @@ class ContrastiveModel(ContrastiveBase):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        found = Checkpoint.find(name_or_path, config_class=cls.config_class or AutoConfig, **kwargs)
-        return cls.from_checkpoint(found, head=head, **kwargs)
-
-    @classmethod
-    def from_checkpoint(cls, found: Checkpoint, *, head: str = "auto", **kwargs: Any) -> Self:
-        """Load a model from a checkpoint that was already looked at.
-
-        Args:
-            found (`Checkpoint`): The checkpoint.
-            head (`str`, *optional*, defaults to `"auto"`): See [`from_pretrained`].
-            kwargs (`Any`): See [`from_pretrained`]. The arguments that locate the files are those of the checkpoint.
-
-        Returns:
-            [`ContrastiveModel`]: See [`from_pretrained`].
-
-        Raises:
-            ValueError: See [`from_pretrained`].
-        """
+        found = name_or_path
+        if not isinstance(found, Checkpoint):
+            found = Checkpoint.find(found, config_class=cls.config_class or AutoConfig, **kwargs)
         check_values(checkpoint.HEAD_CHOICES, head=head)
         kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
@@ -770,35 +744,24 @@ class AutoModelForCL:
     """
 
     @classmethod
-    def from_pretrained(cls, name_or_path: StrPath, **kwargs: Any) -> ContrastiveModel:
+    def from_pretrained(cls, name_or_path: StrPath | Checkpoint, **kwargs: Any) -> ContrastiveModel:
         """Load a contrastive model of the class that fits the checkpoint.
 
+            checkpoint = Checkpoint.find("bert-base-uncased")
+            model = AutoModelForCL.from_pretrained(checkpoint, pooler_type="avg")
+
         Args:
-            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub, or what
+                [`Checkpoint.find`] has found there.
             kwargs (`Any`): The arguments of [`ContrastiveModel.from_pretrained`].
 
         Returns:
             [`ContrastiveModel`]: The model, in evaluation mode.
         """
-        return cls.from_checkpoint(Checkpoint.find(name_or_path, **kwargs), **kwargs)
-
-    @classmethod
-    def from_checkpoint(cls, found: Checkpoint, **kwargs: Any) -> ContrastiveModel:
-        """Load a contrastive model of the class that fits a checkpoint that was already looked at.
-
-            checkpoint = Checkpoint.find("bert-base-uncased")
-            model = AutoModelForCL.from_checkpoint(checkpoint, pooler_type="avg")
-
-        Args:
-            found (`Checkpoint`): The checkpoint.
-            kwargs (`Any`): The arguments of [`ContrastiveModel.from_checkpoint`].
-
-        Returns:
-            [`ContrastiveModel`]: The model, in evaluation mode.
-        """
+        found = name_or_path if isinstance(name_or_path, Checkpoint) else Checkpoint.find(name_or_path, **kwargs)
         model_class = contrastive_class(type(found.config))  # type: ignore[arg-type]  # hashable
         with explain_damage(found.name):
-            return model_class.from_checkpoint(found, **kwargs)
+            return model_class.from_pretrained(found, **kwargs)
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:

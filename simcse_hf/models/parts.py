@@ -13,8 +13,8 @@ from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
 from . import pooling
-from .resolve import chosen, decide_settings
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates, read_section
+from .resolve import chosen, resolve_settings
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
 AUXILIARY_MODULES = ("objective", "second_encoder")
@@ -97,7 +97,7 @@ class ContrastiveBase(PreTrainedModel):
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
         if resolved is None or settings:
-            resolved = decide_settings(read_section(getattr(config, SECTION, None)), settings)
+            resolved = resolve_settings(getattr(config, SECTION, None), **settings)
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
                 where = f"{config.name_or_path or 'the encoder'}, config.json"
@@ -160,7 +160,7 @@ class ContrastiveBase(PreTrainedModel):
         self.given_settings |= chosen(settings)
         before = self.settings
         given = {"do_mlm": before.do_mlm, **settings}
-        self.use_settings(decide_settings(read_section(before.to_section()), given))
+        self.use_settings(resolve_settings(before.to_section(), **given))
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.

@@ -52,32 +52,16 @@ def chosen(settings: Values) -> Values:
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
 
-# A model ------------------------------------------------------------------------------------------------------------
-
-
 def resolve_settings(section: Values | None = None, **given: Any) -> ContrastiveSettings:
-    """Decide the settings of a model; see [`decide_settings`].
-
-    Args:
-        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the checkpoint's `config.json`.
-        given (`Any`): Settings of the caller.
-
-    Returns:
-        [`ContrastiveSettings`]: The settings.
-    """
-    return decide_settings(read_section(section), given)
-
-
-def decide_settings(saved: Values, given: Values) -> ContrastiveSettings:
     """Decide the settings of a model.
 
     What a checkpoint has saved for training counts only under the same objective; what belongs to one pooler, such as
     its dense layers, only with that pooler.
 
     Args:
-        saved (`Mapping[str, Any]`): The settings of the checkpoint.
-        given (`Mapping[str, Any]`): Settings of the caller, and options of the objective under their own names
-            (`LOSS_OPTIONS`). `None` means that the caller has none, but for `max_length` and `default_prompt_name`.
+        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the checkpoint's `config.json`.
+        given (`Any`): Settings of the caller, and options of the objective under their own names (`LOSS_OPTIONS`).
+            `None` means that the caller has none, but for `max_length` and `default_prompt_name`.
 
     Returns:
         [`ContrastiveSettings`]: The settings.
@@ -85,13 +69,15 @@ def decide_settings(saved: Values, given: Values) -> ContrastiveSettings:
     Raises:
         ValueError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
     """
+    saved = read_section(section)
     given = chosen(given)
-    saved = dict(saved)
     # 1. Options of the objective, which the caller gives in a table and under their own names.
     shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
     table = given.pop("objective_options", {})
-    if not isinstance(table, Mapping):
-        raise ValueError(f"objective_options must be a table of options, got {table!r}")
+    saved_options = saved.pop("objective_options", {})
+    for options in (table, saved_options):
+        if not isinstance(options, Mapping):
+            raise ValueError(f"objective_options must be a table of options, got {options!r}")
     for name, value in table.items():
         if shared.get(name, value) != value:
             raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
@@ -104,10 +90,10 @@ def decide_settings(saved: Values, given: Values) -> ContrastiveSettings:
     objective = saved.get("objective", ContrastiveSettings.objective)
     if given.get("objective", objective) != objective:
         saved = {name: value for name, value in saved.items() if name in TABLES["pooling"]}
+        saved_options = {}
     if "objective" in given:
         objective = given["objective"]
-        import_parts(objective)
-    saved_options = saved.pop("objective_options", {})
+        import_objective(objective)
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
     taken = SETTING_NAMES - {"max_seq_length"}  # which the command line takes, if the encoder has as many positions
@@ -165,8 +151,6 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     if any(part not in OBJECTIVES for part in parts):  # a class of the user's own, which is not imported yet
         return {**saved, **given}
     given_parts = split_options(objective, given)
-    # Until 0.4 the option of `distill` with the size that is the teacher's own.
-    saved = {name: value for name, value in saved.items() if not name.endswith("teacher_dim")}
     try:
         saved_parts = split_options(objective, saved)
     except ValueError as error:
@@ -188,23 +172,6 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     if widths:
         resolved["matryoshka_dims"] = list(widths)
     return resolved
-
-
-def import_parts(objective: object) -> None:
-    """Import what an objective that a caller named needs, and refuse it if it is unknown.
-
-    Args:
-        objective (`str`): A name, a sum of names, or the class of a user's own module (`my_package.losses:MyLoss`),
-            which is imported.
-
-    Raises:
-        ValueError: If an objective is unknown.
-    """
-    if not isinstance(objective, str):
-        raise ValueError(f"objective must be the name of an objective, got {objective!r}")
-    for part in part_weights(objective):
-        import_objective(part)
-        objective_class(part)
 
 
 def paper_settings(objective: str) -> Values:

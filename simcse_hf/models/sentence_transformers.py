@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Unpack
+from typing import Unpack
 
 import torch
 import transformers
@@ -131,11 +131,11 @@ class SentenceTransformersFiles:
     refused: str = ""
 
 
-def read_sentence_transformers_files(name_or_path: StrPath, **hub: Unpack[HubArguments]) -> SentenceTransformersFiles:
+def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments]) -> SentenceTransformersFiles:
     """Read `modules.json` and the files of the modules, and `config_sentence_transformers.json` of a model.
 
     Args:
-        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
         hub (`Any`): `revision`, `token`, `cache_dir`, `local_files_only` and `subfolder`, as in `from_pretrained`.
 
     Returns:
@@ -144,153 +144,122 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Unpack[HubArg
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    reader = _Reader(name_or_path, hub)
-    settings = reader.read_library()
-    modules, problem = reader.read_modules()
-    folders: list[str] = []
-    if modules:
-        settings |= reader.read_transformer()
-    if modules and not problem:
-        (_, pooling), *after = modules[1:]
-        mode, problem = reader.read_mode(pooling)
-        folders = [folder for kind, folder in after if kind == "Dense"]
-        layers = [reader.read_dense(folder) for folder in folders]
-        if after and after[-1][0] == "Normalize":
-            reader.read_table(f"{after[-1][1]}/config.json", "Normalize")
-        if not problem:
-            settings["pooler_type"] = mode
-            settings["dense_layers"] = layers
-            settings["normalize"] = modules[-1][0] == "Normalize"
-    unsupported = f"{name_or_path} {problem}" if problem else ""
-    asked = ", ".join(reader.refused)
-    refusal = f"{name_or_path} needs something that this package does not do: {asked}" if asked else ""
-    return SentenceTransformersFiles(settings, folders, unsupported, refusal)
+    refused: list[str] = []
 
-
-class _Reader:
-    """Reads the files of a model one by one.
-
-    Args:
-        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        hub (`HubArguments`): The arguments that locate its files.
-    """
-
-    def __init__(self, name_or_path: StrPath, hub: HubArguments) -> None:
-        self.source = name_or_path
-        self.hub = hub
-        #: What the files that were read so far ask for and is not done here.
-        self.refused: list[str] = []
-
-    def read_table(self, file: str, kind: str) -> Values:
+    def read_table(file: str, kind: str) -> Values:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
-        path = find_file(self.source, file, **self.hub)
+        path = find_file(source, file, **hub)
         if path is None:
             return {}
         values = read_json_object(path, advice=_ADVICE)
-        self.refused += _refused_keys(values, KEYS[kind], path)
+        refused.extend(_refused_keys(values, KEYS[kind], path))
         return {name: value for name, value in values.items() if value is not None}
 
-    def fail(self, file: str, problem: str) -> NoReturn:
-        """Raise an error that names a file."""
-        raise ValueError(f"{self.source}/{file}: {problem}. {_ADVICE}")
-
-    def read_library(self) -> Values:
-        """Read the prompts and the similarity."""
-        values = self.read_table(LIBRARY, LIBRARY)
-        prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
-        default = values.get("default_prompt_name")
-        if not all(isinstance(text, str) for text in prompts.values()):
-            self.fail(LIBRARY, f"prompts must be texts by name, got {prompts!r}")
-        if default not in (None, *prompts):
-            self.fail(LIBRARY, f"no prompt is named {default!r}, the default_prompt_name")
-        settings: Values = {}
-        if prompts:
-            settings |= {"prompts": prompts, "default_prompt_name": default}
-        if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
-            settings["similarity_fn_name"] = values["similarity_fn_name"]
-        return settings
-
-    def read_modules(self) -> tuple[list[tuple[str, str]], str]:
-        """Read the class and folder of each module, and why they cannot be reproduced here, if so."""
-        path = find_file(self.source, MODULES, **self.hub)
-        if path is None:
-            return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
-        rows = read_json(path, advice=_ADVICE)
-        if not isinstance(rows, list):
-            raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
-        by_name = {}  # as in sentence-transformers, where the last row of a name counts
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
-                self.fail(MODULES, f"a module must have a path and a type, got {row!r}")
-            folder = row["path"]
-            if ".." in Path(folder).parts or Path(folder).is_absolute():
-                self.fail(MODULES, f"the path {folder!r} leaves the model's folder")
-            self.refused += _refused_keys(row, KEYS[MODULES], path)
-            kind = row["type"]
-            if kind.startswith("sentence_transformers."):
-                kind = kind.rpartition(".")[2]
-            # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
-            # training.
-            if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
-                by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
-        modules = list(by_name.values())
-        kinds = [kind for kind, _ in modules]
-        files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
-        lacking = [file for file in files if find_file(self.source, file, **self.hub) is None]
-        after = kinds[2:]
-        if after[-1:] == ["Normalize"]:
-            after.pop()
-        problem = ""
-        if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
-            known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
-            problem = f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
-        elif rows and modules[0][1] not in ("", "."):
-            where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
-            problem = f"has its encoder {where}"
-        elif lacking:
-            problem = f"lacks {', '.join(lacking)}, which its {MODULES} names: copy its folders, too"
-        return modules, problem
-
-    def read_transformer(self) -> Values:
-        """Read the length of the first module."""
-        values: Values = {}
+    # 1. The prompts and the similarity.
+    settings: Values = {}
+    values = read_table(LIBRARY, LIBRARY)
+    prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
+    default = values.get("default_prompt_name")
+    if not all(isinstance(text, str) for text in prompts.values()):
+        raise ValueError(f"{source}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+    if default not in (None, *prompts):
+        problem = f"no prompt is named {default!r}, the default_prompt_name"
+        raise ValueError(f"{source}/{LIBRARY}: {problem}. {_ADVICE}")
+    if prompts:
+        settings |= {"prompts": prompts, "default_prompt_name": default}
+    if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
+        settings["similarity_fn_name"] = values["similarity_fn_name"]
+    # 2. The modules, and the length of the first one.
+    modules, problem = _read_modules(source, hub, refused)
+    if modules:
+        values = {}
         for file in TRANSFORMER:
-            values = values or self.read_table(file, "Transformer")
+            values = values or read_table(file, "Transformer")
         length = values.get("max_seq_length")
         for name in ("tokenizer_args", "processor_kwargs"):
             length = values.get(name, {}).get("model_max_length", length)
+        if length:
+            settings["max_length"] = length
         if values.get("do_lower_case"):
-            path = find_file(self.source, "tokenizer.json", **self.hub)
+            path = find_file(source, "tokenizer.json", **hub)
             normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
             if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
-                self.refused.append("do_lower_case with a tokenizer that keeps capitals")
-        return {"max_length": length} if length else {}
-
-    def read_mode(self, folder: str) -> tuple[str, str]:
-        """Read our pooler of a module `Pooling`, and why there is none, if so."""
-        file = f"{folder}/config.json"
-        values = self.read_table(file, "Pooling")
+                refused.append("do_lower_case with a tokenizer that keeps capitals")
+    folders: list[str] = []
+    if modules and not problem:
+        # 3. Our pooler of the module `Pooling`. The head of `cls` is a module of its own, and so are the weights of
+        # two layers.
+        (_, pooling), *after = modules[1:]
+        values = read_table(f"{pooling}/config.json", "Pooling")
         flags = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
         modes = values.get("pooling_mode") or flags or ["mean"]
         if isinstance(modes, str):
             modes = [modes]
-        if not all(isinstance(mode, str) for mode in modes):
-            self.fail(file, f"pooling_mode must name modes, got {modes!r}")
+        found = ""
         for name, pooler in POOLERS.items():
-            # The head of `cls` is a module of its own, and so are the weights of two layers.
             if [pooler.mode] == modes and pooler.second_layer is None and name != "cls":
-                return name, ""
-        return "", f"pools by {', '.join(modes)}, which is not one of our poolers"
+                found = name
+        # 4. The dense layers.
+        layers = []
+        for kind, folder in after:
+            values = read_table(f"{folder}/config.json", kind)
+            if kind == "Normalize":
+                continue
+            for name in ("in_features", "out_features"):
+                if values.get(name, 0) < 1:
+                    where = f"{source}/{folder}/config.json"
+                    raise ValueError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
+            folders.append(folder)
+            layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
+        if found:
+            settings |= {"pooler_type": found, "dense_layers": layers, "normalize": modules[-1][0] == "Normalize"}
+        else:
+            problem = f"pools by {', '.join(map(str, modes))}, which is not one of our poolers"
+    unsupported = f"{source} {problem}" if problem else ""
+    refusal = f"{source} needs something that this package does not do: {', '.join(refused)}" if refused else ""
+    return SentenceTransformersFiles(settings, folders, unsupported, refusal)
 
-    def read_dense(self, folder: str) -> Values:
-        """Read the config of a dense layer."""
-        file = f"{folder}/config.json"
-        values = self.read_table(file, "Dense")
-        for name in ("in_features", "out_features"):
-            size = values.get(name)
-            if size is None or size < 1:
-                self.fail(file, f"{name} must be a size, got {size!r}")
-        return {name: values[name] for name in _DENSE_TYPES if name in values}
+
+def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tuple[list[tuple[str, str]], str]:
+    """Read the class and folder of each module, and why they cannot be reproduced here, if so."""
+    path = find_file(source, MODULES, **hub)
+    if path is None:
+        return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
+    rows = read_json(path, advice=_ADVICE)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+    by_name = {}  # as in sentence-transformers, where the last row of a name counts
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
+            raise ValueError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
+        folder = row["path"]
+        if ".." in Path(folder).parts or Path(folder).is_absolute():
+            raise ValueError(f"{path}: the path {folder!r} leaves the model's folder. {_ADVICE}")
+        refused += _refused_keys(row, KEYS[MODULES], path)
+        kind = row["type"]
+        if kind.startswith("sentence_transformers."):
+            kind = kind.rpartition(".")[2]
+        # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
+        # training.
+        if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
+            by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
+    modules = list(by_name.values())
+    kinds = [kind for kind, _ in modules]
+    files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
+    lacking = [file for file in files if find_file(source, file, **hub) is None]
+    after = kinds[2:]
+    if after[-1:] == ["Normalize"]:
+        after.pop()
+    problem = ""
+    if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
+        known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
+        problem = f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
+    elif rows and modules[0][1] not in ("", "."):
+        where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
+        problem = f"has its encoder {where}"
+    elif lacking:
+        problem = f"lacks {', '.join(lacking)}, which its {MODULES} names: copy its folders, too"
+    return modules, problem
 
 
 def _refused_keys(values: Values, rules: Values, where: str, prefix: str = "") -> list[str]:
@@ -355,11 +324,23 @@ def save_sentence_transformers_files(
         return
     # 2. The modules, each in the folder of its number.
     modules = [(f"{_MODULE}Transformer", "")]
-    transformer: Values = {"max_seq_length": _served_length(config, settings, tokenizer_limit), "do_lower_case": False}
+    # text-embeddings-inference needs the length. RoBERTa serves fewer tokens than it has positions.
+    positions = max_positions(config)
+    length = settings.max_length or tokenizer_limit
+    if length is not None:
+        length = min(length, positions or length)
+    elif positions != getattr(config, "max_position_embeddings", None):
+        length = positions
+    transformer: Values = {"max_seq_length": length, "do_lower_case": False}
     if pooler.second_layer is not None:
         transformer["config_args"] = {"output_hidden_states": True}
         modules.append((f"{_MODULE}WeightedLayerPooling", "1_WeightedLayerPooling"))
-        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler.second_layer)
+        layers = config.num_hidden_layers
+        first = pooler.second_layer % (layers + 1)
+        weights = torch.zeros(layers + 1 - first)
+        weights[[0, -1]] = 1.0
+        sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
+        save_layer(directory / "1_WeightedLayerPooling", {"layer_weights": weights}, sizes)
     write_json(directory / TRANSFORMER[0], transformer)
     pooling = {
         "word_embedding_dimension": config.hidden_size,
@@ -401,23 +382,3 @@ def _write_modules(directory: Path, modules: list[tuple[str, str]]) -> None:
     for number, (kind, path) in enumerate(modules):
         rows.append({"idx": number, "name": str(number), "path": path, "type": kind})
     write_json(directory / MODULES, rows)
-
-
-def _served_length(config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None) -> int | None:
-    """Return the maximum length, which text-embeddings-inference needs; `None` if only the tokenizer knows it."""
-    positions = max_positions(config)
-    length = settings.max_length or tokenizer_limit
-    if length is not None:
-        return min(length, positions or length)
-    # RoBERTa serves fewer tokens than it has positions.
-    return positions if positions != getattr(config, "max_position_embeddings", None) else None
-
-
-def _save_layer_weights(folder: Path, config: PreTrainedConfig, second_layer: int) -> None:
-    """Write a module `WeightedLayerPooling` that averages a layer and the last one."""
-    layers = config.num_hidden_layers
-    first = second_layer % (layers + 1)
-    weights = torch.zeros(layers + 1 - first)
-    weights[[0, -1]] = 1.0
-    sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
-    save_layer(folder, {"layer_weights": weights}, sizes)

@@ -197,7 +197,7 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
         `Values`: The settings that it holds.
 
     Raises:
-        ValueError: If it does not hold the two tables, or the objective in it is not described as it should be.
+        ValueError: If it does not hold the two tables.
     """
     if section is None:
         return {}
@@ -208,10 +208,6 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
     values: Values = {}
     for table in section.values():
         values.update(table)
-    kinds = {"objective": str, "objective_options": dict, "dataset_objectives": dict}
-    for name, expected in kinds.items():
-        if name in values and not isinstance(values[name], expected):
-            raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
     return values
 
 

@@ -41,30 +41,31 @@ def objective_class(name: str) -> type[Objective]:
     raise ValueError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
 
 
-def import_objective(name: str) -> None:
-    """Import and register the class of a name such as `my_package.losses:MyLoss`, also from the current folder.
+def import_objective(objective: str) -> None:
+    """Import and register the classes of names such as `my_package.losses:MyLoss`, also from the current folder.
 
     Other names need no import. Only a name that a user gave may be imported. One that stands in a checkpoint must not
     run code.
 
     Args:
-        name (`str`): The module and the class, or the name of a registered objective.
+        objective (`str`): The module and the class, the name of a registered objective, or a sum of such names.
 
     Raises:
-        ValueError: If there is no such module, or it has no such objective.
+        ValueError: If an objective is unknown: there is no such module, or it has no such objective.
     """
-    module, colon, class_name = name.partition(":")
-    if not colon or name in OBJECTIVES:
-        return
-    if os.getcwd() not in sys.path:  # as where Python runs a console script
-        sys.path.append(os.getcwd())
-    try:
-        found = getattr(import_module(module), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"objective {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise ValueError(f"{name!r} is no subclass of simcse_hf.objectives.Objective")
-    register(name, found)
+    for name in part_weights(objective):
+        module, colon, class_name = name.partition(":")
+        if colon and name not in OBJECTIVES:
+            if os.getcwd() not in sys.path:  # as where Python runs a console script
+                sys.path.append(os.getcwd())
+            try:
+                found = getattr(import_module(module), class_name)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"objective {name!r} cannot be imported: {error}") from error
+            if not (isinstance(found, type) and issubclass(found, Objective)):
+                raise ValueError(f"{name!r} is no subclass of simcse_hf.objectives.Objective")
+            register(name, found)
+        objective_class(name)
 
 
 #: The option that applies an objective to leading dimensions, too; see [`Matryoshka`].
@@ -82,8 +83,10 @@ def part_weights(objective: str) -> dict[str, float]:
         `dict[str, float]`: The weights by the names of the parts.
 
     Raises:
-        ValueError: If a weight is not above 0, or a part is named twice.
+        ValueError: If it is no text, a weight is not above 0, or a part is named twice.
     """
+    if not isinstance(objective, str):
+        raise ValueError(f"objective must be the name of an objective, got {objective!r}")
     weights: dict[str, float] = {}
     for term in objective.split("+"):
         name, _, word = term.rpartition(":")

@@ -239,9 +239,9 @@ def mine_hard_negatives(
     names += ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
     table: dict[str, list[str]] = {name: [] for name in names}
     for anchor, positive, chosen in zip(first, second, negatives, strict=True):
-        found = [text for text, _ in chosen]
-        for start in range(0, len(found) - width + 1, width):
-            for name, text in zip(names, [anchor, positive, *found[start : start + width]], strict=True):
+        texts = [text for text, _ in chosen]
+        for start in range(0, len(texts) - width + 1, width):
+            for name, text in zip(names, [anchor, positive, *texts[start : start + width]], strict=True):
                 table[name].append(text)
     rows = Dataset.from_dict(table)
     negative_scores = [score for chosen in negatives for _, score in chosen]

@@ -231,13 +231,13 @@ class SimCSETrainingArguments(TrainingArguments):
         "objective_options, prompts, max_seq_length and share.",
     )
     dataset_shares: str = option(
-        SHARES[0],
+        "proportional",
         "How often a batch comes from each of several data sets: in proportion to its rows, or from all in turn "
         "(round_robin). If the data sets have a share, that decides.",
         choices=SHARES,
     )
     batch_sampler: str = option(
-        BATCH_SAMPLERS[0],
+        "batch_sampler",
         "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands "
         "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
         choices=BATCH_SAMPLERS,
@@ -312,16 +312,15 @@ class SimCSETrainingArguments(TrainingArguments):
     @property
     def tables(self) -> dict[str, Values]:
         """What `datasets` says about each data set."""
-        return self.datasets if isinstance(self.datasets, dict) else {}
+        return self.datasets or {}  # type: ignore[return-value]
 
     @property
     def lora_settings(self) -> Values:
         """The arguments of peft's `LoraConfig`, empty without an adapter. By default `lora_alpha` is twice `r`."""
-        given = self.lora if isinstance(self.lora, dict) else {}
         if self.lora is None and self.lora_r is None:
             return {}
-        rank = given.get("r", self.lora_r)
-        return {"r": rank, "lora_alpha": 2 * (rank or 0), **given}
+        given: Any = {"r": self.lora_r} | (self.lora or {})  # type: ignore[operator]
+        return {"lora_alpha": 2 * (given["r"] or 0)} | given
 
     @property
     def rows_seed(self) -> int:
@@ -379,13 +378,9 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError(
                 "batch_sampler 'no_duplicates' and train_sampling_strategy each choose the order of the rows: give one"
             )
-        if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
-            raise ValueError(
-                "the noise of neftune_noise_alpha would depend on gradcache_chunk_size: leave one of the two out"
-            )
 
         # 3. Tables.
-        tables = {} if self.datasets is None else self.datasets
+        tables: Any = self.tables
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise ValueError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
         if not isinstance(self.lora, dict | None):

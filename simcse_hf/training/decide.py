@@ -22,7 +22,6 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import (
     chosen,
-    import_parts,
     paper_settings,
     readable_options,
     resolve_options,
@@ -36,7 +35,7 @@ from ..models.settings import (
     max_positions,
     read_section,
 )
-from ..objectives import Objective, described_objective, objective_class, part_weights
+from ..objectives import Objective, described_objective, import_objective, objective_class, part_weights
 from .arguments import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -129,7 +128,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
     objective = saved.get("objective", ContrastiveSettings.objective)
     if "objective" in given:
         objective = given["objective"]
-        import_parts(objective)
+        import_objective(objective)
     of_checkpoint = {}
     if saved.get("objective") == objective and "max_seq_length" in saved:
         of_checkpoint["max_seq_length"] = saved["max_seq_length"]
@@ -274,7 +273,7 @@ def decide_losses(
         if "objective" not in own:
             continue
         objective = own["objective"]
-        import_parts(objective)
+        import_objective(objective)
         # The options of the checkpoint are those of the data set of this name or, without one, those of the model.
         before = model.settings.dataset_objectives.get(name) or of_model
         saved = before["objective_options"] if before["objective"] == objective else {}

@@ -22,14 +22,14 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import did_you_mean, no_model
+from ..runtime.errors import no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
 from .checkpoints import SEEDS, check_output_dir, clear_output_dir
 from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
-from .parser import DEFAULTS, TEXTS, argument_names, check_files, fill, read_sources
+from .parser import DEFAULTS, TEXTS, check_files, fill, read_sources
 from .run_results import Results
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
@@ -67,9 +67,6 @@ class Recipe:
         command (`str`): `"unsup"` or `"sup"`: whose defaults fill in what nobody wrote.
         given (`Mapping[str, Any]`): The arguments by their names.
 
-    Raises:
-        ValueError: If the command or an argument is unknown.
-
     Examples:
         >>> from simcse_hf import Recipe
         >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
@@ -80,15 +77,6 @@ class Recipe:
 
     command: str
     given: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        """Refuse what is unknown."""
-        if self.command not in ("unsup", "sup"):
-            raise ValueError(f"{self.command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
-        known = argument_names(ARGUMENTS)
-        unknown = sorted(self.given.keys() - known)
-        if unknown:
-            raise ValueError(f"unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, known)}")
 
     @classmethod
     def read(cls, command: str, *sources: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]) -> "Recipe":
@@ -103,13 +91,16 @@ class Recipe:
             [`Recipe`]: The recipe.
 
         Raises:
-            ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
+            ValueError: If there is no such file or recipe, or the command or an argument is unknown, or an argument is
+                of another type.
         """
+        if command not in ("unsup", "sup"):
+            raise ValueError(f"{command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
         return cls(command, read_sources(sources, ARGUMENTS))
 
     def but(self, **values: Any) -> "Recipe":
         """Return the recipe with other values: a seed, an arm, a cell of a table."""
-        return replace(self, given={**self.given, **values})
+        return self.read(self.command, self.given, values)
 
     # What nobody wrote
 
@@ -130,9 +121,15 @@ class Recipe:
         given = dict(self.given)
         check_files(inputs_of(given))
         if self.is_sample:
-            sample = sample_of(self.command)
+            corpus, encoder = sample_files()
+            texts = corpus.train_sentences if self.command == "unsup" else corpus.train_triplets
+            sample = DEFAULTS[f"{self.command} sample"] | {
+                "model_name_or_path": str(encoder),
+                "dev_file": str(corpus.dev),
+                "train_file": str(texts),
+            }
             if "objective" in given:  # whose paper has a pooler of its own
-                sample.pop("pooler_type", None)
+                sample.pop("pooler_type")
             given = sample | given
         if self.command == "sup" and "objective" not in given:
             given |= objective_of_labels(given)
@@ -186,8 +183,7 @@ class Recipe:
         # 1. What trains and what evaluates.
         data = decided.data
         args = decided.training
-        given = None if args.datasets is None else args.tables
-        texts = named_texts(data, given, supervised=self.command == "sup")
+        texts = named_texts(data, args.tables, supervised=self.command == "sup")
         dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)
         # 2. What the tables of data sets say about files is not for the Trainer.
         tables = {}
@@ -200,7 +196,7 @@ class Recipe:
         tokenizer = load_pretrained(AutoTokenizer.from_pretrained, checkpoint.name, revision=revision)
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         settings = decided.model.settings() | dropout_settings(checkpoint.config, decided.model.dropout)
-        model = AutoModelForCL.from_checkpoint(
+        model = AutoModelForCL.from_pretrained(
             checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
         )
         return SimCSETrainer(model, args, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
@@ -275,10 +271,8 @@ class Recipe:
                 resume_from_checkpoint="true" if states[seed] == "interrupted" else None,
                 push_to_hub=False,
             )
-            trainer = one.trainer()
-            trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-            trainer.save_model()
-            release(trainer.args)
+            one.train()
+            release(args)
         results = on_first_process(lambda: publish_best(directory, seeds))
         if args.push_to_hub and args.process_index == 0:
             from ..publishing.hub import push_model
@@ -330,17 +324,6 @@ def train(
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def sample_of(command: str) -> Values:
-    """Return the arguments of a run on the sample of the package."""
-    corpus, encoder = sample_files()
-    texts = corpus.train_sentences if command == "unsup" else corpus.train_triplets
-    return DEFAULTS[f"{command} sample"] | {
-        "model_name_or_path": str(encoder),
-        "dev_file": str(corpus.dev),
-        "train_file": str(texts),
-    }
-
-
 def objective_of_labels(named: Mapping[str, Any]) -> Values:
     """Return the objective of the texts that a recipe or a table names, if they are labelled: `class_labels`."""
     source = named.get("train_file") or named.get("dataset_name")
@@ -361,13 +344,13 @@ def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def named_texts(
-    data: DataArguments, tables: Mapping[str, Mapping[str, Any]] | None, supervised: bool
+    data: DataArguments, tables: Mapping[str, Mapping[str, Any]], supervised: bool
 ) -> Source | dict[str, Source]:
     """Return where the training texts of a run are.
 
     Args:
         data (`DataArguments`): Names the texts of one data set.
-        tables (`Mapping[str, Mapping]`, *optional*): Name those of several data sets.
+        tables (`Mapping[str, Mapping]`): Name those of several data sets.
         supervised (`bool`): Whether a row of one data set holds more than a sentence.
 
     Returns:
@@ -376,30 +359,22 @@ def named_texts(
     Raises:
         ValueError: If the texts are not named in exactly one way.
     """
-    if tables is None:
-        if (data.train_file is None) == (data.dataset_name is None):
-            raise ValueError("name the training texts with either --train_file or --dataset_name")
-        path = str(data.train_file or data.dataset_name)
-        return Source(
-            path,
-            data.columns,
-            data.max_train_samples,
-            supervised,
-            streams=data.streaming,
-            label_separator=data.label_separator,
-        )
-    if not tables:
-        raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
-    if data.train_file or data.dataset_name or data.columns or data.streaming:
+    if tables and (data.train_file or data.dataset_name or data.columns or data.streaming):
         raise ValueError(
             "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
         )
     sources = {}
-    for name, own in tables.items():
-        if ("train_file" in own) == ("dataset_name" in own):
-            raise ValueError(f"data set {name!r}: name the training texts with either train_file or dataset_name")
-        path = own.get("train_file") or own["dataset_name"]
+    for name, own in (tables or {"": vars(data)}).items():
+        paths = [own[each] for each in TEXTS if own.get(each) is not None]
+        if len(paths) != 1:
+            where = f"data set {name!r}: " if name else ""
+            raise ValueError(f"{where}name the training texts with either train_file or dataset_name")
         sources[name] = Source(
-            path, own.get("columns"), own.get("max_train_samples"), label_separator=data.label_separator
+            str(paths[0]),
+            own.get("columns"),
+            own.get("max_train_samples"),
+            None if tables else supervised,
+            streams=data.streaming,
+            label_separator=data.label_separator,
         )
-    return sources
+    return sources if tables else sources[""]

@@ -11,30 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias, TypedDict, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..data.collator import ContrastiveCollator
-from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS
+from ..data.collator import ContrastiveCollator, MixtureCollator
+from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS, find_parts, part_of
 from ..data.documents import SpanDataset
-from ..data.kinds import ROW_KINDS, Source, check_neighbours, read_stream
-from ..data.mixture import MixedRows, MixtureCollator
-from ..data.read import TextSource, find_paths, is_column, is_columns, open_source
-from ..data.samplers import (
-    LARGEST_LISTED,
-    ClassSampler,
-    MixtureSampler,
-    NoDuplicatesSampler,
-    PermutedSampler,
-)
+from ..data.kinds import NUMBERS, SAYS, Source, check_width, read_source, read_stream
+from ..data.read import TextSource, find_paths, is_column, open_source
+from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NoDuplicatesSampler, PermutedSampler
 from ..data.stream import WholeStream
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
-from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
+from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
 from ..data.views import make_view, view_class
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
@@ -55,7 +48,7 @@ _OF_SPANS = ("anchors", "positives", "max_span", "min_span")
 #: Rows whose tokens are compared with the vocabulary.
 _SAMPLE_ROWS = 500
 #: What a row holds by the number of its texts, where the kind does not say; see `data.contents`.
-_SAYS = {0: None, 1: "sentences", 2: "pairs"}
+_BY_NUMBER = {0: None, 1: "sentences", 2: "pairs"}
 
 
 @dataclass(frozen=True)
@@ -73,24 +66,6 @@ class Reader:
     args: SimCSETrainingArguments
 
 
-class RowFacts(TypedDict, total=False):
-    """What `results.json` says about the rows of a run.
-
-    Args:
-        train_rows (`int`, *optional*): Their number; `None` for a stream.
-        num_sentences (`int`): Texts of the first row.
-        rows (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`.
-        view (`ViewDescription`, *optional*): The view of single sentences.
-        datasets (`dict[str, int]`): The rows of each of several data sets.
-    """
-
-    train_rows: int | None
-    num_sentences: int
-    rows: str | None
-    view: ViewDescription | None
-    datasets: dict[str, int]
-
-
 @dataclass(eq=False)
 class Rows:
     """Training rows of one data set, however they are drawn.
@@ -104,18 +79,17 @@ class Rows:
         says (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`. By default its texts are counted.
         texts (`Sequence[Dataset]`, *optional*, defaults to `()`): The texts of the rows, where they are known.
         stream (`WholeStream`, *optional*): The rows of token ids, if they are read while training.
-        max_length (`int`, *optional*): The most tokens of a text. Defaults to that of the plan.
 
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `WholeStream`): What a data loader reads.
-        kind (`Kind`): The kind of the rows.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
         vectors (`dict[str, RowVectors]`): The vectors of frozen models, by their names in a batch.
 
     Raises:
-        ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
+        ValueError: If a teacher or guide is named for rows that hold no texts, a guide for single sentences, or a
+            prompt or template for spans.
     """
 
     reader: Reader
@@ -125,36 +99,42 @@ class Rows:
     says: str | None = None
     texts: Sequence[Dataset] = ()
     stream: WholeStream | None = None
-    max_length: int | None = None
 
     def __post_init__(self) -> None:
-        self.kind = ROW_KINDS[self.plan.kind]
-        self.vectors: dict[str, RowVectors] = {}
-        if self.plan.frozen:
-            self._find_vectors()
-        self.tokens = self.known if self.stream is None else self.stream
+        reader = self.reader
+        length = max(self.plan.lengths)
         self.callbacks: list[TrainerCallback] = []
-        if self.stream is None and isinstance(self.known, SeededDataset):
-            self.callbacks.append(EpochOfRows(self.known))
-        self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
-        length = max(self.plan.lengths) if self.max_length is None else self.max_length
-        self.longest = length + max(map(sum, self.reader.settings.template_edges), default=0)
+        # 1. Rows that draw themselves.
+        if isinstance(self.known, SpanDataset) and (reader.settings.templates or any(self.plan.prompts)):
+            added = "to which no prompt or template can be added, as inference would do"
+            raise ValueError(
+                f"{self.source.name} holds token ids of spans, {added}: train on texts, or leave both out"
+            )
+        if isinstance(self.known, SeededDataset):
+            self.says = self.known.says
+            length = self.known.max_length or length
+            if self.stream is None:
+                self.callbacks.append(EpochOfRows(self.known))
 
-    def _find_vectors(self) -> None:
-        """Find the vectors that each teacher and guide gives the texts."""
+        # 2. The vectors that each teacher and guide gives the texts.
         frozen = self.plan.frozen
-        read = self.texts[0] if self.texts else self.known
-        columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
-        if not columns:
-            found = f"{self.source.name} has no texts, only {', '.join(read.column_names)}"
-            raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
-        if "guide" in frozen and len(columns) == 1:
-            raise ValueError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
-        assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
-        for model, words in frozen.items():
-            self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
-        # The collator finds vectors by the numbers of the rows.
-        self.known = self.known.add_column("row", np.arange(len(self.known)))
+        self.vectors: dict[str, RowVectors] = {}
+        if frozen:
+            read = self.texts[0] if self.texts else self.known
+            columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
+            if not columns:
+                found = f"{self.source.name} has no texts, only {', '.join(read.column_names)}"
+                raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
+            if "guide" in frozen and len(columns) == 1:
+                raise ValueError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
+            assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
+            for model, words in frozen.items():
+                self.vectors[model] = RowVectors(words, read.select_columns(columns), reader.args.device)
+            # The collator finds vectors by the numbers of the rows.
+            self.known = self.known.add_column("row", np.arange(len(self.known)))
+        self.tokens = self.known if self.stream is None else self.stream
+        self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
+        self.longest = length + max(map(sum, reader.settings.template_edges), default=0)
 
     def order(self, batch_size: int) -> PermutedSampler | None:
         """Choose the sampler, which keeps equal texts apart or texts of a class together.
@@ -170,7 +150,7 @@ class Rows:
         """
         args = self.reader.args
         number = len(self.known)
-        has_classes = LABEL in self.kind.numbers and LABEL in self.known.column_names
+        has_classes = self.plan.kind == "classes" and LABEL in self.known.column_names
         if args.batch_sampler == "no_duplicates":
             if self.text_numbers is None or has_classes:
                 kind = "its rows are drawn by class" if has_classes else "its texts are drawn anew in each epoch"
@@ -208,7 +188,7 @@ class Rows:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
         shared = make_collator(self.reader, objective)
-        return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
+        return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
 
     def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check that an objective can learn from the rows.
@@ -245,8 +225,14 @@ class Rows:
             found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
             advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
-        if number < 3 and self.stream is None and not objective.reconstructs:
-            check_texts_differ(self.texts[0] if self.texts else rows, self.source)
+        texts = self.texts[0] if self.texts else rows
+        if number < 3 and self.stream is None and not objective.reconstructs and isinstance(texts, Dataset):
+            texts = texts.remove_columns([column for column in NO_TEXT if column in texts.column_names])
+            first = texts[0]
+            if all(row == first for row in texts):  # the first row that differs ends the search
+                name = self.source.data if isinstance(self.source.data, str) else self.source.name
+                alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
+                raise ValueError(f"{name}: {alike}: add other texts")
 
         # 2. Warn of what has no effect or weakens the batches.
         weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
@@ -282,21 +268,22 @@ class Rows:
         name = str(self.source.path)
         return name, [] if find_paths(name) else [name.partition(":")[0]]
 
-    def describe(self, num_views: int) -> RowFacts:
+    def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows for `results.json` and the card.
 
         Args:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `RowFacts`: The number of rows, and what they hold.
+            `dict[str, Any]`: `train_rows`, their number, `None` for a stream; `num_sentences`, the texts of the first
+            row; `rows`, what a row holds, one of `data.contents.CONTENTS`; and `view`, that of single sentences.
         """
-        says = self.says or _SAYS.get(self.num_sentences, "hard negatives")
-        view: ViewDescription | None = None
+        says = self.says or _BY_NUMBER.get(self.num_sentences, "hard negatives")
+        view = None
         if says == "sentences" and num_views != 1:
             view = {"name": self.plan.view, "rate": None, "both": False}
-            if isinstance(self.tokens, SeededDataset):
-                view |= self.tokens.describe_view()
+            if isinstance(self.known, ViewDataset):
+                view |= self.known.describe_view()
         return {
             "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,
@@ -368,7 +355,7 @@ class Mixed(Rows):
         """Return the names of the data sets that are on the hub; see [`Rows.names`]."""
         return None, [name for part in self.parts.values() for name in part.names()[1]]
 
-    def describe(self, num_views: int) -> RowFacts:
+    def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
         return {
             "train_rows": len(self.known),
@@ -394,7 +381,12 @@ Data: TypeAlias = TextSource | SeededDataset | Source
 
 def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
-    return isinstance(data, dict) and not isinstance(data, DatasetDict) and not is_columns(data)
+    if not isinstance(data, dict) or isinstance(data, DatasetDict):
+        return False
+    # Columns such as `text` and `label` are one data set too.
+    is_named_so = find_parts(data, ("text", "label", "score")) or not {"input_ids", "texts"}.isdisjoint(data)
+    has_columns = is_named_so or any(part_of(name) != 1 for name in data)
+    return not (has_columns and all(map(is_column, data.values())))
 
 
 def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
@@ -421,7 +413,13 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
     """
     if not has_names(data):
         return read_rows(reader, run.rows, data, "train_dataset")
-    check_names(reader, data)
+    # 1. Refuse what may be columns, and what is for one data set.
+    names = ", ".join(map(repr, data))
+    texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
+    is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
+    if is_unclear and not reader.args.tables:
+        advice = "pass columns as a datasets.Dataset, and name data sets in the arguments, datasets={name: {}}"
+        raise ValueError(f"train_dataset: {names} may be columns or data sets: {advice}")
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
         raise ValueError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
@@ -431,6 +429,8 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
     unread = ", ".join(run.rows.frozen.keys() - {model for plan in run.datasets.values() for model in plan.frozen})
     if unread:
         raise ValueError(f"no objective of the data sets reads a {unread}: leave {unread} out")
+
+    # 2. Read each.
     parts = {}
     for name, plan in run.datasets.items():
         with named(name):
@@ -470,11 +470,21 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
             unclear, or it is not what the view or the objective needs.
     """
-    check_room(reader, plan)
+    args = reader.args
+    templates = reader.settings.templates
+    # 1. Templates and prompts leave room for a text.
+    if templates or any(plan.prompts):
+        for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
+            try:
+                full_length(reader.tokenizer, length, templates, prompt)
+            except ValueError as error:
+                raise ValueError(f"{plan.source}, column {column}: {error}") from None
     if isinstance(data, SeededDataset):
-        return _drawn(reader, plan, Source((), name=name), data)
+        return Rows(reader, plan, Source((), name=name), data)
+
+    # 2. The source, and what the view and the objective need of it.
     view = view_class(plan.view if with_views else "identity")
-    kind = ROW_KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
+    kind = "documents" if plan.kind == "texts" and view.window else plan.kind
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
     samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
@@ -484,144 +494,84 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         data if isinstance(data, Source) else Source(data),
         name=name,
         window=view.window,
-        seed=reader.args.rows_seed,
+        seed=args.rows_seed,
         nli_sampling=options.get("nli_sampling", "pairs"),
     )
-    if with_views and is_streamed(source):
-        return _streamed(reader, plan, source)
-    if view.is_drawn:
-        check_view(reader, plan)
-    if find_paths(source.data) is None and source.path is None:
-        [table] = open_source(source.data, split=None, name=name)
-        source = replace(source, data=table)
-        if isinstance(table.source, Dataset) and "input_ids" in table.columns:
-            rows = Rows(reader, plan, source, as_sentences(table.source, reader.tokenizer, name), kind.says)
-            check_neighbours(source, rows.num_sentences)
-            return rows
-    texts = kind.read(source)
+    is_stream = with_views and is_streamed(source)
+    if is_stream:
+        check_stream(source, plan, args)
+    frozen = " and ".join(plan.frozen)
+    if view.is_drawn and frozen:
+        raise ValueError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
+    if view.is_drawn and (templates or any(plan.prompts)):
+        added = "templates" if templates else "prompt"
+        raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
+
+    # 3. The texts; of a stream the first ones.
+    if is_stream:
+        stream = read_stream(source)
+        batch = args.train_batch_size * args.world_size
+        texts = Dataset.from_list(list(stream.take(max(SAMPLE_ROWS, batch))))
+        if len(texts) < batch:
+            few = f"{name} ends after {len(texts)} rows, fewer than a batch of {batch} over all processes"
+            raise ValueError(f"{few}: lower per_device_train_batch_size")
+        logger.info(
+            f"train_dataset is a stream: its first {len(texts)} rows are checked now, and the others when they are "
+            "read. Texts that are cut to max_seq_length are not counted."
+        )
+    else:
+        if source.path is None and find_paths(source.data) is None:
+            [table] = open_source(source.data, split=None, name=name)
+            source = replace(source, data=table)
+            if isinstance(table.source, Dataset) and "input_ids" in table.columns:
+                sentences = as_sentences(table.source, reader.tokenizer, name)
+                rows = Rows(reader, plan, source, sentences, SAYS.get(kind))
+                check_width(source, rows.num_sentences)
+                return rows
+        texts = read_source(kind, source)
     if not isinstance(texts, Dataset):
         of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
-        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
-        return _drawn(reader, plan, source, spans)
+        return Rows(
+            reader,
+            plan,
+            source,
+            SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans),
+        )
     names = texts.column_names
-    check_one_prompt(reader, plan, names, name)
+    if [column for column in names if column not in NO_TEXT] == ["sent0"] and not templates:
+        anchor, positive, _ = plan.prompts
+        if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
+            raise ValueError(
+                f"{name} holds single sentences, and the anchor and the positive of one are the same tokens: give "
+                "prompts and max_seq_length one value for all columns"
+            )
+
+    # 4. The token ids, or how they are drawn.
+    tokens: Dataset | ViewDataset
+    how = (reader.tokenizer, plan.lengths, templates, plan.prompts)
     if view.is_drawn:
-        return _drawn(reader, plan, source, view_dataset(texts, plan, reader), [texts])
-    tokens = tokenize_dataset(texts, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+        drawn = make_view(plan.view, plan.view_rate)
+        length = plan.lengths[0]
+        tokens = ViewDataset(texts, reader.tokenizer, drawn, length, args.rows_seed, args.view_both)
+    else:
+        tokens = tokenize_dataset(texts, *how)
     # One text in several templates is a sentence, however often it stands.
-    says = "sentences" if reader.settings.templates and len(names) == 1 else kind.says
-    return Rows(reader, plan, source, tokens, says, [texts])
-
-
-def _drawn(
-    reader: Reader, plan: RowPlan, source: Source, tokens: SeededDataset, texts: Sequence[Dataset] = ()
-) -> Rows:
-    """Take rows that draw themselves, and refuse spans that would get a prompt or a template."""
-    if isinstance(tokens, SpanDataset) and (reader.settings.templates or any(plan.prompts)):
-        added = "to which no prompt or template can be added, as inference would do"
-        raise ValueError(f"{source.name} holds token ids of spans, {added}: train on texts, or leave both out")
-    return Rows(reader, plan, source, tokens, tokens.says, texts, max_length=tokens.max_length)
-
-
-def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
-    """Open a stream, whose rows are shuffled in a buffer and tokenized when they are read, pass after pass."""
-    args = reader.args
-    check_stream(source, plan, args)
-    texts = read_stream(source)
-    batch = args.train_batch_size * args.world_size
-    first = Dataset.from_list(list(texts.take(max(SAMPLE_ROWS, batch))))
-    if len(first) < batch:
-        few = f"{source.name} ends after {len(first)} rows, fewer than a batch of {batch} over all processes"
-        raise ValueError(f"{few}: lower per_device_train_batch_size")
-    names = first.column_names
-    check_one_prompt(reader, plan, names, source.name)
-    logger.info(
-        f"train_dataset is a stream: its first {len(first)} rows are checked now, and the others when they are "
-        "read. Texts that are cut to max_seq_length are not counted."
-    )
-    views = None
-    if view_class(plan.view).is_drawn:
-        check_view(reader, plan)
-        views = view_dataset(first, plan, reader)
-    settings = (reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
-    tokenize = RowTokenizer(names, *settings)
+    says = "sentences" if templates and len(names) == 1 else SAYS.get(kind)
+    if not is_stream:
+        return Rows(reader, plan, source, tokens, says, [texts])
+    tokenize = RowTokenizer(names, *how)
 
     def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        if views is None:
+        if not isinstance(tokens, ViewDataset):
             return tokenize(columns)
         rngs = [random.Random(f"{args.rows_seed} {number}") for number in numbers]
-        rows = views.rows_of(columns["sent0"], rngs)
+        rows = tokens.rows_of(columns["sent0"], rngs)
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     # A shuffle of what is repeated would mix the passes, and a row could come twice before another one.
-    shuffled = texts.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER).repeat(None)
-    tokens = shuffled.map(make_rows, with_indices=True, batched=True, remove_columns=names)
-    head = tokenize_dataset(first, *settings) if views is None else views
-    says = "sentences" if reader.settings.templates and len(names) == 1 else None
-    length = None if views is None else views.max_length
-    return Rows(reader, plan, source, head, says, stream=WholeStream(tokens), max_length=length)
-
-
-# Refusals -----------------------------------------------------------------------------------------------------------
-
-
-def check_names(reader: Reader, data: Mapping[str, Data]) -> None:
-    """Refuse lists of texts by names that may be those of columns or of data sets."""
-    texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
-    is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
-    if is_unclear and not reader.args.tables:
-        names = ", ".join(map(repr, data))
-        raise ValueError(
-            f"train_dataset: {names} may be columns or data sets: pass columns as a datasets.Dataset, and name data "
-            "sets in the arguments, datasets={name: {}}"
-        )
-
-
-def check_room(reader: Reader, plan: RowPlan) -> None:
-    """Refuse templates and prompts that leave no room for a text."""
-    templates = reader.settings.templates
-    if not templates and not any(plan.prompts):
-        return
-    for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
-        try:
-            full_length(reader.tokenizer, length, templates, prompt)
-        except ValueError as error:
-            raise ValueError(f"{plan.source}, column {column}: {error}") from None
-
-
-def check_texts_differ(rows: Dataset | SeededDataset, source: Source) -> None:
-    """Refuse rows that are all alike; the first row that differs ends the search."""
-    if not isinstance(rows, Dataset):
-        return
-    texts = rows.select_columns([column for column in rows.column_names if column not in NO_TEXT])
-    first = texts[0]
-    if all(row == first for row in texts):
-        name = source.data if isinstance(source.data, str) else source.name
-        alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
-        raise ValueError(f"{name}: {alike}: add other texts")
-
-
-def check_view(reader: Reader, plan: RowPlan) -> None:
-    """Refuse a view where a teacher, a guide, a template or a prompt reads the texts as they are."""
-    frozen = " and ".join(plan.frozen)
-    if frozen:
-        raise ValueError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
-    added = "templates" if reader.settings.templates else "prompt"
-    if reader.settings.templates or any(plan.prompts):
-        raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
-
-
-def check_one_prompt(reader: Reader, plan: RowPlan, names: Sequence[str], name: str) -> None:
-    """Refuse single sentences whose positive would have another prompt or length than the anchor, which it equals."""
-    texts = [column for column in names if column not in NO_TEXT]
-    if texts != ["sent0"] or reader.settings.templates:
-        return
-    anchor, positive, _ = plan.prompts
-    if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
-        raise ValueError(
-            f"{name} holds single sentences, and the anchor and the positive of one are the same tokens: give prompts "
-            "and max_seq_length one value for all columns"
-        )
+    shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER).repeat(None)
+    made = shuffled.map(make_rows, with_indices=True, batched=True, remove_columns=names)
+    return Rows(reader, plan, source, tokens, says, stream=WholeStream(made))
 
 
 def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:
@@ -646,27 +596,12 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
         raise ValueError("train_dataset is a part of a stream: pass the whole stream, and each process takes its rows")
 
 
-# Steps that several ways of drawing share ---------------------------------------------------------------------------
-
-
 def make_collator(reader: Reader, objective: Objective) -> ContrastiveCollator:
     """Make the collator of an objective."""
     return ContrastiveCollator(
         reader.tokenizer,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
-    )
-
-
-def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
-    """Make the data set that draws the views of a plan."""
-    return ViewDataset(
-        texts,
-        reader.tokenizer,
-        make_view(plan.view, plan.view_rate),
-        plan.lengths[0],
-        seed=reader.args.rows_seed,
-        both=reader.args.view_both,
     )
 
 

@@ -28,8 +28,8 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
-from ..data.packed_batch import Batch, PackingCollator
-from ..data.templates import template_settings
+from ..data.collator import Batch, PackingCollator
+from ..data.token_ids import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding

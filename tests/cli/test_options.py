@@ -16,6 +16,7 @@ from simcse_hf.cli import signature
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.cli.options import Command, make_parser, run_command
 from simcse_hf.cli.signature import REQUIRED, read_function
+from simcse_hf.names import Transform
 from simcse_hf.runtime.outputs import Result
 
 FUNCTIONS = {name: command for name, command in COMMANDS.items() if command.read is None}
@@ -59,12 +60,11 @@ def example(
     words: Sequence[str] = (),
     *,
     count: int = 3,
-    kind: Literal["a", "b"] = "a",
+    kind: Transform = "flow",
     threshold: float | Literal["saved"] | None = None,
     filters: Mapping[str, str] | None = None,
     normalize: bool = True,
     overwrite: bool = False,
-    add: bool | str = False,
     show_progress_bar: bool = True,
 ) -> Result:
     """Show what each type becomes.
@@ -75,13 +75,12 @@ def example(
         model (`str` or `SimCSE`): Folder of a model.
         words (`Sequence[str]`, *optional*): Words to read.
         count (`int`, *optional*, defaults to `3`): How many, of 100%. 0 is none.
-        kind (`str`, *optional*, defaults to `"a"`): A kind.
+        kind (`str`, *optional*, defaults to `"flow"`): A kind.
         threshold (`float` or `str`, *optional*): The lowest score. The default is none.
         filters (`Mapping`, *optional*): Conditions, see `count`.
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings
             to unit length.
         overwrite (`bool`, *optional*, defaults to `False`): Replace it.
-        add (`bool` or `str`, *optional*, defaults to `False`): Add it, or this file.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar.
 
     Returns:
@@ -93,9 +92,9 @@ def example(
 
 @pytest.fixture
 def command(monkeypatch):
-    monkeypatch.setattr(signature, "_file_of", lambda module: Path(__file__))
-    monkeypatch.setitem(sys.modules, "simcse_hf.example", sys.modules[__name__])
-    return Command("example:example", positional=("model", "words"))
+    monkeypatch.setattr(signature, "PACKAGE", Path(__file__).parent)
+    monkeypatch.setitem(sys.modules, "simcse_hf.test_options", sys.modules[__name__])
+    return Command("test_options:example", positional=("model", "words"))
 
 
 def call(command, words):
@@ -113,21 +112,20 @@ def test_what_is_not_given_keeps_the_default_of_the_function(command):
 def test_words_become_values_of_the_types(command):
     given = call(
         command,
-        "m one two --count 5 --kind b --threshold 0.5 --filters year=2001 --filters by=a=b --no_normalize --overwrite",
+        "m one two --count 5 --kind whitening --threshold 0.5 --filter year=2001 --filter by=a=b --no_normalize "
+        "--overwrite",
     )
     assert given == {
         "model": "m",
         "words": ["one", "two"],
         "count": 5,
-        "kind": "b",
+        "kind": "whitening",
         "threshold": 0.5,
         "filters": {"year": "2001", "by": "a=b"},
         "normalize": False,
         "overwrite": True,
-        "add": False,
         "show_progress_bar": True,
     }
-    assert [call(command, f"m {words}")["add"] for words in ("--add", "--add file", "")] == [True, "file", False]
     assert call(command, "m --threshold saved")["threshold"] == "saved"
 
 
@@ -136,11 +134,11 @@ def test_words_become_values_of_the_types(command):
     [
         ("", "the following arguments are required: model"),
         ("m --cuont 5", "did you mean --count"),
-        ("m --count 2.5", "--count: must be an integer, got 2.5"),
+        ("m --count 2.5", "--count: invalid int value: '2.5'"),
         ("m --kind c", "invalid choice: 'c'"),
-        ("m --threshold low", "must be a number or saved, got low"),
-        ("m --filters year", "must be KEY=VALUE, got 'year'"),
-        ("m --filters a=1 --filters a=2", "--filters names a twice"),
+        ("m --threshold low", "--threshold: invalid number_or_saved value: 'low'"),
+        ("m --filter year", "must be KEY=VALUE, got 'year'"),
+        ("m --filter a=1 --filter a=2", "--filter names a twice"),
     ],
 )
 def test_words_that_do_not_fit_are_refused(command, words, message, capsys):
@@ -155,13 +153,12 @@ def test_help_is_the_docstring(command, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "Show what each type becomes. More about it. positional arguments" in shown
     for words in (
-        "words words to read",
-        "--count COUNT how many, of 100%. 0 is none; default: 3",
-        "--kind {a,b} a kind; default: a",
-        "--threshold THRESHOLD the lowest score; default: none",
-        "--filters KEY=VALUE conditions, see --count",
-        "--no_normalize do not scale embeddings to unit length",
-        "--add [ADD] add it, or this file",
+        "words Words to read",
+        "--count COUNT How many, of 100%. 0 is none; default: 3",
+        "--kind {whitening,flow} A kind; default: flow",
+        "--threshold THRESHOLD The lowest score; default: none",
+        "--filter KEY=VALUE Conditions, see --count",
+        "--no_normalize Do not scale embeddings to unit length",
     ):
         assert words in shown, words
     assert "Returns" not in shown and "progress_bar" not in shown

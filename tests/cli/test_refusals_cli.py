@@ -86,7 +86,7 @@ USAGE = {
     ),
     "a count that is no number": (
         ["search", "--index", "i", "--top_k", "many"],
-        "must be an integer, got many",
+        "--top_k: invalid int value: 'many'",
     ),
     "a repository without an owner": (
         ["push", "model", "my-model"],

@@ -96,7 +96,6 @@ def test_help_names_every_objective_view_and_pooler(table, option, capsys):
 @pytest.mark.parametrize(
     "words, options",
     [
-        (["vicreg"], ["projector_dim", "variance_weight"]),
         (["--objective", "vicreg"], ["projector_dim", "variance_weight"]),
         (
             ["--objective=simcse+barlow_twins:0.1"],
@@ -151,7 +150,10 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
     assert status("train", "unsup", "--help_all") == 0
     text = capsys.readouterr().out
     groups = ["model and objective", "texts and output", "training"]
-    groups += ["training, of transformers' TrainingArguments", "objective simcse, as --objective_options NAME=VALUE"]
+    groups += [
+        "training, of transformers' TrainingArguments",
+        "objective simcse, as --objective_options NAME=VALUE",
+    ]
     assert re.findall("^([a-z].+):$", text, re.MULTILINE) == ["options", *groups]
     options = (
         "--objective ",

@@ -9,7 +9,7 @@ from accelerate.utils import send_to_device
 from conftest import CLS, PAD, SEP
 
 from simcse_hf import ContrastiveCollator
-from simcse_hf.data.packed_batch import PackingCollator
+from simcse_hf.data.collator import PackingCollator
 from simcse_hf.kernels.packing import Packing
 
 

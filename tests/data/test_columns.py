@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.read import load_class_rows, load_text_dataset, open_source
+from simcse_hf.data.read import load_class_rows, load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs
 
 
@@ -213,31 +213,3 @@ def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
         assert read_scored_pairs(pairs).to_dataset()[:] == pairs[:]
     assert "1 of 3 rows dropped for an empty cell: x, row 3" in caplog.text
     assert "Every row counts as a positive pair" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ["sent0", "sent1", "weight"],
-        ["text", "label", "sample_weight"],
-        ["sentence1", "sentence2", "score", "Weights"],
-        ["premise", "hypothesis", "label", "weight"],
-    ],
-)
-def test_weights_of_rows_are_reported_as_without_effect(columns, tmp_path, caplog):
-    (tmp_path / "rows.csv").write_text(
-        f"{','.join(columns)}\n{','.join(['a cat'] * len(columns))}\n"
-    )
-    with caplog.at_level(logging.WARNING):
-        open_source(tmp_path / "rows.csv")
-    (message,) = [record.message for record in caplog.records]
-    assert (
-        f"the column '{columns[-1]}' has no effect, because no objective weighs its rows"
-        in message
-    )
-
-
-def test_a_column_that_only_sounds_like_a_weight_is_not_reported(tmp_path, caplog):
-    (tmp_path / "rows.csv").write_text("sent0,lightweight\na cat,a dog\n")
-    open_source(tmp_path / "rows.csv")
-    assert not caplog.records

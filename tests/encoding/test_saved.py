@@ -8,7 +8,7 @@ from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.models.adapters import add_lora
-from simcse_hf.models.digests import WeightDigests
+from simcse_hf.models.checkpoint import WeightDigests
 
 DENSE = [{"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.Tanh"}]
 

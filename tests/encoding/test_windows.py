@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.data.templates import parse_template
+from simcse_hf.data.token_ids import parse_template
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.encoding.windows import split_long, split_tokens
 

@@ -34,9 +34,7 @@ KINDS = {
     "C3AConfig": {"block_size": 8},
     "RoadConfig": {"group_size": 8},
     **dict.fromkeys(("FourierFTConfig", "WaveFTConfig"), {"n_frequency": 20}),
-    **dict.fromkeys(
-        ("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}
-    ),
+    **dict.fromkeys(("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}),
     **dict.fromkeys(("ShiraConfig", "DeloraConfig", "GraloraConfig"), {"r": 4}),
 }
 #: Kinds whose weights lie outside of the layers. They are saved merged only.
@@ -55,9 +53,7 @@ def config_of(kind, options):
 
 @pytest.fixture
 def start(save_checkpoint):
-    return save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
-    )
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
 
 
 def adapted(start, kind, options, way="get_peft_model"):
@@ -75,9 +71,7 @@ def adapted(start, kind, options, way="get_peft_model"):
 def train(model):
     """Take a few steps that change the embeddings."""
     before = model.eval().embed(IDS).detach()
-    optimizer = torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad], lr=0.5
-    )
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
     for _ in range(3):
         vectors = model.train().embed(IDS)
         (vectors[0] @ vectors[1]).backward()
@@ -89,9 +83,7 @@ def train(model):
 
 @pytest.mark.parametrize("way", ["get_peft_model", "add_adapter"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(
-    kind, way, start, tmp_path
-):
+def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
     model = adapted(start, kind, KINDS[kind], way)
     if OLD_TRANSFORMERS and kind == "TrainableTokensConfig":
         with pytest.raises(ValueError, match="TRAINABLE_TOKENS cannot be saved merged"):
@@ -110,9 +102,7 @@ def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(
-    kind, start, tmp_path
-):
+def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind, start, tmp_path):
     model = adapted(start, kind, SHARED[kind])
     check_adapter(model)
     model.save_adapter = True
@@ -124,9 +114,7 @@ def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(
     model.save_adapter = False
     expected = train(model)
     model.save_pretrained(tmp_path / "saved")
-    torch.testing.assert_close(
-        AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected
-    )
+    torch.testing.assert_close(AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected)
 
 
 def test_an_adapter_that_cannot_be_merged_is_refused(start):
@@ -138,9 +126,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(start):
         check_adapter(model)
 
 
-@pytest.mark.parametrize(
-    "change", [train, lambda model: model.resize_token_embeddings(len(VOCABULARY) + 2)]
-)
+@pytest.mark.parametrize("change", [train, lambda model: model.resize_token_embeddings(len(VOCABULARY) + 2)])
 def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, start):
     model = AutoModelForCL.from_pretrained(start)
     change(model)
@@ -154,9 +140,7 @@ def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, s
         check_adapter(model)
 
 
-def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(
-    start, tmp_path, tokenizer, monkeypatch
-):
+def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(start, tmp_path, tokenizer, monkeypatch):
     monkeypatch.chdir(start.parent)
     model = AutoModelForCL.from_pretrained("start")  # which could be a name on the hub
     model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
@@ -168,13 +152,8 @@ def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert SimCSE(folder, device="cpu").encode("a cat").shape == (32,)
     front_matter = ModelCard.load(write_card(folder)).data
-    assert (
-        front_matter.base_model is None
-        and front_matter.base_model_relation == "adapter"
-    )
-    with pytest.raises(
-        ValueError, match="is an adapter of .*start, a folder that nobody else has"
-    ):
+    assert front_matter.base_model is None and front_matter.base_model_relation == "adapter"
+    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
         push_model(folder, "org/name")
 
 
@@ -183,9 +162,7 @@ def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(
 
 def save_lora(start, folder, tokenizer):
     model = AutoModelForCL.from_pretrained(start)
-    model.base_model.add_adapter(
-        config_of("LoraConfig", {"r": 4, "init_lora_weights": False})
-    )
+    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4, "init_lora_weights": False}))
     model.save_adapter = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -198,9 +175,7 @@ def train_again(folder):
     model.save_pretrained(folder)
 
 
-def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(
-    start, tmp_path, tokenizer
-):
+def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(start, tmp_path, tokenizer):
     adapter = save_lora(start, tmp_path / "adapter", tokenizer)
     before = SimCSE(adapter, device="cpu").encode("a cat")
     moved = tmp_path / "moved"

@@ -84,17 +84,12 @@ def test_the_defaults_are_the_papers():
     assert settings.mlm_weight == 0.1
 
 
-@pytest.mark.parametrize(
-    "values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"]
-)
+@pytest.mark.parametrize("values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"])
 def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path):
     assert values.keys() == SETTING_NAMES
     BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
     section = json.loads((tmp_path / "config.json").read_text())[SECTION]
-    assert (
-        section.keys() == TABLES.keys()
-        and section["pooling"] | section["training"] == values
-    )
+    assert section.keys() == TABLES.keys() and section["pooling"] | section["training"] == values
     assert asdict(settings_of_config(AutoConfig.from_pretrained(tmp_path))) == values
     assert asdict(BertForCL.from_pretrained(tmp_path).settings) == values
 
@@ -181,12 +176,8 @@ RESOLVED = [  # what is given over SAVED, and what comes out
 ]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED]
-)
-def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(
-    given, expected
-):
+@pytest.mark.parametrize(("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED])
+def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(given, expected):
     before = copy.deepcopy(SAVED)
     settings = asdict(resolve_settings(SAVED, **given))
     settings |= settings["objective_options"]
@@ -195,41 +186,23 @@ def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_pape
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(
-    objective, tmp_path, save_checkpoint
-):
+def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objective, tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()), "start")
-    (tmp_path / "run.yaml").write_text(
-        f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n"
-    )
+    (tmp_path / "run.yaml").write_text(f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n")
     line = f"--objective {objective} --model_name_or_path {start} --use_cpu --output_dir {tmp_path / 'run'}".split()
     commands = (line, [str(tmp_path / "run.yaml"), *line[-2:]])
     arguments = [Recipe.read("sup", words).decide().model for words in commands]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
-    others = [
-        AutoModelForCL.from_pretrained(start, **values.settings())
-        for values in arguments
-    ]
+    others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
     others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))
     assert all(other.settings == model.settings for other in others)
-    switched = AutoModelForCL.from_pretrained(
-        save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective
-    )
-    assert (
-        switched.settings.to_section()["training"]
-        == model.settings.to_section()["training"]
-    )
+    switched = AutoModelForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective)
+    assert switched.settings.to_section()["training"] == model.settings.to_section()["training"]
     for name, value in OBJECTIVES[objective].defaults.items():
         if name in SETTING_NAMES - {"max_seq_length"}:
             assert getattr(model.settings, name) == value, name
-    options = {
-        name: value
-        for name, value in model.settings.objective_options.items()
-        if value is not None
-    }
-    assert isinstance(build_objective(objective, 32, options), OBJECTIVES[objective]), (
-        "which takes all of them"
-    )
+    options = {name: value for name, value in model.settings.objective_options.items() if value is not None}
+    assert isinstance(build_objective(objective, 32, options), OBJECTIVES[objective]), "which takes all of them"
 
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -293,13 +266,8 @@ def test_an_unknown_setting_is_refused_and_a_similar_one_is_named():
 def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
     with pytest.raises(ValueError, match=f"{objective}.* similarity"):
         resolve_settings(objective=objective, similarity="dot")
-    assert (
-        option(resolve_settings(objective=objective, temperature=0.07), "temperature")
-        == 0.07
-    )
-    saved = {
-        "training": {"objective": objective, "objective_options": {"temperature": 1.0}}
-    }
+    assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
+    saved = {"training": {"objective": objective, "objective_options": {"temperature": 1.0}}}
     assert option(resolve_settings(saved), "temperature") == 1.0
 
 

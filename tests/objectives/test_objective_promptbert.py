@@ -26,7 +26,7 @@ from trainer_helpers import make
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.data.templates import parse_template
+from simcse_hf.data.token_ids import parse_template
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows

@@ -17,7 +17,7 @@ from process_helpers import in_processes
 from torch.nn.parallel import DistributedDataParallel
 from trainer_helpers import TEMPLATES
 
-from simcse_hf.data.templates import template_settings
+from simcse_hf.data.token_ids import template_settings
 from simcse_hf.objectives import OBJECTIVES, TrainingRows
 from simcse_hf.objectives.base import named_losses
 

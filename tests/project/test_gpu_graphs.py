@@ -11,8 +11,7 @@ pytest.importorskip("sentence_transformers", reason="needs sentence-transformers
 from trainer_helpers import make, model_of, texts, weights
 
 from benchmarks.gpu.graphs import WARM_UP, GraphTrainer, StepGraphs
-from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.packed_batch import PackingCollator
+from simcse_hf.data.collator import ContrastiveCollator, PackingCollator
 
 
 class Stream:

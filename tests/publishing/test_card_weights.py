@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.threshold import save_threshold
-from simcse_hf.models.digests import RECORD
+from simcse_hf.models.checkpoint import RECORD
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
 
 ARM = {"name": "labels", "model": "org/start", "stages": [], "seed": None}

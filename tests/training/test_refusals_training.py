@@ -45,7 +45,6 @@ NO_DOCUMENTS = {
 IN_CHUNKS = {
     "torch_empty_cache_steps": 2,
     "optim": "lomo",
-    "neftune_noise_alpha": 5.0,
     "torch_compile": True,
 }
 APART = {"batch_sampler": "no_duplicates"}
@@ -262,18 +261,9 @@ REFUSALS = {
         for name in IN_CHUNKS
     },
     # evaluation
-    "a loss that nobody computes": (
-        made(
-            dev_set=pairs(),
-            metric_for_best_model="loss",
-            lr_scheduler_type="reduce_lr_on_plateau",
-            **EVALUATES,
-        ),
-        "metric_for_best_model='loss' eval_dataset",
-    ),
     "a metric that no dev set has": (
-        made(dev_set=pairs(), metric_for_best_model="stbs_spearman", **EVALUATES),
-        "'stbs_spearman' stsb 'stsb_spearman'",
+        started(dev_set=pairs(), metric_for_best_model="stbs_spearman", **EVALUATES),
+        "metric_for_best_model 'stbs_spearman' 'stsb_spearman'",
     ),
     # prompts and lengths of columns
     "a prompt that fills the length": (

@@ -10,7 +10,7 @@ from process_helpers import in_processes
 from torch.nn import functional as F
 from trainer_helpers import make, model_of, sentences
 
-from simcse_hf.data.scored_lists import read_scored_lists
+from simcse_hf.data.scored_pairs import read_scored_lists
 from simcse_hf.objectives import EncodedBatch, build_objective
 
 LOSSES = ("kl", "margin_mse")
@@ -234,27 +234,11 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"neg_scores": [1.0, None]},
-            "row 2: the score of 'c' must be a finite number, got None",
-        ),
-        (
-            {"neg_scores": [1.0, math.nan]},
-            "row 2: the score of 'c' must be a finite number, got",
-        ),
-        (
-            {"pos_scores": [math.inf]},
-            "row 2: the score of 'a' must be a finite number, got inf",
-        ),
-        (
-            {"neg_scores": [1.0]},
-            "row 2: 1 and 1 scores .* for 1 positives and 2 negatives",
-        ),
+        ({"neg_scores": [1.0, None]}, "row 2: the score None is not a finite number"),
+        ({"pos_scores": [math.inf]}, "the score inf"),
+        ({"neg_scores": [1.0, "high"]}, "the score 'high'"),
+        ({"neg_scores": [1.0]}, "row 2: 1 and 1 scores .* for 1 positives and 2 negatives"),
         ({"pos_scores": [1.0, 2.0]}, "row 2: 2 and 2 scores"),
-        (
-            {"neg_scores": [1.0, "high"]},
-            "row 2: the score of 'c' must be a finite number, got 'high'",
-        ),
         (
             {"neg": [], "neg_scores": []},
             "row 2: a query needs a positive and at least one negative",

@@ -16,7 +16,7 @@ from conftest import save_encoder
 from process_helpers import launch
 from safetensors.torch import load_file
 from trainer_helpers import scored, sentences, train_command
-from transformers import AutoModel
+from transformers import AutoModel, set_seed
 
 from simcse_hf import SimCSE
 from simcse_hf.publishing.hub import files_to_push
@@ -309,11 +309,12 @@ def trained(monkeypatch):
     """The seeds of the runs that train from now on."""
     seeds = []
 
-    def remember(args):
-        """This is called after each training."""
-        seeds.append(args.seed)
+    def remember(seed):
+        """This is called before each training."""
+        seeds.append(seed)
+        set_seed(seed)
 
-    monkeypatch.setattr(recipe_module, "release", remember)
+    monkeypatch.setattr(recipe_module, "set_seed", remember)
     return seeds
 
 
