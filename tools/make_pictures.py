@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
-from simcse_hf.apps.plots import COLOURS, LINES, STYLE, legend_below, new_figure, series_style
+from simcse_hf.apps.analysis import COLOURS, LINES, STYLE, legend_below, new_figure, series_style
 from simcse_hf.data.sample import sample_files
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -15,7 +15,7 @@ from simcse_hf import SimCSETrainingArguments
 from simcse_hf.data.views import VIEW_CLASSES, view_rate
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.objectives import OBJECTIVES, describe_options
-from simcse_hf.publishing.papers import PAPERS
+from simcse_hf.publishing.card_text import PAPERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 #: A generated part of the page: its first line, the name in it, and the rest without the last line.

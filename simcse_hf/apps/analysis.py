@@ -1,10 +1,11 @@
-"""Read training runs and evaluated models, and write the numbers and the pictures of `simcse-hf analyze`."""
+"""Read training runs and evaluated models, and draw them: the numbers and the pictures of `simcse-hf analyze`."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers.trainer_utils import get_last_checkpoint
@@ -14,7 +15,9 @@ from ..evaluation.report import read_results
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, read_json_object, write_json
 from ..runtime.outputs import Result, output_folder
-from . import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STSB = "STSBenchmark"
 _STATE = "trainer_state.json"
@@ -23,6 +26,19 @@ BANDS = 5
 DENSITY_POINTS = 201
 #: Fewer distinct cosines than this have no density estimate.
 _FEWEST = 3
+COLOURS = "#3b7dd8 #d55e00 #2a9461 #b0569f #1a8f9c #a5742a #d43d51 #808080".split()
+MARKERS = "o s ^ D v P X *".split()
+LINES = "- -- -. :".split()
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "figure.labelsize": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+_LABELS = {"loss": "training loss", "eval_loss": "held-out loss"}
 
 
 @dataclass(frozen=True)
@@ -79,18 +95,56 @@ def analyze(
         cosine_densities is not drawn: no result file has the cosines of scored pairs beside it (.scores.npz)
         singular_values is not drawn: no model was evaluated with --geometry
     """
-    paths = [Path(source) for source in sources]
+    # 1. The sources by name.
+    files = [Path(source) for source in sources]
     if names is None:
-        names = [path.parent.name if path.stem in ("", "results") else path.stem for path in paths]
-    if len(set(names)) != len(paths):
-        raise ValueError(f"names must give {len(paths)} different names, one for each source")
+        names = [path.parent.name if path.stem in ("", "results") else path.stem for path in files]
+    if len(set(names)) != len(files):
+        raise ValueError(f"names must give {len(files)} different names, one for each source")
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
     with output_folder(output, overwrite, "analysis.json", sources) as folder:
-        pictures = _read_numbers(dict(zip(names, paths, strict=True)))
+        # 2. Their numbers.
+        scores: dict = {}
+        paths: dict = {}
+        spectra: dict = {}
+        curves: dict = {}
+        for name, source in zip(names, files, strict=True):
+            if source.is_dir():
+                log = read_log(source)
+                for key, values in log.items():
+                    curves.setdefault(key, {})[name] = values
+                uniformity = log.get("uniformity", {})
+                if uniformity:
+                    paths[name] = [(step, log["alignment"][step], value) for step, value in uniformity.items()]
+                continue
+            results, scores[name] = read_results(source)
+            geometry = results["results"].get("geometry")
+            if geometry:
+                paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
+                if "singular_spectrum" in geometry:
+                    spectra[name] = geometry["singular_spectrum"]
+
+        # 3. The numbers of each picture, the function that draws them, and why there may be none.
+        not_evaluated = "no model was evaluated with --geometry"
+        pictures: dict[str, tuple[dict, Callable[[Any], Any], str]] = {
+            "alignment_uniformity": (
+                paths,
+                draw_alignment_uniformity,
+                "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and "
+                f"{not_evaluated}",
+            ),
+            "cosine_densities": (
+                cosine_densities(scores),
+                draw_cosine_densities,
+                "no result file has the cosines of scored pairs beside it (.scores.npz)",
+            ),
+            "singular_values": (spectra, draw_singular_values, not_evaluated),
+            "training_curves": (curves, draw_training_curves, "no run logged a loss or dev scores"),
+        }
         numbers = {}
         omitted = {}
         folder.mkdir()
-        with matplotlib.rc_context(plots.STYLE):
+        with matplotlib.rc_context(STYLE):
             for name, (found, draw, reason) in pictures.items():
                 if not found:
                     omitted[name] = reason
@@ -100,44 +154,6 @@ def analyze(
         analysis = Analysis(str(output), numbers, omitted)
         write_json(folder / "analysis.json", analysis.to_dict())
     return analysis
-
-
-def _read_numbers(sources: Mapping[str, Path]) -> dict[str, tuple[dict, Callable[[Any], Any], str]]:
-    """Return the numbers of each picture, the function that draws them, and why there may be none."""
-    scores: dict = {}
-    paths: dict = {}
-    spectra: dict = {}
-    curves: dict = {}
-    for name, source in sources.items():
-        if source.is_dir():
-            log = read_log(source)
-            for key, values in log.items():
-                curves.setdefault(key, {})[name] = values
-            uniformity = log.get("uniformity", {})
-            if uniformity:
-                paths[name] = [(step, log["alignment"][step], value) for step, value in uniformity.items()]
-            continue
-        results, scores[name] = read_results(source)
-        geometry = results["results"].get("geometry")
-        if geometry:
-            paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
-            if "singular_spectrum" in geometry:
-                spectra[name] = geometry["singular_spectrum"]
-    return {
-        "alignment_uniformity": (
-            paths,
-            plots.draw_alignment_uniformity,
-            "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and no model was "
-            "evaluated with --geometry",
-        ),
-        "cosine_densities": (
-            cosine_densities(scores),
-            plots.draw_cosine_densities,
-            "no result file has the cosines of scored pairs beside it (.scores.npz)",
-        ),
-        "singular_values": (spectra, plots.draw_singular_values, "no model was evaluated with --geometry"),
-        "training_curves": (curves, plots.draw_training_curves, "no run logged a loss or dev scores"),
-    }
 
 
 def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
@@ -201,6 +217,8 @@ def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
         are kernel estimates with Scott's bandwidth. The set is STS-B if a model has it, and otherwise the set that
         most models have.
     """
+    from scipy.stats import gaussian_kde
+
     sets: dict[str, dict] = {}
     for name, tasks in scores.items():
         for task, parts in tasks.items():
@@ -220,27 +238,116 @@ def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
         for number in range(BANDS):
             cosines = whole["predicted"][band_of == number]
             cosines = cosines[np.isfinite(cosines)]
-            band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
-            bands.append(band | _density(cosines))
+            band: dict[str, Any] = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
+            if len(cosines):
+                band["mean"] = float(cosines.mean())
+            if len(np.unique(cosines.round(6))) >= _FEWEST:
+                density = gaussian_kde(cosines)
+                margin = 3 * math.sqrt(density.covariance.item())
+                lowest, highest = np.clip([cosines.min() - margin, cosines.max() + margin], -1, 1)
+                points = np.linspace(lowest, highest, DENSITY_POINTS)
+                band |= {"cosine": points.tolist(), "density": density(points).tolist()}
+            bands.append(band)
         densities[name] = bands
     return densities
 
 
-def _density(cosines: np.ndarray) -> dict:
-    """Return the mean of some cosines, and if they are enough their density at points around them."""
-    from scipy.stats import gaussian_kde
+# Pictures -----------------------------------------------------------------------------------------------------------
 
-    if not len(cosines):
-        return {}
-    mean = float(cosines.mean())
-    if len(np.unique(cosines.round(6))) < _FEWEST:
-        return {"mean": mean}
-    density = gaussian_kde(cosines)
-    margin = 3 * math.sqrt(density.covariance.item())
-    lowest, highest = np.clip([cosines.min() - margin, cosines.max() + margin], -1, 1)
-    points = np.linspace(lowest, highest, DENSITY_POINTS)
+
+def draw_alignment_uniformity(paths: dict) -> "Figure":
+    """Draw each run's way through alignment and uniformity (SimCSE, Fig. 2), and each model as a point."""
+    figure = new_figure(7, 5)
+    axes = figure.subplots()
+    for number, (name, path) in enumerate(paths.items()):
+        style = series_style(number)
+        steps, alignment, uniformity = zip(*path, strict=True)
+        if len(path) == 1:
+            style["linestyle"] = "none"
+        else:
+            name = f"{name} ({steps[-1]} steps)"
+            start = style | {"markersize": 11, "fillstyle": "none"}
+            axes.plot(uniformity[0], alignment[0], **start)
+        axes.plot(uniformity, alignment, label=name, **style)
+    axes.margins(0.12)
+    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
+    legend_below(figure, axes)
+    return figure
+
+
+def draw_cosine_densities(models: dict) -> "Figure":
+    """Draw the densities of cosines by gold score, one panel for each model, side by side on one axis."""
+    figure = new_figure(max(5.5, 3.4 * len(models)), 3.6)
+    panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (name, bands) in zip(panels, models.items(), strict=True):
+        axes.set_title(name)
+        for number, band in enumerate(bands):
+            place = (0.01, number + 0.28)
+            axes.annotate(f"n = {band['pairs']}", place, xycoords=axes.get_yaxis_transform(), fontsize=7)
+            if "mean" in band:
+                axes.vlines(band["mean"], number, number + 0.2, color="black", linewidth=1.5, zorder=4)
+            if "density" in band:
+                density = np.array(band["density"])
+                heights = number + 0.85 * density / density.max()
+                axes.fill_between(band["cosine"], number, heights, color=COLOURS[0], alpha=0.4)
+    golds = ["{:g}–{:g}".format(*band["gold"]) for band in bands]
+    panels[0].set_yticks(range(len(bands)), golds)
+    panels[0].set_ylim(-0.15, len(bands) + 0.1)
+    figure.supxlabel("cosine similarity")
+    figure.supylabel("gold score")
+    return figure
+
+
+def draw_singular_values(spectra: dict) -> "Figure":
+    """Draw the singular values of each model's embedding matrix, divided by the largest (SimCSE, Fig. F.1)."""
+    figure = new_figure(7, 4.6)
+    axes = figure.subplots()
+    for number, (name, values) in enumerate(spectra.items()):
+        ranks = range(1, len(values) + 1)
+        axes.plot(ranks, values, label=name, markevery=0.12, **series_style(number))
+    axes.set(xlabel="rank of the singular value", ylabel="singular value / largest", xlim=(0, None), ylim=(0, 1.04))
+    legend_below(figure, axes)
+    return figure
+
+
+def draw_training_curves(curves: dict) -> "Figure":
+    """Draw each logged metric by step in a panel of its own, one below the other, with one line for each run."""
+    figure = new_figure(7, 0.9 + 2.2 * len(curves))
+    panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+    names = dict.fromkeys(chain(*curves.values()))
+    for axes, (key, runs) in zip(panels, curves.items(), strict=True):
+        for number, name in enumerate(names):
+            values = runs.get(name, {})
+            every = max(1, len(values) // 12)
+            axes.plot(values.keys(), values.values(), label=name, markevery=every, **series_style(number))
+        axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
+    panels[-1].set_xlabel("optimizer step")
+    figure.align_ylabels(panels)
+    legend_below(figure, panels[0])
+    return figure
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of this size in inches, apart from pyplot, which would keep it in memory."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def series_style(number: int) -> dict[str, Any]:
+    """Return colour, marker and line style of a series, so that series can be told apart without colour."""
     return {
-        "mean": mean,
-        "cosine": points.tolist(),
-        "density": density(points).tolist(),
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[number % len(LINES)],
+        "markersize": 5,
+        "linewidth": 1.3,
     }
+
+
+def legend_below(figure: "Figure", axes: Any) -> None:
+    """Put the legend of some axes below the figure, in as many columns as fit."""
+    handles, labels = axes.get_legend_handles_labels()
+    longest = max(map(len, labels)) + 4  # with the line before it; 12 characters take an inch
+    columns = max(1, int(figure.get_figwidth() * 12 / longest))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)

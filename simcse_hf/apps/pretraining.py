@@ -48,7 +48,7 @@ from ..training.checkpoints import (
 )
 from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
 from ..training.watch import FiniteWeights
-from .vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
+from .vocabulary import LEAST_COUNT, extend_vocabulary
 
 
 @dataclass
@@ -271,8 +271,6 @@ class MaskedLMResults(Result):
         vocabulary (`int`): Tokens of the vocabulary.
         parameters (`int`): Numbers of the model.
         added_words (`int`, *optional*): Words that were made whole tokens.
-        words_before (`dict[str, float]`, *optional*): `pieces_per_word` and `unknown_share` of the held-out sentences.
-        words_after (`dict[str, float]`, *optional*): The same with the added words.
     """
 
     model: str
@@ -283,8 +281,6 @@ class MaskedLMResults(Result):
     vocabulary: int
     parameters: int
     added_words: int | None = None
-    words_before: dict[str, float] | None = None
-    words_after: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of results.json, with the perplexity, which is the exponential of the loss."""
@@ -294,15 +290,8 @@ class MaskedLMResults(Result):
 
     def __str__(self) -> str:
         lines = []
-        before = self.words_before
-        after = self.words_after
-        if before is not None and after is not None:
-            lines += [
-                f"\nAdded {self.added_words} words, the split words that occur {LEAST_COUNT} times or more.",
-                "The words of the held-out sentences, before and after:",
-                f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}",
-                f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}",
-            ]
+        if self.added_words is not None:
+            lines.append(f"\nAdded {self.added_words} words, the split words that occur {LEAST_COUNT} times or more.")
         number = self.held_out_sentences
         lines.append(f"\nMasked-LM loss of {number} held-out sentences (perplexity of masked tokens)")
         for when, loss in self.masked_lm_loss.items():
@@ -378,11 +367,9 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     if args.resume_from_checkpoint:
         checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
     model, tokenizer = make_encoder(args, texts, checkpoint)
-    words: dict = {}
+    added_words = None
     if args.extend_tokenizer:
-        words["words_before"] = measure_words(tokenizer, held_out)
-        words["added_words"] = extend_vocabulary(model, tokenizer, texts, args.extend_tokenizer)
-        words["words_after"] = measure_words(tokenizer, held_out)
+        added_words = extend_vocabulary(model, tokenizer, texts, args.extend_tokenizer)
     check_max_length(args.max_seq_length, model.config)
 
     def tokenize(sentences: list[str]) -> Dataset:
@@ -407,7 +394,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
         train_seconds=outcome.metrics["train_runtime"],
         vocabulary=len(tokenizer),
         parameters=model.num_parameters(),
-        **words,
+        added_words=added_words,
     )
 
     # 4. Save the model.

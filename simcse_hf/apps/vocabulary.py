@@ -15,26 +15,6 @@ _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a 
 LEAST_COUNT = 5
 
 
-def count_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts as the tokenizer normalizes them, such as in lower case.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
-        texts (`Iterable[str]`): The texts.
-
-    Returns:
-        `Counter[str]`: How often each word occurs. Numbers and punctuation are no words.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    normalizer = backend and backend.normalizer
-    counts: Counter[str] = Counter()
-    for text in texts:
-        if normalizer:
-            text = normalizer.normalize_str(text)
-        counts.update(_WORD.findall(text))
-    return counts
-
-
 def extend_vocabulary(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], number: int
 ) -> int:
@@ -59,7 +39,10 @@ def extend_vocabulary(
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
         raise ValueError(f"{name} is written in Python: words can be added to fast tokenizers only.")
-    counts = count_words(tokenizer, texts)
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_WORD.findall(normalizer.normalize_str(text) if normalizer else text))
     frequent = sorted(word for word, count in counts.items() if count >= LEAST_COUNT)
     frequent.sort(key=lambda word: -counts[word])
     split: dict[str, list[int]] = {}
@@ -85,27 +68,3 @@ def extend_vocabulary(
                     new_id = tokenizer.convert_tokens_to_ids(word)
                     table[new_id] = table[ids].mean(0)
     return len(split)
-
-
-def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> dict[str, float]:
-    """Measure how a tokenizer reads the words of texts.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
-        texts (`Iterable[str]`): The texts.
-
-    Returns:
-        `dict[str, float]`: `pieces_per_word`, the mean over all words, and `unknown_share`, the share of the pieces
-        that are unknown.
-    """
-    counts = count_words(tokenizer, texts)
-    pieces = 0
-    unknown = 0
-    ids_of_words = to_token_ids(tokenizer, [f" {word}" for word in counts], add_special_tokens=False)
-    for number, ids in zip(counts.values(), ids_of_words, strict=True):
-        pieces += number * len(ids)
-        unknown += number * ids.count(tokenizer.unk_token_id)
-    return {
-        "pieces_per_word": pieces / max(1, counts.total()),
-        "unknown_share": unknown / max(1, pieces),
-    }

@@ -71,26 +71,13 @@ class Command:
 class CommandParser(ArgumentParser):
     """A parser whose errors suggest the options and commands that mistyped words are near to."""
 
-    _words: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember the words for `error`."""
-        self._words = args
-        return super().parse_known_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that are no option and no choice."""
+        """End with a message, and with suggestions for the options and choices in it that do not exist."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known.extend(action.choices or ())
-        wrong = re.findall("invalid choice: '(.+?)'", message)
-        for word in self._words:
-            name = word.partition("=")[0]
-            if name.startswith("--") and not any(other.startswith(name) for other in known):
-                wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
-        super().error(message + did_you_mean(wrong, known))
+        said = re.findall(r"--\w+|(?<=invalid choice: ')[^']+", message)
+        super().error(message + did_you_mean([word for word in said if word not in known], known))
 
 
 def paragraph(text: str, first: str = "") -> str:

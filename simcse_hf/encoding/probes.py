@@ -1,6 +1,5 @@
 """Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,12 +47,8 @@ def threshold_problem(model: Any) -> str:
     before = np.array(saved["probe"])
     if not np.abs(before - probe_cosines(model)).max() <= _TOLERANCE * (1 - before.min()):
         return "a few fixed sentences had other cosines when it was chosen"
-    return threshold_changes(saved, model.identity())
-
-
-def threshold_changes(saved: Mapping[str, Any], model: Identity) -> str:
-    """Say in words what distinguishes a model from that of a saved threshold."""
-    return "; ".join(Identity.from_dict(saved.get("model", {})).changes(model.for_pairs(), ("dtype", "backend")))
+    now = model.identity().for_pairs()
+    return "; ".join(Identity.from_dict(saved.get("model", {})).changes(now, ("dtype", "backend")))
 
 
 def probe_cosines(model: Any) -> list[float]:

@@ -7,28 +7,19 @@ from pathlib import Path
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
-from safetensors import safe_open
-from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..encoding.graphs import GRAPHS
-from ..encoding.probes import threshold_changes
-from ..encoding.simcse import SimCSE
 from ..evaluation.report import Evaluation
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, THRESHOLD
 from ..objectives import part_weights
-from ..postprocessing.transform import FOLDER, find_transform
+from ..postprocessing.transform import FOLDER
 from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
-from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
-from ..runtime.model_files import explain_damage
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..runtime.outputs import Result
-from ..runtime.upload import PublicNames, hub_id
+from ..runtime.upload import hub_id
 from . import card_text
-from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
 from .card_results import Table, dev_metric_ids, hub_scores, tables
-from .card_subject import Subject, read_run
+from .card_subject import Subject, Weights, read_comparisons, read_evaluations, read_run, read_subject
 
 logger = logging.get_logger(__name__)
 
@@ -142,12 +133,13 @@ def card(
         >>> Path("outputs/my-model/README.md").read_text().splitlines()[1:4]
         ['language:', '- en', 'library_name: sentence-transformers']
     """
+    languages = None if language is None else [*language]
     path = write_card(
         directory,
         results,
         comparisons=comparison,
         repo_id=repo_id,
-        language=None if language is None else [*language],
+        language=languages,
         license=license,
         datasets=datasets,
     )
@@ -206,9 +198,15 @@ def write_card(
     repo_id = repo_id or f"your-name/{directory.resolve().name}"
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
     weights = Weights(directory)
-    run = weights.trained(read_run(directory / "results.json", run))
+    run = read_run(directory / "results.json", run)
+    if run.get("weights") and run["weights"] != weights.digests().encoder:
+        logger.warning(
+            f"{directory}/results.json is about the training of other weights than those in {directory}. The card "
+            "does not show it."
+        )
+        run = {}
     datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
-    model = read_subject(weights, repo_id, PublicNames()(run), list(dict.fromkeys(datasets)))
+    model = read_subject(weights, _plain(repo_id), run, list(dict.fromkeys(datasets)))
 
     # 3. What was measured.
     measured = read_evaluations(model, weights, evaluations)
@@ -251,76 +249,6 @@ def write_card(
     else:
         (directory / EVAL_RESULTS).unlink(missing_ok=True)
     return path
-
-
-def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[str]) -> Subject:
-    """Read what the files of a model say about it.
-
-    Args:
-        weights (`Weights`): Its weights.
-        repo_id (`str`): Its name on the hub.
-        run (`dict`): The content of `results.json`; empty without a record.
-        datasets (`Sequence[str]`): Hub names of the training data.
-
-    Returns:
-        `Subject`: The model.
-
-    Raises:
-        ValueError: If the directory holds no model of this package, or a damaged file.
-    """
-    # 1. Refuse a folder without weights of this package.
-    directory = weights.folder
-    if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
-        raise ValueError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
-    names: list[str] = []
-    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
-        with explain_damage(directory), safe_open(path, "pt") as tensors:
-            names += tensors.keys()
-    if not names:
-        for graph in [path for backend in GRAPHS for path in sorted(directory.glob(f"{backend}/*"))]:
-            raise ValueError(
-                f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
-                "weights: give its folder."
-            )
-    config = load_pretrained(AutoConfig.from_pretrained, directory)
-    if getattr(config, SECTION, None) is None:
-        raise ValueError(
-            f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
-            "unknown. Load the model with AutoModelForCL and save it first."
-        )
-
-    # 2. What its other files say. A threshold of other embeddings is not shown.
-    if hasattr(config, THRESHOLD):
-        problem = _threshold_problem(weights, config)
-        if problem:
-            logger.warning(f"The card does not show a threshold: {problem}")
-            delattr(config, THRESHOLD)
-    transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
-    return Subject(
-        repo_id=_plain(repo_id),
-        config=config,
-        settings=settings_of_config(config),
-        run=run,
-        adaptation=read_adaptation(weights),
-        transform=transform,
-        fit=fit,
-        datasets=datasets,
-        own_pooler=any("pooler." in name for name in names),
-    )
-
-
-def _threshold_problem(weights: Weights, config: PreTrainedConfig) -> str:
-    """Say why the threshold in a config is not that of the embeddings; empty if it is."""
-    saved = getattr(config, THRESHOLD)
-    model = weights.model.identity()
-    if saved.get("model", {}).get("dtype") == model.dtype:
-        changes = threshold_changes(saved, model)
-        return changes and f"the threshold of {weights.folder} does not fit this model: {changes}"
-    try:
-        SimCSE(weights.folder, device="cpu").threshold  # noqa: B018  # which compares embeddings
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags: Sequence[str]) -> dict:

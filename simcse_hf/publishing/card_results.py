@@ -11,7 +11,7 @@ from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
 from ..evaluation.tasks import class_of, headline
 from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
-from .card_subject import Subject
+from .card_subject import Measured, Subject, protocol_of
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
@@ -33,30 +33,6 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
-class Measured(NamedTuple):
-    """An evaluation of a model.
-
-    Args:
-        path (`Path`): The result file.
-        evaluation (`Evaluation`): Its content.
-        seeds (`list[dict]`): The results of the model of every seed, or none.
-    """
-
-    path: Path
-    evaluation: Evaluation
-    seeds: list[dict]
-
-    @property
-    def results(self) -> dict:
-        """The results of the published model."""
-        return self.evaluation.results
-
-    @property
-    def every(self) -> list[dict]:
-        """The results of the published model, and those of the model of every seed."""
-        return [self.results, *self.seeds]
-
-
 def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
     """Make the tables of everything that was measured.
 
@@ -70,7 +46,15 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
     found = [*_dev_set(model), *_adaptation(model.adaptation)]
     for each in evaluations:
         found += _of_tasks(model, each)
-        found += _of_mteb(model, each.results)
+        # The tables of a benchmark by the package `mteb`, which measures no seeds.
+        results = each.evaluation.results
+        if results.get("mteb"):
+            protocol = f"Main scores, measured with the package `mteb`. {_origin(model)}"
+            found.append(Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()]))
+        rows = average_rows(results)
+        if rows:
+            protocol = f"Means of the main scores; each data set counts once. {_origin(model)}"
+            found.append(Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows))
     return found
 
 
@@ -78,9 +62,9 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
 
 
 def _dev_set(model: Subject) -> Iterator[Table]:
+    # 1. A row for each evaluation, or for the mean over the seeds.
     run = model.run
-    chose = run.get("dev_metric")
-    metrics = [key for key in run.get("final") or () if key == chose or find_metric(key).on_card]
+    metrics = [key for key in run.get("final") or () if key == run.get("dev_metric") or find_metric(key).on_card]
     if not metrics:
         return
     lines = {}
@@ -98,58 +82,43 @@ def _dev_set(model: Subject) -> Iterator[Table]:
     rows = []
     for label, scores in lines.items():
         rows.append([label] + [format_scores([each.get(name) for each in scores], name) for name in metrics])
-    yield Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
 
-
-def _dev_protocol(model: Subject) -> str:
-    sentences = [
-        "Measured on the dev set during training; all but alignment and uniformity x 100.",
-        _saved_weights(model.run),
-        _origin_of_dev_scores(model),
-        _change(model),
-    ]
-    for each in model.run.get("general", ()):
-        change = describe_difference(each["difference"], each["low"], each["high"], each["confidence"])
-        sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {change}.")
-    if model.transform:
-        sentences.append(f"All scores are without the {model.method}, which was fitted later.")
-    return " ".join(filter(None, sentences))
-
-
-def _saved_weights(run: dict) -> str:
-    """Say which evaluation the saved weights belong to."""
-    if "arguments" not in run:
-        return ""
-    if not run["arguments"].get("load_best_model_at_end"):
-        return "The saved weights are those of the last step."
+    # 2. Which evaluation the saved weights belong to.
+    sentences = ["Measured on the dev set during training; all but alignment and uniformity x 100."]
     best = run.get("best") or {}
     step = (run.get("saved") or best).get("step")
-    if step == best.get("step"):
-        return "The saved weights are those of the best evaluation."
-    return f"The saved weights are those of step {step}, the best evaluation after the start."
+    chooses = model.arguments.get("load_best_model_at_end")
+    if "arguments" in run and not chooses:
+        sentences.append("The saved weights are those of the last step.")
+    elif "arguments" in run and step == best.get("step"):
+        sentences.append("The saved weights are those of the best evaluation.")
+    elif "arguments" in run:
+        sentences.append(f"The saved weights are those of step {step}, the best evaluation after the start.")
+    sentences.append(_origin(model, is_mean=True))
 
-
-def _change(model: Subject) -> str:
-    """Say by how much training changed the headline metric, and what that is worth."""
-    change = model.run.get("change")
-    if not change:
-        return ""
-    start = f"{model.base_model or 'the model'} before training"
-    pooler = (model.run.get("start") or {}).get("pooler")
-    if pooler:
-        start += f" with the pooler `{pooler}`"
-    gain = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], start)
-    resampled = "the examples"
-    if change["seeds"] > 1:
-        resampled += f" and the {change['seeds']} seeds"
-    sentence = f"Change of `{change['metric']}`: {gain} (paired bootstrap over {resampled})."
-    chosen = ["checkpoint"] if model.arguments.get("load_best_model_at_end") else []
-    if len(model.seeds) > 1:
-        chosen.append("seed")
-    if chosen:
-        choice = " and ".join(chosen)
-        sentence += f" The same dev set chose the {choice}, so the gain on other data may be smaller."
-    return sentence
+    # 3. By how much training changed the headline metric, and what that is worth.
+    change = run.get("change")
+    if change:
+        before = f"{model.base_model or 'the model'} before training"
+        if start.get("pooler"):
+            before += f" with the pooler `{start['pooler']}`"
+        gain = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], before)
+        resampled = "the examples"
+        if change["seeds"] > 1:
+            resampled += f" and the {change['seeds']} seeds"
+        sentences.append(f"Change of `{change['metric']}`: {gain} (paired bootstrap over {resampled}).")
+        chosen = ["checkpoint"] if chooses else []
+        if len(model.seeds) > 1:
+            chosen.append("seed")
+        if chosen:
+            choice = " and ".join(chosen)
+            sentences.append(f"The same dev set chose the {choice}, so the gain on other data may be smaller.")
+    for each in run.get("general", ()):
+        gain = describe_difference(each["difference"], each["low"], each["high"], each["confidence"])
+        sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {gain}.")
+    if model.transform:
+        sentences.append(f"All scores are without the {model.method}, which was fitted later.")
+    yield Table("Dev set", " ".join(sentences), ["", *metrics], rows)
 
 
 def _adaptation(adaptation: dict) -> Iterator[Table]:
@@ -172,7 +141,7 @@ def _adaptation(adaptation: dict) -> Iterator[Table]:
 
 
 def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
-    results = measured.results
+    results = measured.evaluation.results
 
     # 1. The tasks that an average is over, and the average.
     for average, title in (("average", "Semantic textual similarity"), ("average_transfer", "Transfer")):
@@ -186,13 +155,29 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
                 scores = [headline(task, each[task], measured.evaluation.protocol) for each in measured.every]
                 columns[SHORT_NAMES.get(task, task)] = scores
         columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
-        protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
+        protocol = protocol_of(measured.evaluation, average == "average_transfer")
         if missing:
             protocol += " n/a: not measured and not part of the average."
         yield _of_all_seeds(model, measured, title, protocol, columns)
 
     # 2. The tasks from a user's own files.
-    yield from _users_tasks(model, measured)
+    rows = []
+    protocols = []
+    for task, result in results.items():
+        if not is_user_task(result):
+            continue
+        protocols.append(f"{result['kind']}: {result['protocol']}")
+        for metric in result["metrics"]:
+            values = [each[task][metric] for each in measured.every]
+            cells = [format_scores(part, metric) for part in (values[:1], values[1:]) if part]
+            rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
+    if rows:
+        protocol = (
+            f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
+            f"{_origin_of_scores(model, measured, 'column `value`')}"
+        )
+        mean = [f"mean of {len(measured.seeds)} seeds"] if measured.seeds else []
+        yield Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
 
     # 3. The geometry.
     geometry = results.get("geometry")
@@ -214,93 +199,37 @@ def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str,
         header = ["", *header]
         rows[0] = ["published", *rows[0]]
         means = [format_scores(values[1:], name) for name, values in columns.items()]
-        rows.append([_mean_of(measured.seeds), *means])
+        rows.append([f"mean of {len(measured.seeds)} seeds", *means])
     return Table(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
-
-
-def _users_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
-    rows = []
-    protocols = []
-    for task, result in measured.results.items():
-        if not is_user_task(result):
-            continue
-        protocols.append(f"{result['kind']}: {result['protocol']}")
-        for metric in result["metrics"]:
-            values = [each[task][metric] for each in measured.every]
-            cells = [format_scores(part, metric) for part in (values[:1], values[1:]) if part]
-            rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
-    if rows:
-        protocol = (
-            f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
-            f"{_origin_of_scores(model, measured, 'column `value`')}"
-        )
-        mean = [_mean_of(measured.seeds)] if measured.seeds else []
-        yield Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
-
-
-def _of_mteb(model: Subject, results: dict) -> Iterator[Table]:
-    """Make the tables of a benchmark by the package `mteb`."""
-    origin = _origin_of_one_model(model)
-    if results.get("mteb"):
-        protocol = f"Main scores, measured with the package `mteb`. {origin}"
-        yield Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()])
-    rows = average_rows(results)
-    if rows:
-        protocol = f"Means of the main scores; each data set counts once. {origin}"
-        yield Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
 
 
 # From how many seeds ------------------------------------------------------------------------------------------------
 
 
-def _origin_of_scores(model: Subject, measured: Measured, where: str) -> str:
-    """Say from how many seeds the scores of an evaluation come."""
-    if not measured.seeds:
-        return _origin_of_one_model(model)
-    return f"{_origin_of_dev_scores(model)} The {where} is the published model."
-
-
-def _origin_of_dev_scores(model: Subject) -> str:
-    """Say from how many seeds scores come that every seed has."""
-    if len(model.seeds) < 2:
-        return _origin_of_one_model(model)
-    listed = ", ".join(map(str, model.seeds))
-    published = model.run["seeds"]["published"]
-    return f"Mean ± standard deviation over {len(model.seeds)} seeds ({listed}); the published seed is {published}."
-
-
-def _origin_of_one_model(model: Subject) -> str:
-    """Say which seed the scores of the published model come from."""
+def _origin(model: Subject, is_mean: bool = False) -> str:
+    """Say from which seed or, for means over them, from how many seeds scores come."""
     if not model.seeds:
         return "There is no record of the training, so it is unknown from how many seeds these scores come."
     if len(model.seeds) == 1:
         return f"All scores come from one seed ({model.seeds[0]})."
     seeds = model.run["seeds"]
+    if is_mean:
+        listed = ", ".join(map(str, model.seeds))
+        return (
+            f"Mean ± standard deviation over {len(model.seeds)} seeds ({listed}); the published seed is "
+            f"{seeds['published']}."
+        )
     which = "the best on the dev set" if seeds["chosen_by"] else "the first"
     return f"All scores come from one seed ({seeds['published']}), {which} of {len(model.seeds)}."
 
 
-def _mean_of(seeds: list[dict]) -> str:
-    return f"mean of {len(seeds)} seeds"
+def _origin_of_scores(model: Subject, measured: Measured, where: str) -> str:
+    """Say from how many seeds the scores of an evaluation come."""
+    origin = _origin(model, bool(measured.seeds))
+    return f"{origin} The {where} is the published model." if measured.seeds else origin
 
 
 # Scores -------------------------------------------------------------------------------------------------------------
-
-
-def protocol_of(evaluation: Evaluation, transfer: bool) -> str:
-    """Describe the protocol of an evaluation in one sentence."""
-    protocol = evaluation.protocol
-    limit = evaluation.identity.max_length
-    length = f"texts truncated to {limit} tokens" if limit else "texts not truncated"
-    if transfer:
-        return (
-            f"SentEval's transfer tasks, mode {protocol.mode}: accuracy x 100 of logistic regression on frozen "
-            f"embeddings, seed {protocol.seed}; {length}."
-        )
-    return (
-        f"{protocol.metric.capitalize()}'s correlation x 100 between gold score and cosine similarity, mode "
-        f"{protocol.mode}, subsets of STS12 to STS16 aggregated by `{protocol.aggregation}`; {length}."
-    )
 
 
 def format_scores(values: list, name: str = "") -> str:
@@ -325,90 +254,69 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
         `tuple[list[EvalResult], list[EvalResultEntry]]`: The scores of all tasks that were measured, and those of
         benchmarks: none of dev sets and of tasks from a user's own files.
     """
+    protocol = evaluation.protocol
     listed = []
     benchmarks = []
     for task, result in evaluation.results.items():
-        score = None if task in NOT_TASKS else headline(task, result, evaluation.protocol)
+        score = None if task in NOT_TASKS else headline(task, result, protocol)
         if score is None:
             continue
         value = round(score, 2)
+        task_class = class_of(task, result)
         if is_user_task(result):
-            listed.append(_of_users_task(result, value))
+            entry = EvalResult(
+                task_type=task_class.hub_type,
+                task_name=result["kind"].capitalize(),
+                dataset_type="unknown",
+                dataset_name=result["name"],
+                metric_type=result["metrics"][0],
+                metric_name=result["protocol"],
+                metric_value=value,
+            )
+            listed.append(entry)
             continue
-        listed.append(_of_task(evaluation, task, value))
-        if _is_benchmark(evaluation, task):
-            benchmarks.append(_of_benchmark(evaluation, task, value, source, model))
+
+        # 1. In the front matter. SentEval's SICK-R has 4,927 of the hub's 9,927 pairs.
+        revision = evaluation.dataset_revisions.get(task)
+        dataset = None if task == "SICKRelatedness" and revision is None else HUB_DATASETS.get(task)
+        transfer = task_class.average == "average_transfer"
+        local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
+        entry = EvalResult(
+            task_type=task_class.hub_type,
+            task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
+            dataset_type=dataset or local,
+            dataset_name=SHORT_NAMES.get(task, task),
+            dataset_revision=revision,
+            dataset_split=protocol.split,
+            metric_type="accuracy" if transfer else f"{protocol.metric}_cosine",
+            metric_name=protocol_of(evaluation, transfer),
+            metric_value=value,
+        )
+        listed.append(entry)
+
+        # 2. In `.eval_results` if mteb would give the same score: Spearman's correlation over all pairs of a test set.
+        if dataset is None or protocol.split == "dev" or protocol.metric != "spearman":
+            continue
+        if task in STS_SUBSETS and protocol.aggregation != "all":
+            continue
+        if revision is None:  # pairs from local files count if they are as many as the published ones
+            part = task if task in STS_SUBSETS else "test"
+            tested = result["splits"][part] if "splits" in result else result
+            if tested.get("pairs") != STS_PAIRS[task][part]:
+                continue
+        origin = "" if revision else " The pairs were read from local files."
+        benchmark = EvalResultEntry(
+            dataset_id=dataset,
+            task_id=SHORT_NAMES[task] if task == "SICKRelatedness" else task,
+            value=value,
+            dataset_revision=revision,
+            date=evaluation.date,
+            source_url=source,
+            source_name="simcse-hf evaluate",
+            notes=f"{protocol_of(evaluation)}{origin} {_origin(model)}",
+        )
+        benchmarks.append(benchmark)
     return listed, benchmarks
-
-
-def _of_users_task(result: dict, value: float) -> EvalResult:
-    return EvalResult(
-        task_type=class_of("", result).hub_type,
-        task_name=result["kind"].capitalize(),
-        dataset_type="unknown",
-        dataset_name=result["name"],
-        metric_type=result["metrics"][0],
-        metric_name=result["protocol"],
-        metric_value=value,
-    )
-
-
-def _of_task(evaluation: Evaluation, task: str, value: float) -> EvalResult:
-    protocol = evaluation.protocol
-    task_class = class_of(task, evaluation.results[task])
-    transfer = task_class.average == "average_transfer"
-    local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
-    return EvalResult(
-        task_type=task_class.hub_type,
-        task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-        dataset_type=_hub_dataset(evaluation, task) or local,
-        dataset_name=SHORT_NAMES.get(task, task),
-        dataset_revision=evaluation.dataset_revisions.get(task),
-        dataset_split=protocol.split,
-        metric_type="accuracy" if transfer else f"{protocol.metric}_cosine",
-        metric_name=protocol_of(evaluation, transfer),
-        metric_value=value,
-    )
-
-
-def _hub_dataset(evaluation: Evaluation, task: str) -> str | None:
-    """Return the hub's data set that a task is. SentEval's SICK-R has 4,927 of the hub's 9,927 pairs."""
-    if task == "SICKRelatedness" and evaluation.dataset_revisions.get(task) is None:
-        return None
-    return HUB_DATASETS.get(task)
-
-
-def _is_benchmark(evaluation: Evaluation, task: str) -> bool:
-    """Return whether mteb would give the same score: Spearman's correlation over all pairs of a test set."""
-    protocol = evaluation.protocol
-    if _hub_dataset(evaluation, task) is None or protocol.split == "dev" or protocol.metric != "spearman":
-        return False
-    if task in STS_SUBSETS and protocol.aggregation != "all":
-        return False
-    if evaluation.dataset_revisions.get(task) is not None:
-        return True
-    # Pairs from local files count if they are as many as the published ones.
-    result = evaluation.results[task]
-    part = task if task in STS_SUBSETS else "test"
-    tested = result["splits"][part] if "splits" in result else result
-    return tested.get("pairs") == STS_PAIRS[task][part]
-
-
-def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str, model: Subject) -> EvalResultEntry:
-    revision = evaluation.dataset_revisions.get(task)
-    local = "" if revision else " The pairs were read from local files."
-    dataset = _hub_dataset(evaluation, task)
-    assert dataset is not None
-    return EvalResultEntry(
-        dataset_id=dataset,
-        task_id=SHORT_NAMES[task] if task == "SICKRelatedness" else task,
-        value=value,
-        dataset_revision=revision,
-        date=evaluation.date,
-        source_url=source,
-        source_name="simcse-hf evaluate",
-        notes=f"{protocol_of(evaluation, transfer=False)}{local} {_origin_of_one_model(model)}",
-    )
 
 
 def dev_metric_ids(scores: Collection[str]) -> set[str]:

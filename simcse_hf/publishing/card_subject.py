@@ -1,16 +1,34 @@
-"""What a card is about: a model, its training, and what follows from both."""
+"""Reads what a card is about: a model, its training, and what was measured with its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from transformers import PreTrainedConfig
+from safetensors import safe_open
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import logging
 
-from ..models.settings import ContrastiveSettings, max_positions
+from ..encoding.saved import SavedModel
+from ..evaluation.compare import Comparison
+from ..evaluation.report import Evaluation
+from ..models.resolve import settings_of_config
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
-from ..postprocessing.transform import Fit, VectorTransform
-from ..runtime.files import read_json_object
+from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
+from ..runtime.files import StrPath, read_json_object
+from ..runtime.identity import Identity
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
+from ..runtime.model_files import explain_damage
+from ..runtime.upload import PublicNames
+
+logger = logging.get_logger(__name__)
+
+#: The record of `simcse-hf adapt` beside a model that it made.
+ADAPTATION = "adaptation.json"
+#: What a model may be measured with besides its own settings.
+_MAY_CHANGE = ("max_length", "long_texts")
 
 
 @dataclass(frozen=True)
@@ -148,6 +166,17 @@ class Subject:
         return self.run.get("base_model")
 
 
+def known_objective(name: str) -> Objective | None:
+    """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
+    is_known = all(part in OBJECTIVES for part in part_weights(name))
+    return described_objective(name) if is_known else None
+
+
+def last_part(option: str) -> str:
+    """Return the name of an option without the part of a sum that it belongs to: `supcon.temperature` has one."""
+    return option.rpartition(".")[2]
+
+
 def read_run(path: Path, described: dict | None = None) -> dict:
     """Read the `results.json` of a training run.
 
@@ -166,12 +195,6 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     if path.exists():
         advice = "A training run writes this file: restore it, or move it out of the model's folder."
         run = read_json_object(path, "settings", advice=advice)
-        runs = run["seeds"]["runs"] if "seeds" in run else []
-        if len(runs) > 1 and run.get("final"):
-            for each in (run, *runs):
-                missing = sorted({"initial", "final", "saved"} - each.keys())
-                if missing:
-                    raise ValueError(f"{path}: a seed has no scores under {', '.join(missing)}. {advice}")
     if described is None:
         return run
     if any(run.get(name) != described[name] for name in ("steps", "train_loss")):
@@ -179,12 +202,211 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     return run | described
 
 
-def known_objective(name: str) -> Objective | None:
-    """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
-    is_known = all(part in OBJECTIVES for part in part_weights(name))
-    return described_objective(name) if is_known else None
+class Weights(SavedModel):
+    """The weights in a folder, with which results are compared."""
+
+    def made(self, path: Path, recorded: Iterable[Identity], is_named: bool = False) -> bool:
+        """Return whether a result was made with these weights, and say why not.
+
+        Args:
+            path (`Path`): The file of the result.
+            recorded (`Iterable[Identity]`): The identities of the models in it. One of them has to be this one.
+            is_named (`bool`, *optional*, defaults to `False`): Refuse the file, which somebody named, in place of a
+                warning.
+
+        Returns:
+            `bool`: Whether a card of the model may show the result.
+
+        Raises:
+            ValueError: If a named file was made with other weights.
+        """
+        reasons = []
+        for each in recorded:
+            changed = each.changes(self.identity(each.dtype), _MAY_CHANGE)
+            if not changed:
+                return True
+            reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
+        listed = "; ".join(reasons)
+        _leave_out(
+            f"{path} holds no results of the model in {self.folder} ({listed}): evaluate this model again", is_named
+        )
+        return False
 
 
-def last_part(option: str) -> str:
-    """Return the name of an option without the part of a sum that it belongs to: `supcon.temperature` has one."""
-    return option.rpartition(".")[2]
+def _leave_out(message: str, is_named: bool) -> None:
+    """Refuse a file that somebody named, or warn that the card does not show it."""
+    if is_named:
+        raise ValueError(message)
+    logger.warning(f"{message}. The card does not show the file.")
+
+
+def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[str]) -> Subject:
+    """Read what the files of a model say about it.
+
+    Args:
+        weights (`Weights`): Its weights.
+        repo_id (`str`): Its name on the hub.
+        run (`dict`): The content of `results.json`; empty without a record.
+        datasets (`Sequence[str]`): Hub names of the training data.
+
+    Returns:
+        `Subject`: The model.
+
+    Raises:
+        ValueError: If the directory holds no model of this package, or a damaged file.
+    """
+    # 1. Refuse a folder without weights of this package.
+    directory = weights.folder
+    if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
+        raise ValueError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
+    names: list[str] = []
+    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
+        with explain_damage(directory), safe_open(path, "pt") as tensors:
+            names += tensors.keys()
+    if not names:
+        raise ValueError(f"{directory} holds no weights (model.safetensors), like an export: give the model's folder.")
+    config = load_pretrained(AutoConfig.from_pretrained, directory)
+    if getattr(config, SECTION, None) is None:
+        raise ValueError(
+            f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
+            "unknown. Load the model with AutoModelForCL and save it first."
+        )
+
+    # 2. A threshold and an adaptation count if they are of these weights.
+    threshold = getattr(config, THRESHOLD, None)
+    if threshold and "model" in threshold:
+        before = Identity.from_dict(threshold["model"])
+        changes = before.changes(weights.identity(before.dtype).for_pairs(), ("dtype", "backend"))
+        if changes:
+            logger.warning(
+                f"The card does not show a threshold: that of {directory} does not fit this model: {'; '.join(changes)}"
+            )
+            delattr(config, THRESHOLD)
+    adaptation = {}
+    path = directory / ADAPTATION
+    if path.is_file():
+        found = read_json_object(path, advice="Remove it, or adapt the model again.")
+        if weights.made(path, [Identity.from_dict(found.get("identity", {}))]):
+            adaptation = PublicNames()(found)
+    transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
+    return Subject(
+        repo_id=repo_id,
+        config=config,
+        settings=settings_of_config(config),
+        run=PublicNames()(run),
+        adaptation=adaptation,
+        transform=transform,
+        fit=fit,
+        datasets=datasets,
+        own_pooler=any("pooler." in name for name in names),
+    )
+
+
+def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[str]:
+    """Return the tables of comparisons with these weights.
+
+    Args:
+        weights (`Weights`): The weights.
+        files (`Sequence`, *optional*): The files; by default all `comparison*.json` of the folder.
+
+    Returns:
+        `list[str]`: The tables as preformatted text.
+
+    Raises:
+        ValueError: If a named file was made with other weights, or a model in it has changed since.
+    """
+    texts = []
+    for path in map(Path, sorted(weights.folder.glob("comparison*.json")) if files is None else files):
+        comparison = Comparison.read(path)
+        if not weights.made(path, comparison.identities.values(), files is not None):
+            continue
+        changed = []
+        for name, before in comparison.identities.items():
+            other = Path(name)
+            if before.weights is None or not other.exists():
+                continue
+            now = SavedModel(other).identity(before.dtype) if other.is_dir() else Evaluation.read(other).identity
+            if before.changes(now, _MAY_CHANGE):
+                changed.append(name)
+        if changed:
+            _leave_out(
+                f"{path} compares with other weights than those of {', '.join(changed)} now: compare again",
+                files is not None,
+            )
+            continue
+        texts.append(str(Comparison(**PublicNames()(vars(comparison)))))
+    return texts
+
+
+class Measured(NamedTuple):
+    """An evaluation of a model.
+
+    Args:
+        path (`Path`): The result file.
+        evaluation (`Evaluation`): Its content.
+        seeds (`list[dict]`): The results of the model of every seed, or none.
+    """
+
+    path: Path
+    evaluation: Evaluation
+    seeds: list[dict]
+
+    @property
+    def every(self) -> list[dict]:
+        """The results of the published model, and those of the model of every seed."""
+        return [self.evaluation.results, *self.seeds]
+
+
+def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] | None) -> list[Measured]:
+    """Read the evaluations of a model, each with those of its other seeds under the same name in their folders.
+
+    Args:
+        model (`Subject`): The model.
+        weights (`Weights`): Its weights.
+        files (`Sequence`, *optional*): The files; by default all `evaluation*.json` of the folder.
+
+    Returns:
+        `list[Measured]`: The evaluations.
+
+    Raises:
+        ValueError: If a file is no evaluation, a named one is of another model, or two seeds were measured with
+            different protocols.
+    """
+    has_seeds = len(model.runs) > 1 and model.transform is None
+    measured = []
+    for path in map(Path, sorted(weights.folder.glob("evaluation*.json")) if files is None else files):
+        published = Evaluation.read(path)
+        if not weights.made(path, [published.identity], files is not None):
+            continue
+        seeds: list[dict] = []
+        for seed in model.seeds if has_seeds else []:
+            other = weights.folder / f"seed-{seed}" / path.name
+            evaluation = Evaluation.read(other) if other.is_file() else None
+            if evaluation is None or not Weights(other.parent).made(other, [evaluation.identity]):
+                seeds = []  # a mean is over all seeds
+                break
+            theirs, ours = protocol_of(evaluation), protocol_of(published)
+            if theirs != ours:
+                raise ValueError(
+                    f"{other} and {path} were measured with different protocols. Evaluate both alike. The first: "
+                    f"{theirs} The second: {ours}"
+                )
+            seeds.append(evaluation.results)
+        measured.append(Measured(path, published, seeds))
+    return measured
+
+
+def protocol_of(evaluation: Evaluation, transfer: bool = False) -> str:
+    """Describe the protocol of an evaluation of STS, or of SentEval's transfer tasks, in one sentence."""
+    protocol = evaluation.protocol
+    limit = evaluation.identity.max_length
+    length = f"texts truncated to {limit} tokens" if limit else "texts not truncated"
+    if transfer:
+        return (
+            f"SentEval's transfer tasks, mode {protocol.mode}: accuracy x 100 of logistic regression on frozen "
+            f"embeddings, seed {protocol.seed}; {length}."
+        )
+    return (
+        f"{protocol.metric.capitalize()}'s correlation x 100 between gold score and cosine similarity, mode "
+        f"{protocol.mode}, subsets of STS12 to STS16 aggregated by `{protocol.aggregation}`; {length}."
+    )

@@ -1,7 +1,9 @@
 """What a card says about a model and its training: sentences, facts, code and papers."""
 
+import re
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from transformers.utils import logging
 
@@ -13,9 +15,27 @@ from ..models.resolve import resolve_options
 from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
 from ..runtime.upload import PublicNames
 from .card_subject import Subject, last_part
-from .papers import PAPERS, Paper, find_paper
 
 logger = logging.get_logger(__name__)
+
+
+class Paper(NamedTuple):
+    """A BibTeX entry with its key, and where to read the paper."""
+
+    key: str
+    bibtex: str
+    url: str
+
+
+_ENTRY = re.compile(
+    r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?^  url = \{(?P<url>[^}]+)\}.*?^\})$",
+    re.MULTILINE | re.DOTALL,
+)
+_OWN_ENTRY = re.compile(r"@\w+\{(?P<key>[^,]+),.*\burl\s*=\s*[{\"](?P<url>[^}\"]+)[}\"].*\}", re.DOTALL)
+#: The papers that cards cite.
+PAPERS = {}
+for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
+    PAPERS[_entry["name"]] = Paper(*_entry.group("key", "bibtex", "url"))
 
 _HEAD = """\
 from safetensors.torch import load_file
@@ -136,12 +156,14 @@ def papers(model: Subject) -> list[Paper]:
 
 
 def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
-    """Return the papers of these names, and warn of names that are of none."""
+    """Return the papers of these names, which an objective of a user gives as BibTeX, and warn of any other name."""
     known = []
     for name in dict.fromkeys(names):
-        paper = find_paper(name)
-        if paper:
-            known.append(paper)
+        entry = _OWN_ENTRY.fullmatch(name.strip())
+        if name in PAPERS:
+            known.append(PAPERS[name])
+        elif entry:
+            known.append(Paper(entry["key"].strip(), entry[0], entry["url"]))
         else:
             logger.warning_once(f"The card does not cite {name!r}: give papers a BibTeX entry with a url.")
     return known
@@ -149,23 +171,19 @@ def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
 
 def hardware(run: dict) -> str:
     """Say on what and how long the model was trained."""
-    seconds = run.get("train_seconds")
-    time = f"{_duration(seconds)}, including evaluations" if seconds else ""
+    seconds = run.get("train_seconds") or 0
+    time = f"{seconds:.0f} seconds"
+    if seconds >= 7200:
+        time = f"{seconds / 3600:.1f} hours"
+    elif seconds >= 120:
+        time = f"{seconds / 60:.0f} minutes"
     if not run.get("hardware"):
-        return f"Training took {time}." if time else ""
+        return f"Training took {time}, including evaluations." if seconds else ""
     number = run.get("processes") or 1
     trained = f"Trained on {f'{number} x' if number > 1 else 'one'} {run['hardware']}"
-    if time:
-        trained += f" in {time}{' and all seeds' if run.get('seeds') else ''}"
+    if seconds:
+        trained += f" in {time}, including evaluations{' and all seeds' if run.get('seeds') else ''}"
     return f"{trained}."
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} hours"
-    if seconds >= 120:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds:.0f} seconds"
 
 
 def pooling_code(model: Subject) -> str:
@@ -189,74 +207,48 @@ def training(model: Subject) -> str:
     settings = model.settings
     if model.adaptation:
         return _adapted(model.adaptation)
-    if not run and settings.objective == "simcse" and not settings.matryoshka_dims and model.encoders == 1:
+    is_plain = settings.objective == "simcse" and not settings.matryoshka_dims and model.encoders == 1
+    if not run and is_plain:
         return _NO_RECORD
 
-    # 1. The texts and the start.
-    sentences = [_rows(model)]
+    # 1. How many rows of what there were, where they come from, and what a batch and the training start from.
+    sentences = []
+    number = run.get("train_rows")
+    sources = model.datasets or filter(None, [run.get("train_texts")])
+    origin = ", ".join(f"`{source}`" for source in sources)
+    if number or origin:
+        count = f"{number:,} rows of " if number else ""
+        words = CONTENTS.get(run.get("rows", ""), Content()).words
+        sentences.append(f"Training data: {count}{words}{origin and ', from '}{origin}.")
+    listed = []
+    for name, rows in (run.get("datasets") or {}).items():
+        own = settings.dataset_objectives.get(name)
+        objective = f", objective `{own['objective']}`" if own else ""
+        listed.append(f"`{name}` ({rows:,} rows{objective})")
+    if listed:
+        sentences.append(f"Each batch comes from one of the data sets {', '.join(listed)}.")
     if model.base_model:
         sentences.append(f"Training started from `{model.base_model}`.")
     if not run:
         sentences = [f"{_NO_RECORD} According to its config.json:"]
 
-    # 2. The loss.
-    sentences += [_objective(model), _positives(model)[1], *_additions(model)]
-
-    # 3. The length and the seeds.
-    if run.get("steps"):
-        epochs = run.get("epochs") or 0
-        sentences.append(
-            f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
-        )
-    if len(model.runs) > 1:
-        seeds = ", ".join(map(str, model.seeds))
-        which = "the best one on the dev set" if run["seeds"]["chosen_by"] else "the first one"
-        sentences.append(f"Of {len(model.runs)} runs with the seeds {seeds}, this is {which}.")
-    return " ".join(filter(None, sentences))
-
-
-def _rows(model: Subject) -> str:
-    """Say how many rows of what there were, where they come from, and from which data set a batch comes."""
-    number = model.run.get("train_rows")
-    sources = model.datasets or filter(None, [model.run.get("train_texts")])
-    origin = ", ".join(f"`{source}`" for source in sources)
-    described = ""
-    if number or origin:
-        count = f"{number:,} rows of " if number else ""
-        words = CONTENTS.get(model.run.get("rows", ""), Content()).words
-        described = f"Training data: {count}{words}{origin and ', from '}{origin}."
-    listed = []
-    for name, rows in (model.run.get("datasets") or {}).items():
-        own = model.settings.dataset_objectives.get(name)
-        objective = f", objective `{own['objective']}`" if own else ""
-        listed.append(f"`{name}` ({rows:,} rows{objective})")
-    if listed:
-        described += f" Each batch comes from one of the data sets {', '.join(listed)}."
-    return described.strip()
-
-
-def _objective(model: Subject) -> str:
-    """Name the objective, and the options that somebody chose; the similarity and its temperature always."""
-    defaults = _default_options(model.settings)
+    # 2. The objective with the options that somebody chose; the similarity and its temperature always.
+    defaults = _default_options(settings)
     scoring = []
     others = []
-    for name, value in PublicNames()(model.settings.objective_options).items():
+    for name, value in PublicNames()(settings.objective_options).items():
         described = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if last_part(name) in ("temperature", "similarity"):
             scoring.append(described)
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
             others.append(described)
     options = ", ".join(scoring + others)
-    listed = f" (with {options})" if options else ""
     summary = model.objective.summary if model.objective else ""
     what = f": {summary}" if summary else ", which is not part of simcse_hf"
-    return f"The objective is `{model.settings.objective}`{what}{listed}."
+    sentences.append(f"The objective is `{settings.objective}`{what}{f' (with {options})' if options else ''}.")
+    sentences.append(_positives(model)[1])
 
-
-def _additions(model: Subject) -> list[str]:
-    """Name what was added to the objective, a sentence each."""
-    settings = model.settings
-    sentences = []
+    # 3. What was added to it.
     if model.encoders == 2:
         sentences.append(
             "A second, independent encoder, which is not part of this model, encoded every text of a row except the "
@@ -268,13 +260,24 @@ def _additions(model: Subject) -> list[str]:
         sentences.append(f"The objective was also applied to the leading {dims} dimensions ({matryoshka}).")
     if settings.do_mlm:
         sentences.append(f"A masked-LM loss was added with weight {settings.mlm_weight:g}.")
-    rows = model.arguments.get("gradcache_chunk_size")
-    if rows:
+    chunk = model.arguments.get("gradcache_chunk_size")
+    if chunk:
         gradcache = f"[GradCache]({PAPERS['gradcache'].url})"
         sentences.append(
-            f"Each batch was encoded in chunks of {rows} rows ({gradcache}), which does not change the gradient."
+            f"Each batch was encoded in chunks of {chunk} rows ({gradcache}), which does not change the gradient."
         )
-    return sentences
+
+    # 4. The length and the seeds.
+    if run.get("steps"):
+        epochs = run.get("epochs") or 0
+        sentences.append(
+            f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
+        )
+    if len(model.runs) > 1:
+        seeds = ", ".join(map(str, model.seeds))
+        which = "the best one on the dev set" if run["seeds"]["chosen_by"] else "the first one"
+        sentences.append(f"Of {len(model.runs)} runs with the seeds {seeds}, this is {which}.")
+    return " ".join(filter(None, sentences))
 
 
 def _adapted(adaptation: dict) -> str:

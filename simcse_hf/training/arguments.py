@@ -186,8 +186,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Refuse a number of rows below 1."""
-        if self.max_train_samples is not None and self.max_train_samples < 1:
-            raise ValueError(f"--max_train_samples must be at least 1, got {self.max_train_samples}")
+        check_values("an integer above 0", max_train_samples=self.max_train_samples)
 
 
 @dataclass

@@ -17,7 +17,7 @@ USAGE = {
     "an unknown part of a command": (["postprocess", "fti"], "did you mean fit"),
     "a mistyped option": (
         ["encode", "--modle", "m", "--input", "a.txt"],
-        "did you mean --model",
+        "required: --model, --output",
     ),
     "a mistyped option of training": (
         ["train", "unsup", "--max_step", "2"],

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.apps.vocabulary import extend_vocabulary, measure_words
+from simcse_hf.apps.vocabulary import extend_vocabulary
 from simcse_hf.models.checkpoint import save_tokenizer
 
 LONG = "the cat sat on the mat . " * 9
@@ -184,16 +184,3 @@ def test_the_most_frequent_words_are_added_and_rare_ones_are_not(wordpiece):
         ValueError, match="knows every word that occurs 5 times or more"
     ):
         extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9)
-
-
-def test_pieces_for_each_word_and_unknown_pieces_are_measured(wordpiece):
-    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {
-        "pieces_per_word": 6 / 4,
-        "unknown_share": 1 / 6,
-    }
-    extend_vocabulary(model_for(wordpiece), wordpiece, TEXTS, 9)
-    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {
-        "pieces_per_word": 1,
-        "unknown_share": 1 / 4,
-    }
-    assert measure_words(wordpiece, []) == {"pieces_per_word": 0, "unknown_share": 0}

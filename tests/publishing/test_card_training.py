@@ -21,7 +21,7 @@ from simcse_hf.objectives import (
     register,
 )
 from simcse_hf.publishing.card import write_card
-from simcse_hf.publishing.papers import PAPERS
+from simcse_hf.publishing.card_text import PAPERS
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]

@@ -171,7 +171,7 @@ def test_a_result_of_the_weights_before_is_not_shown(beside, own_results, shown)
 
 @pytest.fixture(scope="module")
 def of_results_without_identity(beside, own_results):
-    """The card beside results that record no weights, as in version 0.1, and what was logged."""
+    """The card beside results that record no weights, and what was logged."""
     results = dict(own_results)
     results.pop("identity", None)
     results.pop("identities", None)
@@ -181,12 +181,6 @@ def of_results_without_identity(beside, own_results):
 @EVERY_FILE
 def test_a_result_that_records_no_weights_is_not_shown(of_results_without_identity, shown):
     assert shown not in of_results_without_identity.text
-
-
-@EVERY_FILE
-def test_the_warning_says_that_a_result_records_no_weights(of_results_without_identity):
-    words = "it records no weights, as in version 0.1): evaluate this model again"
-    assert words in of_results_without_identity.log
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from evaluation_helpers import binary_pairs, write_rows, write_stsb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
-from simcse_hf.apps.int8 import compare_int8
 from simcse_hf.cli.main import main
 from simcse_hf.encoding.graphs import GRAPHS, feeds
 from simcse_hf.publishing import export
@@ -547,13 +546,6 @@ def test_with_data_dir_the_loss_is_that_of_the_average_of_the_sts_sets_that_it_h
     measured = export_and_measure(f"{backend}-int8", model, tmp_path / "out", *options)
     assert measured["sts_tasks"]
     assert measured["loss"] == measured["sts_before"] - measured["sts_after"]
-
-
-def test_the_app_measures_each_form(backend, model, texts):
-    form = (f"{backend}-int8", GRAPHS[backend].methods[0])
-    (measured,) = compare_int8(str(model), str(texts), [form])
-    assert (measured.to, measured.method) == form
-    assert measured.speed > 0
 
 
 # --- the weights of ONNX in int8 ---

@@ -409,7 +409,7 @@ COMMANDS = [
         "sup",
         "--train_file nli.csv --objective supcon --max_train_samples 0",
         "",
-        "--max_train_samples 0",
+        "max_train_samples 0",
     ),
     (
         "sup",

@@ -5,9 +5,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -43,28 +43,6 @@ _TOKENIZED_TEXTS = 2_000
 _TEXTS_PER_DIMENSION = 5
 #: What the training of one arm may raise without ending the adaptation.
 _FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMemoryError)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What somebody asked [`adapt`] for; it has to be the same when an adaptation continues. See there."""
-
-    corpus: str
-    model: str
-    task: list[str]
-    labels: list[str]
-    pretrained: str | None
-    arms: list[str]
-    steps: int
-    batch_size: int
-    seeds: int
-    budget: float
-    column: str | None
-    pooler_type: str | None
-    bf16: bool
-    extend_tokenizer: int | None
-    general: list[str]
-    label_separator: str | None = None
 
 
 def adapt(
@@ -139,6 +117,12 @@ def adapt(
         >>> adaptation.helped  # if not, outputs/adapted/model is the present model
         False
     """
+    # What has to be the same when an adaptation continues.
+    asked = dict(locals())
+    del asked["output"], asked["overwrite"]
+    for name in ("task", "labels", "arms", "general"):
+        asked[name] = list(asked[name])
+
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
     unknown = sorted(set(arms) - set(ARM_NAMES))
@@ -156,24 +140,6 @@ def adapt(
     inputs += [("--general", word.rpartition("=")[2]) for word in general]
     check_files(inputs)
 
-    asked = Asked(
-        corpus=corpus,
-        model=model,
-        task=list(task),
-        labels=list(labels),
-        pretrained=pretrained,
-        arms=list(arms),
-        steps=steps,
-        batch_size=batch_size,
-        seeds=seeds,
-        budget=budget,
-        column=column,
-        pooler_type=pooler_type,
-        bf16=bf16,
-        extend_tokenizer=extend_tokenizer,
-        general=list(general),
-        label_separator=label_separator,
-    )
     directory = Path(output).expanduser()
     with lock(directory):
         # 2. The output directory is empty, or holds an adaptation to continue or to delete.
@@ -188,7 +154,7 @@ def adapt(
                 # The output may lie within the folder of a task.
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
-        record = {"arguments": asdict(asked) | digests, "done": {}}
+        record = {"arguments": asked | digests, "done": {}}
         if (directory / RECORD).exists():
             begun = read_json_object(directory / RECORD, "arguments", "done", advice=_GO_ON)
             refuse_changes(begun["arguments"], record["arguments"], f"The adaptation in {directory}", _GO_ON)
@@ -198,7 +164,7 @@ def adapt(
             return Adaptation.read(directory)
 
         # 3. Adapt.
-        result = _Adaptation(asked, directory, record).run()
+        result = _Adaptation(SimpleNamespace(**asked), directory, record).run()
         write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
         logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
         for path in (directory / RECORD).parent.iterdir():
@@ -211,13 +177,13 @@ class _Adaptation:
     """The inputs, the arms and the record of an adaptation.
 
     Args:
-        asked (`Asked`): What was asked for.
+        asked (`SimpleNamespace`): The arguments of [`adapt`] but `output` and `overwrite`.
         output (`Path`): The output directory.
         record (`dict`): The `arguments` of the record, and what is `done` by its name: the measurements by which an
             adaptation continues after an interruption.
     """
 
-    def __init__(self, asked: Asked, output: Path, record: dict):
+    def __init__(self, asked: SimpleNamespace, output: Path, record: dict):
         began = time.monotonic()
         self.asked = asked
         self.output = output
@@ -249,7 +215,9 @@ class _Adaptation:
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         self.work.mkdir(exist_ok=True)
-        self._save()  # before other files, because it marks their folder as that of an adaptation
+        write_json(
+            output / RECORD, record
+        )  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
@@ -289,7 +257,7 @@ class _Adaptation:
         measured = {}
         scores = {}
         for name in plan["arms"]:
-            measured[name] = self._once(f"dev {name}", partial(self._measure, name))
+            measured[name] = self._once(f"dev {name}", self._measure, name)
             if measured[name]["dev"] is not None:
                 scores[name] = measured[name]["dev"]
         chosen = self.arms[choose(scores)]
@@ -312,11 +280,15 @@ class _Adaptation:
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
         seeds = self._seeds(chosen)
-        result = replace(
-            sum_up(self.arms, measured, chosen, seeds, judged),
+        result = sum_up(
+            self.arms,
+            measured,
+            chosen,
+            seeds,
+            judged,
             left_out=plan["left_out"],
             corpus=self.corpus,
-            arguments=asdict(self.asked),
+            arguments=vars(self.asked),
             output=str(self.output),
         )
         with write_atomically(self.output / "model") as folder:
@@ -335,15 +307,12 @@ class _Adaptation:
         draw(result, self.output)
         return result
 
-    def _save(self) -> None:
-        write_json(self.output / RECORD, self.record)
-
-    def _once(self, name: str, compute: Callable[[], dict]) -> dict:
+    def _once(self, name: str, compute: Callable[..., dict], *args: str) -> dict:
         """Return what is recorded under a name; compute and record it if there is nothing yet."""
         done = self.record["done"]
         if name not in done:
-            done[name] = compute()
-            self._save()
+            done[name] = compute(*args)
+            write_json(self.output / RECORD, self.record)
         return done[name]
 
     def _plan(self) -> dict:

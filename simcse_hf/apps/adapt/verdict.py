@@ -1,7 +1,7 @@
 """Choose an arm on one part of a task, judge it on the other, and say and draw what came out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +14,7 @@ from ...evaluation.tasks import Task, TaskResult
 from ...runtime.files import read_json_object, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name
-from ..plots import COLOURS, MARKERS, STYLE, new_figure
+from ..analysis import COLOURS, MARKERS, STYLE, new_figure
 from .arms import START, Arm
 
 #: The verdict, beside the model, whose card reads it.
@@ -132,9 +132,9 @@ class Adaptation(Result):
     arms: list[dict[str, Any]]
     model: str | None
     versions: dict[str, str]
-    left_out: dict[str, str] = field(default_factory=dict)
-    corpus: dict[str, Any] = field(default_factory=dict)
-    arguments: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str]
+    corpus: dict[str, Any]
+    arguments: dict[str, Any]
     identity: dict[str, Any] | None = None
     output: str = ""
 
@@ -188,6 +188,7 @@ def sum_up(
     chosen: Arm,
     seeds: Sequence[int],
     judged: Sequence[Judgement],
+    **about: Any,
 ) -> Adaptation:
     """Say what came out of an adaptation.
 
@@ -197,6 +198,7 @@ def sum_up(
         chosen (`Arm`): The arm that was chosen.
         seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
         judged (`Sequence[Judgement]`): The verdicts. The first one, against the present model, decides.
+        **about (`Any`): `left_out`, `corpus`, `arguments` and `output` of the [`Adaptation`].
 
     Returns:
         [`Adaptation`]: The verdict.
@@ -235,6 +237,7 @@ def sum_up(
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
+        **about,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 from scipy.integrate import trapezoid
 
-from simcse_hf.apps import analysis, plots
+from simcse_hf.apps import analysis
 from simcse_hf.cli.main import main
 from simcse_hf.evaluation.report import write_results
 
@@ -212,7 +212,7 @@ def test_a_band_without_cosines_has_no_mean(bands_of_single_pairs):
 
 
 def test_bands_with_few_cosines_are_drawn(bands_of_single_pairs):
-    assert plots.draw_cosine_densities({"m": bands_of_single_pairs}).axes
+    assert analysis.draw_cosine_densities({"m": bands_of_single_pairs}).axes
 
 
 # --- runs ---
