@@ -278,9 +278,8 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         before = Identity.from_dict(threshold["model"])
         changes = before.changes(weights.identity(before.dtype).for_pairs(), ("dtype", "backend"))
         if changes:
-            logger.warning(
-                f"The card does not show a threshold: that of {directory} does not fit this model: {'; '.join(changes)}"
-            )
+            why = "; ".join(changes)
+            logger.warning(f"The card does not show a threshold: that of {directory} does not fit this model: {why}")
             delattr(config, THRESHOLD)
     adaptation = {}
     path = directory / ADAPTATION
