@@ -33,7 +33,7 @@ trainer = SimCSETrainer(
 )
 trainer.train()
 trainer.save_model()
-print(f"stopped after {trainer.state.global_step} steps, best after {trainer.results.dev.best.step}")
+print(f"stopped after {trainer.state.global_step} steps, best after {trainer.results.best['step']}")
 
 # Prints:
 # ...

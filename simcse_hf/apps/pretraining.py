@@ -33,8 +33,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..runtime.distributed import lock_together
-from ..runtime.files import write_json
-from ..runtime.folders import STAGING
+from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
@@ -380,8 +379,8 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
-    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows)
-    trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
+    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows, eval_dataset=tokenize(held_out))
+    trainer.eval_dataset = trainer.mask_once(trainer.eval_dataset)
     clear_output_dir(args)  # now that nothing is wrong with the new run
     loss = {"before": trainer.evaluate()["eval_loss"]}
     outcome = trainer.train(resume_from_checkpoint=checkpoint)

@@ -24,8 +24,17 @@ from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
 from ..runtime.distributed import lock_together, on_first_process, wait_for_all, world
 from ..runtime.errors import check_finite, check_values, refuse_changes
-from ..runtime.files import ARRAY_DAMAGE, StrPath, digest, read_json, read_npy, write_atomically, write_json, write_npy
-from ..runtime.folders import entries
+from ..runtime.files import (
+    ARRAY_DAMAGE,
+    StrPath,
+    digest,
+    entries,
+    read_json,
+    read_npy,
+    write_atomically,
+    write_json,
+    write_npy,
+)
 from ..runtime.identity import Identity, digest_texts
 from ..runtime.outputs import Result
 from ..runtime.upload import public_name

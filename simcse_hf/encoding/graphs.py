@@ -19,11 +19,11 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
-from ..models.resolve import settings_of_config
+from ..models.settings import settings_of_config
 from ..names import BACKENDS, INSTRUCTIONS
 from ..runtime.errors import check_values, require_extra
 from ..runtime.files import digest
-from ..runtime.model_files import HubArguments, explain_damage, find_file
+from ..runtime.loading import HubArguments, explain_damage, find_file
 
 INPUTS = ["input_ids", "attention_mask"]
 EMBEDDING = "sentence_embedding"

@@ -19,8 +19,7 @@ from ..data.token_ids import check_known
 from ..models.checkpoint import WeightDigests, check_tokenizer, replace_model, save_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit
+from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.indexes.description import PROBE, agreement, least_cosine
@@ -28,9 +27,8 @@ from ..retrieval.indexes.sentences import Results, SentenceIndex
 from ..runtime.errors import check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
-from ..runtime.loading import load_pretrained
+from ..runtime.loading import HubArguments, hub_commit, load_pretrained
 from ..runtime.messages import join_processes
-from ..runtime.model_files import HubArguments, hub_commit
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
 from .batching import Batching, Encoder, one_ahead

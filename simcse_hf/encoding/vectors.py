@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from ..retrieval.indexes.description import of_documents
 from ..runtime.distributed import on_first_process, world
-from ..runtime.folders import lock
+from ..runtime.files import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
 from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE

@@ -24,21 +24,21 @@ from transformers.utils.hub import extract_commit_hash
 from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE, VectorTransform
-from ..runtime.files import StrPath, digest, read_json_object, write_json
-from ..runtime.folders import replace_files
+from ..runtime.files import StrPath, digest, read_json_object, replace_files, write_json
 from ..runtime.identity import digest_weights
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    HubArguments,
     adapter_base,
+    find_file,
     load_base,
     load_pretrained,
+    select_hub_arguments,
 )
-from ..runtime.model_files import HubArguments, find_file, select_hub_arguments
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -48,7 +48,15 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, PoolingSettings, Values, length_limit, read_section
+from .settings import (
+    SECTION,
+    ContrastiveSettings,
+    PoolingSettings,
+    Values,
+    length_limit,
+    read_section,
+    resolve_settings,
+)
 
 logger = logging.get_logger(__name__)
 

@@ -38,14 +38,20 @@ from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
-from ..runtime.loading import check_finite_weights, load_base, load_weights, without_bar
-from ..runtime.model_files import explain_damage, find_file, select_hub_arguments
+from ..runtime.loading import (
+    check_finite_weights,
+    explain_damage,
+    find_file,
+    load_base,
+    load_weights,
+    select_hub_arguments,
+    without_bar,
+)
 from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
-from .resolve import chosen
-from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, chosen
 
 logger = logging.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from ..kernels.unpadded import first_tokens
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..runtime.files import StrPath, write_json
-from ..runtime.model_files import HubArguments, find_file
+from ..runtime.loading import HubArguments, find_file
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]

@@ -13,14 +13,12 @@ from transformers.utils import logging
 from ..encoding.saved import SavedModel
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions, settings_of_config
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity
-from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
-from ..runtime.model_files import explain_damage
+from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, explain_damage, load_pretrained
 from ..runtime.upload import PublicNames
 
 logger = logging.get_logger(__name__)

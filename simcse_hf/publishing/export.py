@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from transformers.utils import logging
@@ -35,34 +35,6 @@ _TEXTS = 1000
 _CALIBRATION = 300
 
 
-class Loss(TypedDict, total=False):
-    """What a graph in int8 loses against float32.
-
-    Args:
-        backend (`str`): The runtime.
-        method (`str`): One of the runtime's `methods`.
-        file (`str`): The graph.
-        texts (`int`): The texts that were encoded.
-        mean_cosine (`float`): The mean cosine to the embeddings in float32.
-        lowest_cosine (`float`): The lowest one.
-        loss (`float`): Points of the STS average with `data_dir`, else 100 * (1 - mean cosine).
-        sts_tasks (`list[str]`): The STS sets of the average.
-        sts_before (`float`): The average in float32.
-        sts_after (`float`): The average in int8.
-    """
-
-    backend: str
-    method: str
-    file: str
-    texts: int
-    mean_cosine: float
-    lowest_cosine: float
-    loss: float
-    sts_tasks: list[str]
-    sts_before: float
-    sts_after: float
-
-
 @dataclass(frozen=True)
 class Exported(Result):
     """A model that was exported.
@@ -71,13 +43,16 @@ class Exported(Result):
         output (`Path`): The folder, or the graph in it.
         to (`str`): The form.
         pooler_type (`str`): The pooler of its embeddings.
-        measured (`Loss`): What int8 loses; empty for another form.
+        measured (`dict[str, Any]`): What int8 loses; empty for another form. `backend`, `method` and `file` of the
+            graph; `mean_cosine` and `lowest_cosine` of the embeddings of some `texts` to those in float32; `loss`, in
+            points of the STS average with `data_dir`, else 100 * (1 - mean cosine); and with `data_dir` the
+            `sts_tasks` and their average `sts_before` and `sts_after`.
     """
 
     output: Path
     to: str
     pooler_type: str
-    measured: Loss
+    measured: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, with those of `measured` among them."""
@@ -167,7 +142,7 @@ def export(
     if not isinstance(model, SimCSE):
         options.setdefault("device", "cpu")
     source = model.name_or_path if isinstance(model, SimCSE) else model
-    measured: Loss = {}
+    measured: dict[str, Any] = {}
     with output_folder(output, overwrite, "config.json", [source]) as new:
         loaded = load_model(model, **options)
         if to in INT8_EXPORTS:
@@ -320,7 +295,7 @@ class Checks:
         else:
             self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
 
-    def measure(self, simcse: SimCSE, exported: SimCSE) -> Loss:
+    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
         """Measure the loss of an export.
 
         Args:
@@ -328,11 +303,11 @@ class Checks:
             exported (`SimCSE`): Its export, loaded with its backend.
 
         Returns:
-            [`Loss`]: `loss`, and what it was computed from.
+            `dict[str, Any]`: `loss`, and what it was computed from, as in [`Exported`].
         """
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
         mean = cosines.mean().item()
-        result: Loss = {
+        result: dict[str, Any] = {
             "texts": len(self.texts),
             "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
@@ -369,7 +344,7 @@ def export_int8(
     max_loss: float = 0.5,
     method: str | None = None,
     instructions: str | None = None,
-) -> tuple[Path, Loss]:
+) -> tuple[Path, dict[str, Any]]:
     """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
 
     The forms of int8 are tried in a fixed order, the one that is fastest on most processors first, and the first that
@@ -386,7 +361,7 @@ def export_int8(
             products of 8 bits in 16 bits, which overflow, so its weights get 7 bits in ONNX.
 
     Returns:
-        `tuple[Path, Loss]`: The path of the graph, and what it loses.
+        `tuple[Path, dict[str, Any]]`: The path of the graph, and what it loses.
 
     Raises:
         ImportError: If the extras of the runtimes are not installed.
@@ -421,7 +396,7 @@ def export_int8(
     )
 
 
-def _describe(measured: Loss) -> str:
+def _describe(measured: dict[str, Any]) -> str:
     """Say in a line what a form of int8 loses."""
     lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
     if "sts_before" in measured:

@@ -31,8 +31,7 @@ from transformers.utils import logging
 from ..data.samplers import RepeatableSampler
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import on_first_process, same_noise, wait_for_all
-from ..runtime.files import explain_full_disk, put_in_place, remove
-from ..runtime.folders import STAGING, folder_problem, write_manifest
+from ..runtime.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 from .pushes import PushingTrainer
 from .watch import RunBar, RunLog
 

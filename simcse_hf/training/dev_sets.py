@@ -1,7 +1,6 @@
 """Dev sets are encoded and scored while a run trains; and what changes from one evaluation to another."""
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, product
@@ -33,7 +32,6 @@ from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.sts import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
-from ..runtime.encoders import Role
 from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)
@@ -82,39 +80,41 @@ class Change:
         return describe_difference(self.difference, self.low, self.high, self.confidence) + file
 
 
-class DevSetCallback(TrainerCallback, ABC):
-    """Evaluate on dev sets at every evaluation of the Trainer.
+class DevSetCallback(TrainerCallback):
+    """Evaluate on tasks at every evaluation of the Trainer, for example as `eval_classification_accuracy`.
 
     `SimCSETrainer` calls [`evaluate`] and adds the result to its metrics before they are logged, so that its metrics
     can select the best checkpoint and stop early like any other metric. Each distinct text is encoded once per
     evaluation, and cut at the model's own limit, as in inference, and not at the `max_seq_length` of training.
 
     Args:
-        sources (`dict[str, str]`): The file of each dev set, by its name in the metrics.
-        roles (`Mapping[Role, Sequence[str]]`): The texts of all sets, by what they are to the model; they may repeat.
+        tasks (`Mapping[str, Task]`): The tasks by their name in the metrics, at least one.
+        what (`str`, *optional*, defaults to `"dev"`): `"general"` for tasks that the run is not about, which say what
+            it forgets, for example as `eval_general_sts_spearman`.
 
     Attributes:
+        sources (`dict[str, str]`): The file of each task, by its name.
         texts (`list[str]`): The distinct texts.
         roles (`dict[Role, list[str]]`): The distinct texts of each role.
-        gold (`list`): What decides the scores beside the texts: gold scores, or digests of the tasks' files.
-        headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
-        headlines (`list[str]`): This one, and the main metrics of further tasks.
-        what (`str`): What the sets are to the run: `"dev"` or `"general"`.
+        gold (`list`): What decides the scores beside the texts: digests of the tasks' files, or gold scores.
+        headlines (`list[str]`): The main metric of each task.
+        headline (`str`): The first of them, which selects the best checkpoint by default. A higher value is better.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
             arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
         shows_bar (`bool`): Whether an evaluation shows a bar, as the Trainer decides.
     """
 
-    headline: str
-    headlines: list[str]
-    what = "dev"
-    gold: list[Any]
-    scores: Scores
     shows_bar = False
 
-    def __init__(self, sources: dict[str, str], roles: Mapping[Role, Sequence[str]]):
-        self.sources = sources
-        self.scores = {}
+    def __init__(self, tasks: Mapping[str, Task], what: str = "dev"):
+        self.what = what
+        self.tasks = {name.replace(":", "_"): task for name, task in tasks.items()}
+        self.sources = {name: task.source for name, task in self.tasks.items()}
+        self.headlines = [f"{name}_{task.metric}" for name, task in self.tasks.items()]
+        self.headline = self.headlines[0]
+        self.gold: list[Any] = [digest(source) for source in self.sources.values() if Path(source).is_file()]
+        self.scores: Scores = {}
+        roles = roles_of(self.tasks)
         self.roles = {role: list(dict.fromkeys(texts)) for role, texts in roles.items()}
         self.texts = list(dict.fromkeys(chain.from_iterable(roles.values())))
         self._reading: tuple[object, ...] = ()
@@ -195,16 +195,24 @@ class DevSetCallback(TrainerCallback, ABC):
                 f"The {self.what} scores may be better than those on new text."
             )
 
-    @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
-        """Compute the metrics of the sets, and keep the `scores`.
+        """Compute the metrics of the tasks, and keep the `scores`.
 
         Args:
             embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
-            `dict[str, float]`: The metrics. The name of each begins with that of its set.
+            `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
         """
+        self.scores = {}
+        metrics = {}
+        for name, task in self.tasks.items():
+            result = task.score(embeddings)
+            if task.is_resampled(task.protocol):
+                self.scores[f"{name}_{task.metric}"] = result.scores
+            for metric, value in result.metrics.items():
+                metrics[f"{name}_{metric}"] = value
+        return metrics
 
 
 class SimilarityEvalCallback(DevSetCallback):
@@ -228,15 +236,10 @@ class SimilarityEvalCallback(DevSetCallback):
 
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):
         is_named = isinstance(dev_set, (str, os.PathLike))
-        pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
-        check_scores_differ(pairs.scores, pairs.name)
-        super().__init__({name: pairs.name}, {None: pairs.texts})
-        self.pairs = pairs
-        self.name = name
-        self.headline = f"{name}_spearman"
-        self.headlines = [self.headline]
-        self.gold = list(pairs.scores)
-        self._task = ScoredPairsTask.of(name, {"pairs": pairs}, pairs.name)
+        self.pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
+        check_scores_differ(self.pairs.scores, self.pairs.name)
+        super().__init__({name: ScoredPairsTask.of(name, {"pairs": self.pairs}, self.pairs.name)})
+        self.gold = list(self.pairs.scores)
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
@@ -250,9 +253,8 @@ class SimilarityEvalCallback(DevSetCallback):
             `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
-        result = self._task.score(embeddings)
-        self.scores = {self.headline: result.scores}
-        metrics = dict(result.metrics)
+        metrics = super().score(embeddings)
+        [name] = self.tasks
         gold = np.asarray(self.pairs.scores)
         positive = gold > POSITIVE_SHARE * gold.max()
         if positive.any():
@@ -260,51 +262,10 @@ class SimilarityEvalCallback(DevSetCallback):
                 torch.from_numpy(embeddings(compress(side, positive)))
                 for side in (self.pairs.sentences1, self.pairs.sentences2)
             )
-            metrics["alignment"] = alignment(first, second)
+            metrics[f"{name}_alignment"] = alignment(first, second)
         all_texts = torch.from_numpy(embeddings(self.texts))
-        metrics["uniformity"] = uniformity(all_texts)
-        metrics["mean_cosine"], metrics["effective_rank"] = collapse(all_texts)
-        return {f"{self.name}_{metric}": value for metric, value in metrics.items()}
-
-
-class TasksEvalCallback(DevSetCallback):
-    """Evaluate on tasks, for example as `eval_classification_accuracy`.
-
-    A text that several tasks share is encoded once.
-
-    Args:
-        tasks (`dict[str, Task]`): The tasks by their name in the metrics, at least one.
-        what (`str`, *optional*, defaults to `"dev"`): `"general"` for tasks that the run is not about, which say what
-            it forgets, for example as `eval_general_sts_spearman`.
-    """
-
-    def __init__(self, tasks: dict, what: str = "dev"):
-        self.what = what
-        tasks = {name.replace(":", "_"): task for name, task in tasks.items()}
-        sources = {name: task.source for name, task in tasks.items()}
-        super().__init__(sources, roles_of(tasks))
-        self.tasks = tasks
-        self.headlines = [f"{name}_{task.metric}" for name, task in tasks.items()]
-        self.headline = self.headlines[0]
-        self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
-
-    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
-        """Compute the metrics of the tasks.
-
-        Args:
-            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
-
-        Returns:
-            `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
-        """
-        self.scores = {}
-        metrics = {}
-        for name, task in self.tasks.items():
-            result = task.score(embeddings)
-            if task.is_resampled(task.protocol):
-                self.scores[f"{name}_{task.metric}"] = result.scores
-            for metric, value in result.metrics.items():
-                metrics[f"{name}_{metric}"] = value
+        metrics[f"{name}_uniformity"] = uniformity(all_texts)
+        metrics[f"{name}_mean_cosine"], metrics[f"{name}_effective_rank"] = collapse(all_texts)
         return metrics
 
 
@@ -338,14 +299,14 @@ def make_dev_sets(
         if isinstance(tasks, str):
             raise ValueError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
     if dev_tasks:
-        callbacks.append(TasksEvalCallback(name_tasks(dev_tasks, label_separator, Protocol("dev"))))
+        callbacks.append(DevSetCallback(name_tasks(dev_tasks, label_separator, Protocol("dev"))))
     if general:
         if not callbacks:
             raise ValueError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")
         tasks_by_name = name_general_tasks(general, label_separator)
         named = {f"general_{name}": task for name, task in tasks_by_name.items()}
         chooses = {text for dev_set in callbacks for text in dev_set.texts}
-        callbacks.append(TasksEvalCallback(named, "general"))
+        callbacks.append(DevSetCallback(named, "general"))
         callbacks[-1].warn_of_shared(chooses, "also dev texts, which choose the checkpoint")
     return callbacks
 

@@ -10,7 +10,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from ..models.checkpoint import replace_model
-from ..runtime.folders import MANIFEST
+from ..runtime.files import MANIFEST
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 
 #: What belongs to a checkpoint, and not to the model in it.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import accelerate
 import datasets
@@ -49,222 +49,72 @@ _FREE = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What one evaluation of a run scored.
-
-    Args:
-        step (`int`): The step after which the model was evaluated.
-        metrics (`Mapping[str, float]`): The metrics, those of dev sets under names such as `stsb_spearman`.
-    """
-
-    step: int
-    metrics: Mapping[str, float]
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the step and the metrics in one table."""
-        return {"step": self.step, **self.metrics}
-
-
-@dataclass(frozen=True)
-class Start(Scored):
-    """What the model scored that the run began with, as one would use it.
-
-    An encoder that names no pooler is used with the better of two plain ones, and not through a head that was drawn a
-    minute ago.
-
-    Args:
-        metric (`str`): The name under which the evaluation logged it.
-        pooler (`str`, *optional*): The plain pooler, if that is not the run's own.
-    """
-
-    metric: str = ""
-    pooler: str | None = None
-
-    def to_dict(self) -> Values:
-        """Return everything in one table."""
-        return {"step": self.step, "pooler": self.pooler, "metric": self.metric, **self.metrics}
-
-
-@dataclass(frozen=True)
-class DevHistory:
-    """What the evaluations of a run scored on its dev sets.
-
-    Args:
-        dev_set (`str`): The file of the dev set that decides.
-        metric (`str`): Its main metric, such as `stsb_spearman`: the one that selects the best model, if it is one of
-            a dev set, and otherwise the headline of the first.
-        start (`Start`): The model that the run began with.
-        initial (`Scored`): The same as the run pools it.
-        best (`Scored`): The best evaluation; it may be the start.
-        final (`Scored`): The last one.
-        saved (`Scored`): That of the weights that were saved.
-        chosen_among (`Sequence[int]`): The steps of the evaluations that chose the saved weights by the main metric.
-    """
-
-    dev_set: str
-    metric: str
-    start: Start
-    initial: Scored
-    best: Scored
-    final: Scored
-    saved: Scored
-    chosen_among: Sequence[int] = ()
-
-    def value(self, scored: Scored) -> float:
-        """Return the main metric of an evaluation."""
-        return scored.metrics[self.metric]
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the saved weights score worse than the start."""
-        return is_better(self.metric, self.value(self.start), self.value(self.saved))
-
-    def to_dict(self) -> Values:
-        """Return the part of results.json about the dev set."""
-        shown = {"initial": self.initial, "best": self.best, "final": self.final}
-        return {
-            "dev_set": self.dev_set,
-            "dev_metric": self.metric,
-            self.metric: {when: self.value(scored) for when, scored in shown.items()},
-            **{when: scored.to_dict() for when, scored in shown.items()},
-            "start": self.start.to_dict(),
-            "saved": self.saved.to_dict(),
-            "chosen_among": list(self.chosen_among),
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "DevHistory | None":
-        """Read what [`to_dict`] wrote; `None` for a run without a dev set."""
-        metric = content["dev_metric"]
-        if metric is None:
-            return None
-        scored = {}
-        for when in ("initial", "best", "final", "saved"):
-            metrics = dict(content[when])
-            scored[when] = Scored(int(metrics.pop("step")), metrics)
-        start = content["start"]
-        return cls(
-            dev_set=content["dev_set"],
-            metric=metric,
-            start=Start(start["step"], {metric: start[metric]}, start["metric"], start["pooler"]),
-            chosen_among=content.get("chosen_among", []),
-            **scored,
-        )
-
-
-class Changed(TypedDict):
-    """What was changed on purpose when a run was resumed: each setting with its earlier and its later value."""
-
-    step: int
-    settings: dict[str, list]
-
-
-class RunDescription(TypedDict):
-    """How a model was trained.
-
-    Args:
-        base_model (`str`): The model that the run began with.
-        train_rows (`int`): The number of rows; `None` for a stream.
-        num_sentences (`int`): Texts in a row.
-        rows (`str`): What a row holds, see `data.contents`.
-        view (`dict`): `name`, `rate` and `both`, for single sentences.
-        datasets (`dict[str, int]`): The rows of each of several data sets.
-        objective (`dict`): What the objective says about itself: `summary` and `papers`.
-        arguments (`Values`): The arguments that differ from their default.
-        steps (`int`): Optimizer steps.
-        epochs (`float`): Epochs.
-        train_loss (`float`): The mean loss; `None` before the end of training.
-        processes (`int`): Processes.
-        hardware (`str`): The processor or the GPU.
-        seed (`int`): The seed.
-        dev_texts (`list[str]`): A text of the dev set and others to compare it with.
-        changes (`list[Changed]`): What was changed on purpose when the run was resumed.
-        train_texts (`str`): The file or the data set of the training texts, if they were named.
-        hub_datasets (`list[str]`): The data sets on the hub among them.
-        settings (`Values`): The settings of the model.
-    """
-
-    base_model: str
-    train_rows: int | None
-    num_sentences: int | None
-    rows: str | None
-    view: Values | None
-    datasets: dict[str, int] | None
-    objective: Values
-    arguments: Values
-    steps: int
-    epochs: float | None
-    train_loss: float | None
-    processes: int
-    hardware: str
-    seed: int
-    dev_texts: list[str] | None
-    changes: list[Changed]
-    train_texts: str | None
-    hub_datasets: list[str]
-    settings: Values
-
-
-#: What results.json says of the dev set, all `None` without one.
-_OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
-
-
-#: What it says beside the description of the run.
-_OWN = ("model", "train_seconds", "command", "versions", "seeds", "weights")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Results(Result):
     """The results of a training run: the content of its `results.json`.
 
+    An evaluation is a table of its `step` and of what it scored, on a scale of 0 to 100.
+
     Args:
-        dev (`DevHistory`, *optional*): The dev scores, on a scale of 0 to 100.
+        dev_set (`str`, *optional*): The file of the dev set that decides. Without a dev set, all of these are `None`.
+        dev_metric (`str`, *optional*): Its main metric, such as `stsb_spearman`: the one that selects the best model,
+            if it is one of a dev set, and otherwise the headline of the first.
+        initial (`Values`, *optional*): The evaluation of the start, as the run pools it.
+        best (`Values`, *optional*): The best evaluation; it may be the start.
+        final (`Values`, *optional*): The last one.
+        start (`Values`, *optional*): The start as one would use it: an encoder that names no pooler is used with the
+            better of two plain ones, its `pooler`, and not through a head that was drawn a minute ago. Its score has
+            the name `metric` in the evaluation.
+        saved (`Values`, *optional*): The evaluation of the weights that were saved.
+        chosen_among (`list[int]`, *optional*): The steps of the evaluations that chose the saved weights by the main
+            metric.
         model (`str`): The folder of the model.
-        run (`RunDescription`): How the run was made.
+        run (`Values`): How the run was made, see [`~trainer.SimCSETrainer.describe_run`].
         train_seconds (`float`, *optional*): How long training took.
-        change (`Change`, *optional*): What training has changed on the dev set. Only the first process has it.
         command (`list[str]`): The command line.
-        versions (`Mapping[str, str]`): Versions of the packages.
-        seeds (`Mapping[str, Any]`, *optional*): With several seeds, the results of all, see [`~seeds.summarise`].
+        versions (`dict[str, str]`): Versions of the packages.
+        change (`Change`, *optional*): What training has changed on the dev set. Only the first process has it.
+        general (`list[Change]`): What training has changed on general tasks. Only the first process has it.
         weights (`str`, *optional*): The digest of the encoder, by which a card knows the model; `None` if it is
             sharded, or saved as an adapter.
-        general (`Sequence[Change]`): What training has changed on general tasks. Only the first process has it.
+        seeds (`Values`, *optional*): With several seeds, the results of all, see [`~seeds.summarise`].
 
     Examples:
         >>> from simcse_hf.training.run_results import Results
         >>> results = Results.read("outputs/my-model")
-        >>> results.dev.metric, results.dev.final.step
+        >>> results.dev_metric, results.final["step"]
         ('stsb_spearman', 70)
         >>> results.change.low > 0  # the lower end of the interval: the model has become better
         True
     """
 
-    dev: DevHistory | None
+    dev_set: str | None = None
+    dev_metric: str | None = None
+    initial: Any = None
+    best: Any = None
+    final: Any = None
+    start: Any = None
+    saved: Any = None
+    chosen_among: list[int] | None = None
     model: str
-    run: RunDescription
+    run: Values
     train_seconds: float | None = None
-    change: Change | None = None
     command: list[str] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
-    seeds: Mapping[str, Any] | None = None
+    change: Change | None = None
+    general: list[Change] = field(default_factory=list)
     weights: str | None = None
-    general: Sequence[Change] = ()
+    seeds: Values | None = None
 
     def to_dict(self) -> Values:
-        """Return the content of results.json."""
-        content = {
-            **(dict.fromkeys(_OF_DEV_SETS) if self.dev is None else self.dev.to_dict()),
-            "model": self.model,
-            **self.run,
-            "train_seconds": self.train_seconds,
-            "command": self.command,
-            "versions": dict(self.versions),
-            "change": self.change and asdict(self.change),
-            "general": [asdict(change) for change in self.general],
-            "weights": self.weights,
-        }
-        return content if self.seeds is None else {**content, "seeds": dict(self.seeds)}
+        """Return the content of results.json, in which what `run` holds stands among the rest."""
+        content = asdict(self)
+        content |= content.pop("run")
+        if self.dev_metric is not None:
+            content[self.dev_metric] = {when: self.score(when) for when in ("initial", "best", "final")}
+        if self.seeds is None:
+            del content["seeds"]
+        return content
 
     @classmethod
     def read(cls, folder: str | Path) -> "Results":
@@ -279,62 +129,57 @@ class Results(Result):
         Raises:
             ValueError: If results.json is damaged.
         """
-        content = read_json_object(Path(folder, RESULTS), advice="Delete it and repeat the command.")
-        dev = DevHistory.from_dict(content)
-        change = content.pop("change", None)
-        general = [Change(**each) for each in content.pop("general", [])]
-        own = {name: content.pop(name, None) for name in _OWN}
-        of_dev = {*_OF_DEV_SETS, content["dev_metric"]}
-        run: Any = {name: value for name, value in content.items() if name not in of_dev}
-        return cls(dev=dev, run=run, change=change and Change(**change), general=general, **own)
+        run = read_json_object(Path(folder, RESULTS), advice="Delete it and repeat the command.")
+        run.pop(run["dev_metric"], None)
+        own = {each.name: run.pop(each.name, None) for each in fields(cls) if each.name != "run"}
+        own["change"] = own["change"] and Change(**own["change"])
+        own["general"] = [Change(**change) for change in own["general"] or ()]
+        return cls(run=run, **own)
+
+    def score(self, when: str) -> float:
+        """Return the main metric of an evaluation, such as `"saved"`."""
+        return getattr(self, when)[self.dev_metric]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the saved weights score worse than the start."""
+        return self.dev_metric is not None and is_better(self.dev_metric, self.score("start"), self.score("saved"))
 
     def __str__(self) -> str:
         # The trainer of one run has said its verdict.
-        return self.where() if self.seeds is None else self.details()
-
-    def details(self) -> str:
-        """Say what the dev set scored, and which model is saved where."""
-        return f"{self.verdict()}{self.where()}"
+        return self.where() if self.seeds is None else f"{self.verdict()}{self.where()}"
 
     def verdict(self) -> str:
         """Say what the dev set scored at the start, with the saved weights and at the end; empty without one."""
-        dev = self.dev
-        if dev is None:
+        metric = self.dev_metric
+        if metric is None:
             return ""
-        if self.seeds is not None:
-            return self._verdict_of_seeds(self.seeds)
-        scale = "Spearman x 100" if dev.metric.endswith("_spearman") else with_scale(dev.metric)
-        start = ""
-        if dev.start.pooler is not None:
-            own = dev.value(dev.initial)
-            start = f"   (pooler {dev.start.pooler}; {own:.2f} with the pooler of this run)"
-        saved = "best" if dev.saved.step == dev.best.step and not dev.is_worse else "saved"
-        lines = [
-            "",
-            f"Dev set {Path(dev.dev_set).name}, {scale}",
-            f"  before training   {dev.value(dev.start):6.2f}{start}",
-            f"  {saved:<17} {dev.value(dev.saved):6.2f}   (step {dev.saved.step})",
-            f"  last step         {dev.value(dev.final):6.2f}   (step {dev.final.step})",
-        ]
+        if self.seeds is None:
+            scale = "Spearman x 100" if metric.endswith("_spearman") else with_scale(metric)
+            pooler = ""
+            if self.start["pooler"] is not None:
+                own = f"{self.score('initial'):.2f} with the pooler of this run"
+                pooler = f"   (pooler {self.start['pooler']}; {own})"
+            saved = "best" if self.saved["step"] == self.best["step"] and not self.is_worse else "saved"
+            lines = [
+                f"Dev set {Path(str(self.dev_set)).name}, {scale}",
+                f"  before training   {self.score('start'):6.2f}{pooler}",
+                f"  {saved:<17} {self.score('saved'):6.2f}   (step {self.saved['step']})",
+                f"  last step         {self.score('final'):6.2f}   (step {self.final['step']})",
+            ]
+        else:
+            runs = self.seeds["runs"]
+            lines = [f"{with_scale(metric)} on the dev set, mean ± standard deviation over {len(runs)} seeds"]
+            for when, label in {"start": "before training", "saved": "saved weights", "final": "last step"}.items():
+                spread = f" ± {self.seeds['sd'][when][metric]:.2f}" if len(runs) > 1 else ""
+                each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in runs)
+                lines.append(f"  {label:<17} {self.seeds['mean'][when][metric]:6.2f}{spread}   ({each})")
         if self.change is not None:
             lines.append(f"  change           {self.change}")
         lines += [f"  general task     {change}" for change in self.general]
-        return "\n".join(lines) + "\n"
-
-    def _verdict_of_seeds(self, seeds: Mapping[str, Any]) -> str:
-        """Say what the dev set scored on average over the seeds."""
-        metric = seeds["chosen_by"]
-        runs = seeds["runs"]
-        lines = ["", f"{with_scale(metric)} on the dev set, mean ± standard deviation over {len(runs)} seeds"]
-        for when, label in {"start": "before training", "saved": "saved weights", "final": "last step"}.items():
-            spread = f" ± {seeds['sd'][when][metric]:.2f}" if len(runs) > 1 else ""
-            each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in runs)
-            lines.append(f"  {label:<17} {seeds['mean'][when][metric]:6.2f}{spread}   ({each})")
-        if self.change is not None:
-            lines.append(f"  change            {self.change}")
-        lines += [f"  general task      {change}" for change in self.general]
-        lines.append(f"Seed {seeds['published']} is the best one on the dev set.")
-        return "\n".join(lines) + "\n"
+        if self.seeds is not None:
+            lines.append(f"Seed {self.seeds['published']} is the best one on the dev set.")
+        return "\n".join(["", *lines, ""])
 
     @property
     def folder(self) -> str:
@@ -350,26 +195,26 @@ class Results(Result):
         if self.seeds is not None:
             seed = self.seeds["published"]
             reason = ""
-            if self.dev is None:
+            if self.dev_metric is None:
                 reason = f"Without a dev set nothing says which seed is best, so that of seed {seed} is published.\n"
             return f"{reason}The model of seed {seed} is saved in {folder}, with {path.name} over all seeds."
         which = "best" if self.run["arguments"].get("load_best_model_at_end") else "last"
-        worse = ", which is worse than the start," if self.dev is not None and self.dev.is_worse else ""
+        worse = ", which is worse than the start," if self.is_worse else ""
         return f"The {which} model of the training{worse} is saved in {folder}; its metrics are in {path}."
 
     def warning(self) -> str | None:
         """Return what to say if the saved weights score worse than the start; `None` if they do not."""
-        dev = self.dev
-        if dev is None or not dev.is_worse:
+        if not self.is_worse:
             return None
-        pooler = f" with the pooler {dev.start.pooler}" if dev.start.pooler else ""
+        metric = str(self.dev_metric)
+        pooler = f" with the pooler {self.start['pooler']}" if self.start["pooler"] else ""
         change = f" ({self.change})" if self.change else ""
         advice = "no evaluation was better than the start"
-        if is_better(dev.metric, dev.value(dev.best), dev.value(dev.start)):
-            advice = f"step {dev.best.step} was better: save it with load_best_model_at_end"
+        if is_better(metric, self.score("best"), self.score("start")):
+            advice = f"step {self.best['step']} was better: save it with load_best_model_at_end"
         return (
-            f"Training has made the model worse: {dev.metric} was {dev.value(dev.start):.2f} at step {dev.start.step}"
-            f"{pooler} and is {dev.value(dev.saved):.2f} with the saved weights of step {dev.saved.step}{change}; "
+            f"Training has made the model worse: {metric} was {self.score('start'):.2f} at step {self.start['step']}"
+            f"{pooler} and is {self.score('saved'):.2f} with the saved weights of step {self.saved['step']}{change}; "
             f"{advice}. Keep the model that the run began with, or train again with a lower learning_rate, or with "
             "texts that are closer to the dev set."
         )
@@ -437,7 +282,7 @@ def changed_arguments(args: TrainingArguments) -> Values:
     return changed
 
 
-def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[Changed]:
+def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[Values]:
     """Compare the settings of a run with those of the checkpoint that it resumes from.
 
     Args:
@@ -446,7 +291,7 @@ def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[
         allow_changes (`bool`): Record a difference instead of refusing it.
 
     Returns:
-        `list[Changed]`: The changes so far.
+        `list[Values]`: The changes so far.
 
     Raises:
         ValueError: If a setting differs.
@@ -470,7 +315,7 @@ def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[
 
 
 def make_results(
-    run: RunDescription,
+    run: Values,
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
@@ -479,7 +324,7 @@ def make_results(
     """Make the results of a run after training, and write them into `output_dir` in the first process.
 
     Args:
-        run (`RunDescription`): How the run was made.
+        run (`Values`): How the run was made.
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
@@ -493,13 +338,13 @@ def make_results(
     for module in (torch, transformers, datasets, accelerate):
         versions[module.__name__] = module.__version__
     results = Results(
-        dev=read_history(args, state, dev_sets, run["changes"]),
         model=str(folder.resolve()),
         run=run,
         train_seconds=last_logged(state, "train_runtime"),
         command=command_line(),
         versions=versions,
         weights=weights,
+        **dev_history(args, state, dev_sets, run["changes"]),
     )
     if state.is_world_process_zero:
         runs = [(folder, results)]
@@ -522,95 +367,81 @@ def last_logged(state: TrainerState, name: str) -> float | None:
     return None
 
 
-def read_history(
+def dev_history(
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
-    changes: Sequence[Changed],
-) -> DevHistory | None:
+    changes: Sequence[Values],
+) -> Values:
     """Read what the evaluations of a run scored from its log, which a resumed run continues.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state, with the log.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
-        changes (`Sequence[Changed]`): What was changed on purpose when the run was resumed.
+        changes (`Sequence[Values]`): What was changed on purpose when the run was resumed.
 
     Returns:
-        `DevHistory`, *optional*: The history; `None` if nothing was evaluated.
+        `Values`: What [`Results`] says of the dev set; nothing if none was evaluated.
     """
+    # 1. The main metric selects the best model, if it is one of a dev set; otherwise it is the first headline.
     if not dev_sets:
-        return None
+        return {}
     sources: dict[str, str] = {}
-    for callback in dev_sets:
-        sources |= callback.sources
-    metric = _main_metric(args, dev_sets[0].headline, sources)
-    evaluations = _evaluations(state, metric, changes)
-    if not evaluations:
-        return None
-    initial = evaluations[0]
-    later = evaluations[1:] or evaluations
-    final = later[-1]
-    saved = final
-    kept = evaluations
-    if args.load_best_model_at_end:
-        # The weights that are saved at the end are those of the best checkpoint; the others were not saved.
-        best_checkpoint = Path(state.best_model_checkpoint or "").name
-        for scored in later:
-            if f"checkpoint-{scored.step}" == best_checkpoint:
-                saved = scored
-        kept = [initial, saved, final]
-    choose = max if higher_is_better(metric) else min
+    for dev_set in dev_sets:
+        sources |= dev_set.sources
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
-    return DevHistory(
-        # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
-        dev_set=sources[max((name for name in sources if metric.startswith(f"{name}_")), key=len)],
-        metric=metric,
-        start=_start(initial, metric),
-        initial=initial,
-        best=choose(kept, key=lambda scored: scored.metrics[metric]),
-        final=final,
-        saved=saved,
-        chosen_among=[scored.step for scored in later] if args.load_best_model_at_end and selecting == metric else [],
-    )
-
-
-def _main_metric(args: SimCSETrainingArguments, headline: str, sources: Mapping[str, str]) -> str:
-    """Return the metric that selects the best model, if it is one of a dev set, and otherwise the headline."""
-    selecting = (args.metric_for_best_model or "").removeprefix("eval_")
+    metric = dev_sets[0].headline
     is_own = selecting.startswith(tuple(f"{name}_" for name in sources))
     if is_own and args.greater_is_better == higher_is_better(selecting):
-        return selecting
-    return headline
+        metric = selecting
 
-
-def _evaluations(state: TrainerState, metric: str, changes: Sequence[Changed]) -> list[Scored]:
-    """Return the evaluations that logged a metric, the last one of each step.
-
-    Scores on a dev set that was changed on purpose cannot be compared with those before.
-    """
+    # 2. The evaluations that logged it, the last one of each step. Scores on a dev set that was changed on purpose
+    # cannot be compared with those before.
     begin = 0
     for change in changes:
         if any(setting.startswith("dev set ") for setting in change["settings"]):
             begin = change["step"]
-    by_step = {}
+    by_step: dict[int, Values] = {}
     for entry in state.log_history:
         step = int(entry["step"])
         if f"eval_{metric}" in entry and step >= begin:
             metrics = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
-            by_step[step] = Scored(step, metrics)
-    return list(by_step.values())
+            by_step[step] = {"step": step, **metrics}
+    if not by_step:
+        return {}
+    initial, *later = by_step.values()
+    later = later or [initial]
 
-
-def _start(initial: Scored, metric: str) -> Start:
-    """Return the start as one would use it: with the run's pooler, or with a plain one that scores better."""
-    start = Start(initial.step, {metric: initial.metrics[metric]}, metric)
+    # 3. The start as one would use it: with the run's pooler, or with a plain one that scores better.
+    start = {"step": initial["step"], "pooler": None, "metric": metric, metric: initial[metric]}
     for pooler in PLAIN_POOLERS:
         name = start_metric(pooler, metric)
-        value = initial.metrics.get(name)
-        if value is not None and is_better(metric, value, start.metrics[metric]):
-            start = Start(initial.step, {metric: value}, name, pooler)
-    return start
+        if name in initial and is_better(metric, initial[name], start[metric]):
+            start |= {"pooler": pooler, "metric": name, metric: initial[name]}
+
+    # 4. The weights that are saved at the end are those of the best checkpoint; the others were not saved.
+    saved = final = later[-1]
+    kept = [initial, *later]
+    if args.load_best_model_at_end:
+        best_checkpoint = Path(state.best_model_checkpoint or "").name
+        for scored in later:
+            if f"checkpoint-{scored['step']}" == best_checkpoint:
+                saved = scored
+        kept = [initial, saved, final]
+    choose = max if higher_is_better(metric) else min
+    chooses = args.load_best_model_at_end and selecting == metric
+    return {
+        # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
+        "dev_set": sources[max((name for name in sources if metric.startswith(f"{name}_")), key=len)],
+        "dev_metric": metric,
+        "initial": initial,
+        "best": choose(kept, key=lambda scored: scored[metric]),
+        "final": final,
+        "start": start,
+        "saved": saved,
+        "chosen_among": [scored["step"] for scored in later] if chooses else [],
+    }
 
 
 # What training has changed -------------------------------------------------------------------------------------------
@@ -652,23 +483,24 @@ def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) 
     differences = []
     optimism = []
     for folder, results in runs:
-        dev = results.dev
-        if dev is None:
+        if results.dev_metric is None:
             return None
-        name = metric or dev.metric
-        begin = start_metric(dev.start.pooler, name) if dev.start.pooler else name
-        start = _read_scores(folder, dev.start.step, begin)
-        saved = _read_scores(folder, dev.saved.step, name)
+        name = metric or results.dev_metric
+        pooler = results.start["pooler"]
+        begin = start_metric(pooler, name) if pooler else name
+        saved_step = results.saved["step"]
+        start = _read_scores(folder, results.start["step"], begin)
+        saved = _read_scores(folder, saved_step, name)
         if start is None or saved is None:
             return None
         others = []
-        for step in dev.chosen_among if name == dev.metric else ():
+        for step in results.chosen_among or () if name == results.dev_metric else ():
             scores = _read_scores(folder, step, name)
-            if scores is not None and step != dev.saved.step:
+            if scores is not None and step != saved_step:
                 others.append(scores)
         systems += [start, saved]
         optimism.append(optimism_of_choice(start, saved, others) if others else 0.0)
-        differences.append(dev.saved.metrics[name] - dev.initial.metrics[begin])
+        differences.append(results.saved[name] - results.initial[begin])
     return change_between(name, systems, float(np.mean(differences)), optimism)
 
 

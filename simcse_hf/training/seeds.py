@@ -19,8 +19,7 @@ from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import refuse_changes
-from ..runtime.files import digest, read_json_object, write_json
-from ..runtime.folders import HOLDER, LOCK, MANIFEST, STAGING
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
@@ -229,14 +228,13 @@ def summarise(runs: Mapping[int, Results]) -> Values:
         the sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
-    listed = []
+    listed: list[Values] = []
     for seed, run in runs.items():
-        content = run.to_dict()
-        evaluations = {when: content[when] for when in _EVALUATIONS}
+        evaluations = {when: getattr(run, when) for when in _EVALUATIONS}
         listed.append({"seed": seed, "train_seconds": run.train_seconds, **evaluations})
-    first = next(iter(runs.values())).dev
+    metric = next(iter(runs.values())).dev_metric
     summary: Values = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
-    if first is None:
+    if metric is None:
         return summary
     for when in _EVALUATIONS:
         mean: dict[str, float] = {}
@@ -248,7 +246,7 @@ def summarise(runs: Mapping[int, Results]) -> Values:
                 sd[name] = statistics.stdev(values) if len(values) > 1 else None
         summary["mean"][when] = mean
         summary["sd"][when] = sd
-    summary["chosen_by"] = first.metric
-    choose = max if higher_is_better(first.metric) else min
-    summary["published"] = choose(listed, key=lambda run: run["saved"][first.metric])["seed"]
+    summary["chosen_by"] = metric
+    choose = max if higher_is_better(metric) else min
+    summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary

@@ -60,10 +60,8 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.files import write_json
-from ..runtime.folders import folder_problem
-from ..runtime.loading import load_pretrained
-from ..runtime.model_files import full_name
+from ..runtime.files import folder_problem, write_json
+from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values
@@ -85,9 +83,7 @@ from .rows import (
 )
 from .run_results import (
     SETTINGS,
-    Changed,
     Results,
-    RunDescription,
     changed_arguments,
     compare_settings,
     keep_dev_scores,
@@ -250,7 +246,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.resumed_from: str | None = None
         self.results: Results | None = None
         self.settings: Values = {}
-        self.changes: list[Changed] = []
+        self.changes: list[Values] = []
 
         # 9. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
         # of evaluation rows, too.
@@ -894,8 +890,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- the record of a run ----------------------------------------------------------------------------------------
 
-    def describe_run(self) -> RunDescription:
-        """Describe how the model was trained, for `results.json` and the card."""
+    def describe_run(self) -> Values:
+        """Describe how the model was trained, for `results.json` and the card.
+
+        Returns:
+            `Values`: `base_model`; of the rows `train_rows` (`None` for a stream), `num_sentences`, `rows` (see
+            `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
+            `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
+            and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
+            `dev_texts` (one and others to compare it with); and `changes`, made on purpose when the run was resumed:
+            the `step` of each, and `settings` with their earlier and later value.
+        """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
         if self.rows is not None and self.model.objective is not None:
@@ -913,7 +918,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
-            **rows,  # type: ignore[typeddict-item]
+            **rows,
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": changed_arguments(args),
             "steps": self.state.global_step,
@@ -955,7 +960,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             write_card(
                 str(self.args.output_dir),
                 repo_id=self.hub_model_id,
-                run=dict(self.describe_run()),
+                run=self.describe_run(),
                 language=language,
                 license=license,
                 datasets=[dataset] if isinstance(dataset, str) else dataset,

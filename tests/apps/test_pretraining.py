@@ -119,7 +119,7 @@ def test_the_loss_of_the_trainer_leaves_the_model_as_it_was(trainer, stock, mask
 
 SIZES = "--train_tokenizer --vocab_size 120 --hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2"
 MASKS = "--max_seq_length 16 --mlm_probability 0.3 --save_strategy no"
-STEPS = "--max_steps 40 --learning_rate 5e-3 --warmup_steps 0 --per_device_train_batch_size 16"
+STEPS = "--max_steps 40 --learning_rate 5e-3 --warmup_steps 0 --per_device_train_batch_size 16 --eval_strategy epoch"
 WORDS = f"{MASKS} {SIZES} --max_position_embeddings 32 {STEPS}"
 
 

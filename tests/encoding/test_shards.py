@@ -31,7 +31,7 @@ from simcse_hf.encoding.files import (
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime import files
-from simcse_hf.runtime.folders import entries
+from simcse_hf.runtime.files import entries
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.retrieval.indexes.description import PROBE
-from simcse_hf.training.dev_sets import SimilarityEvalCallback, TasksEvalCallback
+from simcse_hf.training.dev_sets import DevSetCallback, SimilarityEvalCallback
 
 PROMPTS = {"query": "the old ", "document": "a red ", "other": "man : "}
 QUERIES = {"q0": "the cat sat", "q1": "a dog ran"}
@@ -90,7 +90,7 @@ def search_in_memory(model, folder):
 
 
 def dev_tasks(model, folder):
-    TasksEvalCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(model.model, model.tokenizer)
+    DevSetCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(model.model, model.tokenizer)
 
 
 DOORS = {

@@ -22,7 +22,7 @@ from transformers import (
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
 from simcse_hf.runtime.errors import no_model
-from simcse_hf.runtime.model_files import explain_damage
+from simcse_hf.runtime.loading import explain_damage
 
 
 def edit_config(directory, **changes):

@@ -17,14 +17,7 @@ from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.tasks.sts import score_parts
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
-from simcse_hf.training.run_results import (
-    DevHistory,
-    Results,
-    Scored,
-    Start,
-    dev_change,
-    keep_dev_scores,
-)
+from simcse_hf.training.run_results import Results, dev_change, keep_dev_scores
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)
@@ -370,19 +363,11 @@ def test_a_comparison_on_the_card_names_no_local_folder(compared):
 
 def results_of(before, after, chosen_among=()):
     """The results of a run whose saved weights are those of step 5."""
-    start = Start(0, {"stsb_spearman": before}, "stsb_spearman")
-    saved = Scored(5, {"stsb_spearman": after})
-    dev = DevHistory(
-        "dev.csv",
-        "stsb_spearman",
-        start,
-        start,
-        saved,
-        saved,
-        saved,
-        list(chosen_among),
-    )
-    return Results(dev, model="out", run={})
+    start = {"step": 0, "stsb_spearman": before, "pooler": None, "metric": "stsb_spearman"}
+    saved = {"step": 5, "stsb_spearman": after}
+    scores = {"start": start, "initial": start, "best": saved, "final": saved, "saved": saved}
+    chosen = {"dev_metric": "stsb_spearman", "chosen_among": list(chosen_among)}
+    return Results(dev_set="dev.csv", model="out", run={}, **scores, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -454,4 +439,4 @@ def test_a_run_without_kept_scores_has_no_change(tmp_path):
 
 
 def test_a_run_without_a_dev_set_has_no_change(tmp_path):
-    assert dev_change([(tmp_path, Results(None, model="out", run={}))]) is None
+    assert dev_change([(tmp_path, Results(model="out", run={}))]) is None

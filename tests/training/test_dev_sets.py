@@ -28,7 +28,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.evaluation.tasks.sts import ScoredPairs
 from simcse_hf.training.dev_sets import (
-    TasksEvalCallback,
+    DevSetCallback,
     make_dev_sets,
     warn_of_overlap,
 )
@@ -109,9 +109,7 @@ def test_spearman_is_that_of_inference(of_pairs, embeddings):
     assert found == pytest.approx(100 * correlation, abs=1e-9)
 
 
-def test_alignment_is_that_of_inference_for_pairs_with_scores_above_4(
-    of_pairs, embeddings
-):
+def test_alignment_is_that_of_inference_for_pairs_with_scores_above_4(of_pairs, embeddings):
     first, second = embeddings
     distances = (first - second)[:3].pow(2).sum(1)
     found = of_pairs.metrics["stsb_alignment"]
@@ -160,13 +158,10 @@ def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(unifor
 
 def test_a_dev_task_has_the_scores_of_evaluate(files, of_pairs, tokenizer):
     task = read_task("classification", files / "dev.csv")
-    tasks = TasksEvalCallback({"classification": task})
+    tasks = DevSetCallback({"classification": task})
     found = tasks.evaluate(of_pairs.model, tokenizer)
     expected = task.evaluate(of_pairs.simcse.encode).metrics
-    assert found == {
-        f"classification_{name}": pytest.approx(value)
-        for name, value in expected.items()
-    }
+    assert found == {f"classification_{name}": pytest.approx(value) for name, value in expected.items()}
 
 
 METRIC = "eval_classification_more_knn_accuracy"
@@ -205,9 +200,7 @@ def test_dev_tasks_are_evaluated_at_the_start_and_with_every_checkpoint(evaluati
 
 
 def test_all_metrics_of_dev_tasks_are_logged(evaluations):
-    found = {
-        name for name in evaluations[0] if name.endswith(("accuracy", "precision"))
-    }
+    found = {name for name in evaluations[0] if name.endswith(("accuracy", "precision"))}
     assert found == {
         "eval_classification_accuracy",
         "eval_classification_knn_accuracy",
@@ -224,16 +217,15 @@ def test_a_metric_of_a_dev_task_selects_the_best_model(of_tasks, best):
 
 
 def test_the_results_name_the_metric_that_selected_the_best_model(of_tasks):
-    assert of_tasks.trainer.results.dev.metric == METRIC.removeprefix("eval_")
+    assert of_tasks.trainer.results.dev_metric == METRIC.removeprefix("eval_")
 
 
 def test_the_results_name_the_file_of_the_metric(of_tasks):
-    assert of_tasks.trainer.results.dev.dev_set.endswith("more.csv")
+    assert of_tasks.trainer.results.dev_set.endswith("more.csv")
 
 
 def test_the_saved_score_is_that_of_the_best_model(of_tasks, best):
-    dev = of_tasks.trainer.results.dev
-    assert dev.value(dev.saved) == best[METRIC]
+    assert of_tasks.trainer.results.score("saved") == best[METRIC]
 
 
 def test_the_scores_of_a_dev_task_are_printed(of_tasks):
@@ -325,9 +317,7 @@ def rows_with(texts):
     }
 
 
-def test_dev_texts_among_the_training_texts_are_counted(
-    clustering, shared_texts, caplog
-):
+def test_dev_texts_among_the_training_texts_are_counted(clustering, shared_texts, caplog):
     warning = warning_of(rows_with(shared_texts), clustering, caplog)
     assert "3 of 30 dev texts" in warning
 
@@ -342,9 +332,7 @@ def test_a_dev_text_among_the_training_texts_is_named(clustering, shared_texts, 
     [{"sent0": ["a new text"]}, {"input_ids": [[[1, 2]]]}],
     ids=["other texts", "token ids"],
 )
-def test_nothing_is_reported_where_no_dev_text_is_known_to_be_trained_on(
-    clustering, rows, caplog
-):
+def test_nothing_is_reported_where_no_dev_text_is_known_to_be_trained_on(clustering, rows, caplog):
     assert not warning_of(rows, clustering, caplog)
 
 
@@ -365,9 +353,7 @@ def test_nothing_is_reported_where_no_dev_text_is_known_to_be_trained_on(
         ("stsb_spearman", {"greater_is_better": False}, min),
     ],
 )
-def test_the_best_model_is_the_best_in_the_direction_of_its_metric(
-    tmp_path, tokenizer, metric, changes, best
-):
+def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tokenizer, metric, changes, best):
     options = KEEPS_BEST | {"learning_rate": 1e-2} | changes
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **options)
     trainer.train()
@@ -431,9 +417,7 @@ def test_two_dev_sets_need_different_names(tmp_path, tokenizer):
     [({}, True), (EVALUATES, False)],
     ids=["never evaluated", "evaluated"],
 )
-def test_a_dev_set_that_is_never_evaluated_is_reported(
-    tmp_path, tokenizer, caplog, changes, is_reported
-):
+def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, caplog, changes, is_reported):
     make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, **changes).train()
     assert ("nothing is evaluated during training" in caplog.text) is is_reported
 
@@ -453,9 +437,7 @@ class Compared:
         model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
         with model.pooled_by("avg"):
             dev_set = scored_by(model, tokenizer)
-        self.trainer = make(
-            folder, tokenizer, model=model, dev_set=dev_set, **KEEPS_BEST
-        )
+        self.trainer = make(folder, tokenizer, model=model, dev_set=dev_set, **KEEPS_BEST)
         with (
             log_of_package(logging.INFO) as log,
             redirect_stdout(StringIO()) as printed,
@@ -533,9 +515,7 @@ def test_the_card_names_the_pooler_of_the_start(compared, words):
     assert words in compared.card
 
 
-def test_a_start_that_names_its_pooler_is_used_with_it(
-    tmp_path, tokenizer, save_checkpoint
-):
+def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save_checkpoint):
     start = save_checkpoint(model_of(pooler_type="cls"), "start")
     model = AutoModelForCL.from_pretrained(start)
     with model.pooled_by("avg"):

@@ -112,16 +112,14 @@ def stored(run):
     return json.loads((run.folder / "results.json").read_text())["general"]
 
 
-def test_the_change_is_that_from_the_start_to_the_saved_weights(
-    change, run, files, sts
-):
+def test_the_change_is_that_from_the_start_to_the_saved_weights(change, run, files, sts):
     before = spearman_of(files / "start", sts)
     after = spearman_of(run.folder, sts)
     assert change.difference == pytest.approx(after - before, abs=1e-3) != 0
 
 
 def test_the_saved_weights_are_those_of_a_checkpoint(run):
-    assert run.results.dev.saved.step in (2, 4)
+    assert run.results.saved["step"] in (2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +196,7 @@ def change_of_seeds(two_seeds):
     return change
 
 
-def test_several_seeds_have_the_change_over_all_of_them(
-    two_seeds, change_of_seeds, files, sts
-):
+def test_several_seeds_have_the_change_over_all_of_them(two_seeds, change_of_seeds, files, sts):
     before = spearman_of(files / "start", sts)
     after = [spearman_of(two_seeds.folder / f"seed-{seed}", sts) for seed in (42, 43)]
     expected = sum(after) / 2 - before
@@ -211,10 +207,8 @@ def test_the_change_over_several_seeds_counts_them(change_of_seeds):
     assert change_of_seeds.seeds == 2
 
 
-def test_the_printed_results_show_the_change_over_several_seeds(
-    two_seeds, change_of_seeds
-):
-    assert f"  general task      {change_of_seeds}" in str(two_seeds.results)
+def test_the_printed_results_show_the_change_over_several_seeds(two_seeds, change_of_seeds):
+    assert f"  general task     {change_of_seeds}" in str(two_seeds.results)
 
 
 def test_results_json_counts_the_seeds_of_a_change(two_seeds):
@@ -244,7 +238,7 @@ def test_general_tasks_are_not_the_metric_of_the_best_model(with_and_without):
 
 def test_general_tasks_do_not_choose_the_saved_weights(with_and_without):
     one, other = with_and_without
-    assert one.results.dev.saved.step == other.results.dev.saved.step
+    assert one.results.saved["step"] == other.results.saved["step"]
 
 
 def test_general_tasks_do_not_change_the_change_on_the_dev_set(with_and_without):
@@ -271,15 +265,14 @@ def of_plain_start(sts, tokenizer, tmp_path_factory):
 
 
 def test_a_start_without_a_pooler_has_the_pooler_of_its_dev_score(of_plain_start):
-    assert of_plain_start.dev.start.pooler == "avg"
+    assert of_plain_start.start["pooler"] == "avg"
 
 
 def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score_is_of(
     of_plain_start,
 ):
-    dev = of_plain_start.dev
-    before = dev.initial.metrics["start_avg_general_sts_spearman"]
-    after = dev.saved.metrics["general_sts_spearman"]
+    before = of_plain_start.initial["start_avg_general_sts_spearman"]
+    after = of_plain_start.saved["general_sts_spearman"]
     assert of_plain_start.general[0].difference == after - before
 
 
@@ -310,9 +303,7 @@ def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score
         ),
     ],
 )
-def test_what_makes_the_change_too_favourable_is_said(
-    tmp_path, tokenizer, files, monkeypatch, caplog, changes, words
-):
+def test_what_makes_the_change_too_favourable_is_said(tmp_path, tokenizer, files, monkeypatch, caplog, changes, words):
     monkeypatch.chdir(files)
     options = TRAINS | {"dev_set": pairs(), "general": ["sts.csv"]} | changes
     make(tmp_path, tokenizer, **options)
@@ -320,16 +311,12 @@ def test_what_makes_the_change_too_favourable_is_said(
         assert part in caplog.text
 
 
-def test_a_task_that_shares_nothing_is_not_complained_of(
-    tmp_path, tokenizer, sts, caplog
-):
+def test_a_task_that_shares_nothing_is_not_complained_of(tmp_path, tokenizer, sts, caplog):
     make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **TRAINS)
     assert "general" not in caplog.text
 
 
-def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(
-    tmp_path, tokenizer, sts
-):
+def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(tmp_path, tokenizer, sts):
     chosen = TRAINS | {"metric_for_best_model": "general_sts_spearman"}
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **chosen)
     trainer.train()
@@ -365,16 +352,12 @@ def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
 NEEDS_A_DEV_SET = "--general --dev_file --dev_task"
 
 
-def test_general_tasks_of_a_command_without_a_dev_set_are_refused(
-    train_on_files, tmp_path, sts
-):
+def test_general_tasks_of_a_command_without_a_dev_set_are_refused(train_on_files, tmp_path, sts):
     with refuses(NEEDS_A_DEV_SET):
         train_on_files(tmp_path / "out", general=[sts], dev_file=None)
 
 
-def test_general_tasks_of_a_trainer_without_a_dev_set_are_refused(
-    tmp_path, tokenizer, sts
-):
+def test_general_tasks_of_a_trainer_without_a_dev_set_are_refused(tmp_path, tokenizer, sts):
     with refuses(NEEDS_A_DEV_SET):
         make(tmp_path, tokenizer, general=[sts])
 

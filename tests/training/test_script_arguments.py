@@ -11,8 +11,7 @@ from trainer_helpers import refuses
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
-from simcse_hf.models.resolve import resolve_settings
-from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
+from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, resolve_settings
 from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.arguments import dropout_settings
 from simcse_hf.training.parser import DEFAULTS, RECIPES

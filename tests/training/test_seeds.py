@@ -20,10 +20,10 @@ from transformers import AutoModel, set_seed
 
 from simcse_hf import SimCSE
 from simcse_hf.publishing.hub import files_to_push
-from simcse_hf.runtime.folders import entries
+from simcse_hf.runtime.files import entries
 from simcse_hf.training import recipe as recipe_module
 from simcse_hf.training.recipe import Recipe, inputs_of
-from simcse_hf.training.run_results import DevHistory, Results, Scored, Start
+from simcse_hf.training.run_results import Results
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 from simcse_hf.training.trainer import SimCSETrainer
 
@@ -284,10 +284,10 @@ def test_without_a_dev_set_the_results_say_that_no_seed_is_known_to_be_best(
 
 def run_with(saved, best):
     """The results of a run with these dev scores of the saved model and of the best evaluation."""
-    start = Start(0, {"m": 1.0}, "m")
-    initial, saved, best = (Scored(1, {"m": value}) for value in (1.0, saved, best))
-    history = DevHistory("dev.csv", "m", start, initial, best, saved, saved)
-    return Results(history, model="out", run={})
+    initial, saved, best = ({"step": 1, "m": value} for value in (1.0, saved, best))
+    start = initial | {"pooler": None, "metric": "m"}
+    scores = {"start": start, "initial": initial, "best": best, "final": saved, "saved": saved}
+    return Results(dev_set="dev.csv", dev_metric="m", model="out", run={}, **scores)
 
 
 def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_the_way():

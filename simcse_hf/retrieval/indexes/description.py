@@ -11,7 +11,7 @@ from numpy import ndarray
 from ...runtime.encoders import Encoder, embed_texts, similarity_of
 from ...runtime.files import StrPath, read_json
 from ...runtime.identity import Identity
-from ...runtime.model_files import full_name
+from ...runtime.loading import full_name
 from .exact import comparable
 
 DESCRIPTION = "index.json"

@@ -22,8 +22,7 @@ from ...data.columns import holds_texts, list_texts, quote
 from ...data.table import stream_texts
 from ...runtime.encoders import Encoder, embed_texts, similarity_of
 from ...runtime.errors import NotFiniteError, check_finite, check_values
-from ...runtime.files import StrPath, digest, remove, write_atomically, write_json
-from ...runtime.folders import entries, lock
+from ...runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
 from ...runtime.similarity import check_scores
 from .description import (
     DATA,
