@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
-from ..models.resolve import settings_of_config
+from ..models.settings import settings_of_config
 from ..names import BACKENDS
 from ..runtime.errors import check_values
 from ..runtime.files import digest

@@ -13,8 +13,15 @@ from ..data.table import stream_texts, text_column
 from ..models.checkpoint import WeightDigests
 from ..names import Transform, WeightOptions
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import FOLDER, MODULES, TRANSFORM_FILE, TRANSFORMS, Fit, save_transform
-from ..postprocessing.whitening import fit_whitening
+from ..postprocessing.transform import (
+    FOLDER,
+    MODULES,
+    TRANSFORM_FILE,
+    TRANSFORMS,
+    Fit,
+    fit_whitening,
+    save_transform,
+)
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder

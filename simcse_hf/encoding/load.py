@@ -9,8 +9,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from ..models.checkpoint import check_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, Values, length_limit
+from ..models.settings import SECTION, Values, length_limit, settings_of_config
 from ..names import POOLER_TYPES
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.errors import check_values

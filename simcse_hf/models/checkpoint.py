@@ -39,7 +39,6 @@ from ..runtime.loading import (
 )
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -49,7 +48,15 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, PoolingSettings, Values, length_limit, read_section
+from .settings import (
+    SECTION,
+    ContrastiveSettings,
+    PoolingSettings,
+    Values,
+    length_limit,
+    read_section,
+    resolve_settings,
+)
 
 logger = logging.get_logger(__name__)
 

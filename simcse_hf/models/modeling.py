@@ -51,8 +51,7 @@ from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
-from .resolve import chosen
-from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, chosen
 
 logger = logging.get_logger(__name__)
 

@@ -14,8 +14,7 @@ from ..encoding.probes import SavedThreshold
 from ..encoding.saved import SavedModel
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions, settings_of_config
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
 from ..runtime.files import StrPath, read_json_object

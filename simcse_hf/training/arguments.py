@@ -198,7 +198,7 @@ class SimCSETrainingArguments(TrainingArguments):
     `accelerator_config.non_blocking` on where memory is pinned, and `logging_nan_inf_filter=False` (the filter hides a
     broken loss, which ends a run here, and makes the host wait for the device in every step).
 
-    What nobody has set is `None`: the Trainer decides it in a copy of these arguments, as `models.resolve` says, and
+    What nobody has set is `None`: the Trainer decides it in a copy of these arguments, as `models.settings` says, and
     never changes the caller's object. With `load_best_model_at_end` and a dev set, `metric_for_best_model` is its
     Spearman correlation by default.
 

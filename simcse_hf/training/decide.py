@@ -1,6 +1,6 @@
 """Decide a run: what its caller left open, how its rows are read, and what is saved with its model.
 
-`models.resolve` says whose word counts, and decides the settings of a model. Everything else about a run is decided
+`models.settings` says whose word counts, and decides the settings of a model. Everything else about a run is decided
 here, once: [`decide_command`] for what a recipe leaves to its command, and [`decide_run`] for what the arguments of a
 Trainer leave open.
 """
@@ -20,20 +20,18 @@ from ..evaluation.metrics import higher_is_better
 from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
-from ..models.resolve import (
-    chosen,
-    paper_settings,
-    readable_options,
-    resolve_options,
-)
 from ..models.settings import (
     LOSS_OPTIONS,
     SETTING_NAMES,
     ContrastiveSettings,
     Values,
     check_max_length,
+    chosen,
     max_positions,
+    paper_settings,
     read_section,
+    readable_options,
+    resolve_options,
 )
 from ..objectives import Objective, described_objective, import_objective, objective_class, part_weights
 from .arguments import SimCSETrainingArguments
