@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEW_CLASSES
-from ..kernels.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
+from ..kernels.cpu import has_only_cpu, lacks_bfloat16
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.pooling import TEMPLATE_POOLER
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, Values, dropout_rates
@@ -403,8 +403,8 @@ class SimCSETrainingArguments(TrainingArguments):
             )
         if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
             logger.warning_once(
-                "this processor has no bfloat16 instructions: a product of matrices takes "
-                f"{bfloat16_slowdown():.0f} times as long as in float32. Train without bf16 (--bf16 false)"
+                "this processor has no bfloat16 instructions, so that training takes longer than in float32. Train "
+                "without bf16 (--bf16 false)"
             )
 
 
