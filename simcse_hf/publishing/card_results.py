@@ -1,13 +1,13 @@
 """The results in a card: tables with what they were measured with, and scores as the hub reads them."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import CORRELATIONS, find_metric
+from ..evaluation.metrics import find_metric
 from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
 from ..evaluation.tasks import class_of, headline
 from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
@@ -317,13 +317,3 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
         )
         benchmarks.append(benchmark)
     return listed, benchmarks
-
-
-def dev_metric_ids(scores: Collection[str]) -> set[str]:
-    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
-    ids = set()
-    for key in scores:
-        metric = find_metric(key)
-        if metric.on_card and metric.is_quality:
-            ids.add(f"{metric.name}_cosine" if metric.name in CORRELATIONS else metric.name)
-    return ids
