@@ -370,13 +370,9 @@ def _load_layers(
     saved = [(layer, folder, "dense layer") for layer, folder in zip(model.dense_layers, own_folders, strict=True)]
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is None:
-            continue
-        if draws_pooler and getattr(layer, "transforms", False):
-            layer.load(source, **hub)
-        elif draws_pooler:
-            layer.draw_weights()
-        else:
+        if layer is not None and draws_pooler:
+            layer.start(source, **hub)
+        elif layer is not None:
             saved.append((layer, folder, f"pooler {model.settings.pooler_type!r}"))
     for layer, folder, name in saved:
         if not load_layer(layer, source, folder, **hub):
@@ -399,16 +395,13 @@ def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
         weights |= load_file(path)
     if not weights:
         raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
-    report = model.load_state_dict(weights, strict=False)
+    own = {name for name in model.state_dict() if name.split(".")[0] not in SEPARATE_MODULES}
     tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    wrong = list(report.unexpected_keys)
-    for name in report.missing_keys:
-        module = name.split(".")[0]
-        if name not in tied and module not in SEPARATE_MODULES:
-            wrong.append(name)
+    wrong = sorted((own - tied.keys()) ^ weights.keys())
     if wrong:
         listed = ", ".join(wrong[:3])
         raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
+    model.load_state_dict(weights, strict=False)
     if not model.has_own_pooler:
         load_layer(model.sentence_head[0], directory, HEAD_FOLDER, "linear.")
     _load_layers(model, directory, [])

@@ -198,7 +198,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
         found = ""
         for name, pooler in POOLERS.items():
             if [pooler.mode] == modes and pooler.second_layer is None and name != "cls":
-                found = name
+                found = found or name
         # 4. The dense layers.
         layers = []
         for kind, folder in after:

@@ -13,12 +13,11 @@ import torch
 from transformers.utils import logging
 
 from ..data.table import stream_texts
-from ..encoding.exported import ExportedModel
-from ..encoding.graphs import GRAPHS, example, feeds, silent, weights_of
+from ..encoding.graphs import GRAPHS, ExportedModel, example, feeds, silent, weights_of
 from ..encoding.simcse import SimCSE, load_model
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
-from ..evaluation.tasks.sts import STS_TASKS
+from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
@@ -238,17 +237,8 @@ def export_graph(simcse: SimCSE, directory: Path, backend: str) -> Path:
     directory.mkdir(parents=True)
     path.parent.mkdir()
     GRAPHS[backend].export(simcse, path)
-    _check_against_torch(simcse, directory, backend)
-    simcse.save_settings(directory)
-    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
-    pooler = POOLERS[simcse.pooler_type]
-    if pooler.mode is not None and pooler.second_layer is None:
-        save_own_files(simcse.model, directory, simcse.model.state_dict())
-    return path
 
-
-def _check_against_torch(simcse: SimCSE, directory: Path, backend: str) -> None:
-    """Load an export as its users will, and delete the graph if its embeddings are not those of torch."""
+    # Load it as its users will, and delete the graph if its embeddings are not those of torch.
     inputs = example(simcse, rows=5, length=12)
     exported = ExportedModel(directory, backend, simcse.model.config, torch.float32)
     with torch.no_grad():
@@ -256,11 +246,17 @@ def _check_against_torch(simcse: SimCSE, directory: Path, backend: str) -> None:
     difference = (exported(*inputs).sentence_embeddings - expected).abs().max().item()
     largest = expected.abs().max().item()
     if not difference <= TOLERANCE * max(1.0, largest):
-        Path(directory, GRAPHS[backend].file).unlink()
+        path.unlink()
         raise ValueError(
             f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
             "The graph was deleted; please report the model and the versions of torch and of the runtime."
         )
+    simcse.save_settings(directory)
+    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
+    pooler = POOLERS[simcse.pooler_type]
+    if pooler.mode is not None and pooler.second_layer is None:
+        save_own_files(simcse.model, directory, simcse.model.state_dict())
+    return path
 
 
 # int8 ---------------------------------------------------------------------------------------------------------------

@@ -95,9 +95,10 @@ class PublicNames:
             return value
         if _ABSOLUTE.match(value) or ("/" in value and os.path.exists(value)):
             return self._name(value)
-        return _WORD.sub(lambda word: self._shorten(word[0]), value)
+        return _WORD.sub(self._shorten, value)
 
-    def _shorten(self, word: str) -> str:
+    def _shorten(self, found: re.Match[str]) -> str:
+        word = found[0]
         is_path = _ABSOLUTE.match(word) or "\\" in word or hub_id(word.partition(":")[0]) is None
         return self._name(word) if is_path else word
 
