@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from simcse_hf.runtime.folders import STAGING
+from simcse_hf.runtime.files import STAGING
 from simcse_hf.training.checkpoints import checkpoints
 
 from .harness import Report, machine, markdown, prepare_forked_process

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from packaging import version
 
-from simcse_hf.runtime.folders import lock
+from simcse_hf.runtime.files import lock
 
 
 def variables(rank, processes, port):

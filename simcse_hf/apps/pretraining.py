@@ -33,8 +33,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..runtime.distributed import lock_together
-from ..runtime.files import write_json
-from ..runtime.folders import STAGING
+from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result

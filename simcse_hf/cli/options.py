@@ -136,7 +136,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
-        given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
+        given[command.lines] = read_lines(sys.stdin)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         result = import_name(command.function)(**given)
     if command.together:
@@ -158,16 +158,11 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     return status
 
 
-def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
-    """Yield the lines that are not blank; a person sees on standard error what to type, and a prompt."""
+def read_lines(stream: TextIO) -> Iterator[str]:
+    """Yield the lines that are not blank; a person sees on standard error what to type."""
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
-    while True:
-        if stream.isatty():
-            print(prompt, end="", file=sys.stderr, flush=True)
-        line = stream.readline()
-        if not line:
-            return
+    for line in stream:
         if line.strip():
             yield line.rstrip("\n")
 

@@ -6,7 +6,7 @@
 import re
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ _CONTRASTIVE = tuple(
 )
 #: The classes of each method's arguments.
 _CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("apps.pretraining:PretrainingArguments",)}
-#: The group of the options of transformers.
-_OF_TRANSFORMERS = "training, of transformers' TrainingArguments"
 #: The options that `--help` shows, if the method has them.
 _SHOWN = (
     "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
@@ -71,8 +69,8 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
 
     Args:
         method (`str`): `"unsup"`, `"sup"` or `"mlm"`.
-        words (`Sequence[str]`): The words after the method. With `--help_all` all options are shown, and otherwise
-            those that people use most.
+        words (`Sequence[str]`): The words after the method. With `--help_all` all options of this package are shown,
+            and otherwise those that people use most.
 
     Returns:
         `CommandParser`: The parser.
@@ -82,7 +80,8 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
     own = [name for name, text in recipes.items() if f"train {method} " in text.partition("\n")[0]]
     listings = [
         f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(own)}.",
-        "--json prints the results as JSON. --quiet shows warnings and errors only.",
+        "All other arguments of transformers' TrainingArguments are options, too. --json prints the results as JSON. "
+        "--quiet shows warnings and errors only.",
     ]
     objectives = names_in("objectives")
     if method != "mlm":
@@ -110,7 +109,7 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
         formatter_class=RawDescriptionHelpFormatter,
         argument_default=SUPPRESS,
     )
-    parser.add_argument("--help_all", action="help", help="List all options, those of transformers too")
+    parser.add_argument("--help_all", action="help", help="List all options of this package")
     shows_all = "--help_all" in words
     groups: dict[str, Any] = {"options": parser}
     for parameter in options_of(method, shows_all):
@@ -124,24 +123,14 @@ def method_parser(method: str, words: Sequence[str]) -> CommandParser:
 
 
 def options_of(method: str, shows_all: bool) -> list[Parameter]:
-    """Return the options of a method with its defaults: those that people use most, or all, class by class."""
+    """Return the options of a method with its defaults: those that people use most, or all of this package."""
     defaults = yaml.safe_load(PACKAGE.joinpath("training", "defaults.yaml").read_text("utf-8"))
     parameters = []
     for each in _CLASSES[method]:
         parameters += read_fields(each)
-    own = {parameter.name for parameter in parameters}
     for name, words in defaults["words"].items():
-        parameters.append(Parameter(name, "", None, words, _OF_TRANSFORMERS))
-    if shows_all:
-        from transformers import TrainingArguments
-
-        for field in fields(TrainingArguments):
-            if field.init and field.name not in own | defaults["words"].keys():
-                words = field.metadata.get("help", "").replace(" (default)", "").replace("%%", "%")
-                is_plain = isinstance(field.default, (str, int, float)) and not re.search("Defaults? to ", words)
-                default = field.default if is_plain else None
-                parameters.append(Parameter(field.name, "", default, words, _OF_TRANSFORMERS))
-    else:
+        parameters.append(Parameter(name, "", None, words, "training, of transformers' TrainingArguments"))
+    if not shows_all:
         usual = {parameter.name: replace(parameter, group="options") for parameter in parameters}
         parameters = [usual[name] for name in _SHOWN if name in usual]
     for number, parameter in enumerate(parameters):

@@ -183,28 +183,27 @@ class SpanDataset(SeededDataset):
         return len(self._ends) - 1
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
-        return [{"input_ids": self._spans(index)} for index in indices]
+        rows = []
+        for index in indices:
+            document = self._tokens[self._ends[index] : self._ends[index + 1]].tolist()
+            total = len(document)
+            rng = self.random_of(index)
+            spans = []
+            for part in range(self.anchors):
+                # 1. An anchor within its part of the document
+                low = total * part // self.anchors
+                high = total * (part + 1) // self.anchors
+                length = self._draw_length(rng, _ANCHOR_BETA)
+                start = rng.randint(low, high - length)
+                end = start + length
+                spans.append(document[start:end])
+                # 2. Its positives, from one length before it up to its end
+                for _ in range(self.positives):
+                    size = self._draw_length(rng, _POSITIVE_BETA)
+                    first = rng.randint(max(0, start - size), min(end, total - size))
+                    spans.append(document[first : first + size])
+            rows.append({"input_ids": list(map(self._special.put_around, spans))})
+        return rows
 
-    def _spans(self, index: int) -> list[list[int]]:
-        document = self._tokens[self._ends[index] : self._ends[index + 1]].tolist()
-        total = len(document)
-        rng = self.random_of(index)
-
-        def draw_length(beta: tuple[int, int]) -> int:
-            return self.min_span + int(rng.betavariate(*beta) * (self.max_span - self.min_span))
-
-        bounds = []
-        for part in range(self.anchors):
-            # 1. An anchor within its part of the document
-            low = total * part // self.anchors
-            high = total * (part + 1) // self.anchors
-            length = draw_length(_ANCHOR_BETA)
-            start = rng.randint(low, high - length)
-            end = start + length
-            bounds.append((start, end))
-            # 2. Its positives, from one length before it up to its end
-            for _ in range(self.positives):
-                size = draw_length(_POSITIVE_BETA)
-                first = rng.randint(max(0, start - size), min(end, total - size))
-                bounds.append((first, first + size))
-        return [self._special.put_around(document[start:end]) for start, end in bounds]
+    def _draw_length(self, rng: random.Random, beta: tuple[int, int]) -> int:
+        return self.min_span + int(rng.betavariate(*beta) * (self.max_span - self.min_span))

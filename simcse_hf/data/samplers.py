@@ -1,5 +1,6 @@
 """The order in which training rows are drawn: random, or with what belongs together or apart in a batch."""
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,14 +80,35 @@ class RepeatableSampler(PermutedSampler):
             return np.array(list(self.sampler))
 
 
-class ClassSampler(PermutedSampler):
+class FilledSampler(PermutedSampler):
+    """Draw as many rows in each epoch as in the first one. Where one finds fewer, its last are those of the first.
+
+    Args:
+        seed (`int`): Chooses the orders.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.first = self.fill(np.random.default_rng((seed, 0)))
+        super().__init__(len(self.first), seed)
+
+    @abstractmethod
+    def fill(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the rows of an epoch."""
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        drawn = self.fill(rng)
+        return np.concatenate([drawn, self.first[len(drawn) :]])[: len(self)]
+
+
+class ClassSampler(FilledSampler):
     """Draw rows in pairs of the same class, in an order that depends on the labels, the seed and the epoch only.
 
     So a batch of even size holds at least two rows of each class that is in it. An epoch draws each row once, but of a
     class with an odd number of rows it leaves out one, which is another one in another epoch.
 
     A row of several classes stands for one of them in an epoch, which is drawn. All epochs have as many pairs as the
-    first one: where an epoch finds fewer, its last pairs are those of the first.
+    first one.
 
     Args:
         labels (`Sequence`): The class of each row, an integer, or a list of its classes.
@@ -96,16 +118,10 @@ class ClassSampler(PermutedSampler):
     def __init__(self, labels: Sequence, seed: int) -> None:
         self.labels = [np.atleast_1d(classes) for classes in labels]
         self.counts = np.array([len(classes) for classes in self.labels])
-        self.first = self._pairs(np.random.default_rng((seed, 0)))
-        super().__init__(self.first.size, seed)
+        super().__init__(seed)
 
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        pairs = self._pairs(rng)
-        return np.concatenate([pairs, self.first[len(pairs) :]])[: len(self.first)].ravel()
-
-    def _pairs(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the pairs of an epoch, of shape `(pairs, 2)`."""
+    def fill(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the rows of an epoch, pair by pair."""
         several = self.counts.max() > 1
         places = rng.integers(self.counts) if several else np.zeros_like(self.counts)
         labels = np.array([classes[place] for classes, place in zip(self.labels, places, strict=True)])
@@ -117,15 +133,14 @@ class ClassSampler(PermutedSampler):
             pairs.append(drawn[: len(rows) // 2 * 2].reshape(-1, 2))
         drawn_pairs = np.concatenate(pairs)
         rng.shuffle(drawn_pairs)
-        return drawn_pairs
+        return drawn_pairs.ravel()
 
 
-class NoDuplicatesSampler(PermutedSampler):
+class NoDuplicatesSampler(FilledSampler):
     """Draw rows so that no text stands in two rows of a batch of all processes.
 
     A row with a text that the batch has already waits for a later batch. Rows that fit into no whole batch are left
-    out, other ones in another epoch. All epochs have as many batches as the first one: where the order of an epoch
-    fills fewer, its last batches are those of the first.
+    out, other ones in another epoch.
 
     Args:
         texts (`np.ndarray`): Numbers of the texts of each row, of shape `(rows, texts of a row)`, equal for equal
@@ -138,11 +153,9 @@ class NoDuplicatesSampler(PermutedSampler):
     """
 
     def __init__(self, texts: np.ndarray, block: int, seed: int) -> None:
-        super().__init__(len(texts), seed)
         self.texts = texts
         self.block = block
-        self.first = self._fill_batches(np.random.default_rng((seed, 0)))
-        self.num_rows = len(self.first)
+        super().__init__(seed)
         found = (
             f"batch_sampler = 'no_duplicates': only {self.num_rows:,} of {len(texts):,} rows fit into batches of "
             f"{block} rows with different texts"
@@ -152,13 +165,8 @@ class NoDuplicatesSampler(PermutedSampler):
         if len(texts) - self.num_rows >= block:
             logger.warning_once(f"{found}. Each epoch leaves out other rows.")
 
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        drawn = self._fill_batches(rng)
-        return np.concatenate([drawn, self.first[len(drawn) :]])[: len(self)]
-
-    def _fill_batches(self, rng: np.random.Generator) -> np.ndarray:
-        """Fill whole batches in a new order of all rows."""
+    def fill(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the rows of an epoch: whole batches, in a new order of all rows."""
         rows = deque(rng.permutation(len(self.texts)).tolist())
         drawn: list[int] = []
         while True:

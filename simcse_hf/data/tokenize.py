@@ -208,7 +208,11 @@ class RowTokenizer:
             and `text_ids`, if equal texts have different tokens in different columns.
         """
         if self.is_grouped:
-            texts = list(map(with_columns, rows["texts"], rows["relations"]))
+            texts = []
+            for row, relations in zip(rows["texts"], rows["relations"], strict=True):
+                parts = [0, *(1 if relation == POSITIVE else 2 for relation in relations)]
+                parts += [2] * (len(row) - len(parts))  # the objective refuses a text without a relation
+                texts.append(list(zip(parts, row, strict=False)))
         else:
             columns = [rows[name] for name in self.names]
             texts = [list(enumerate(row)) for row in zip(*columns, strict=True)]
@@ -244,13 +248,6 @@ class RowTokenizer:
                 ids = to_token_ids(self.tokenizer, prompted, truncation=True, max_length=column.length)
             tokenized.append(iter(ids))
         return [[next(tokenized[part]) if has_text(text) else [] for part, text in row] for row in texts]
-
-
-def with_columns(texts: Sequence[str], relations: Sequence[int]) -> list[tuple[int, str]]:
-    """Return the texts of a row with relations, each with its column: 0 the first, 1 a positive of it, 2 another."""
-    columns = [0, *(1 if relation == POSITIVE else 2 for relation in relations)]
-    columns += [2] * (len(texts) - len(columns))  # the objective refuses a text without a relation
-    return list(zip(columns, texts, strict=False))
 
 
 def number_texts(rows: Dataset) -> np.ndarray:

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any
 
 import torch
 from datasets import Dataset
@@ -119,10 +118,6 @@ class ViewDataset(SeededDataset):
     def digest(self) -> str:
         """Return a digest of the texts."""
         return digest_rows(self.texts)
-
-    def describe_view(self) -> dict[str, Any]:
-        """Return the name of the view, its rate, and whether both sentences are views."""
-        return {"name": self.view.name or type(self.view).__name__, "rate": self.view.rate, "both": self.both}
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -1,7 +1,6 @@
 """What makes training fast on a CPU: cheap dropout masks, memory that is kept, and bfloat16 where it helps."""
 
 import math
-import timeit
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -126,16 +125,6 @@ def lacks_bfloat16() -> bool:
     if _PROCESSOR.get("architecture") != "x86_64":
         return False
     return not any(_PROCESSOR.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
-
-
-def bfloat16_slowdown() -> float:
-    """Measure how many times as long a product of two matrices takes in bfloat16 as in float32 on this processor."""
-    fastest = []
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(256, 256, dtype=dtype)
-        product = timeit.Timer("x @ x", globals={"x": matrix})
-        fastest.append(min(product.repeat(3, 1)))  # the first one is slower
-    return fastest[1] / fastest[0]
 
 
 def has_only_cpu() -> bool:

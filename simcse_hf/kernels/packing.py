@@ -1,12 +1,11 @@
 """Where the tokens of a batch lie in one row without padding, in which the sentences stand one behind the other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
@@ -64,19 +63,14 @@ class Packing:
         Returns:
             [`Packing`]: With its tensors on the device of the mask.
         """
-        batch, length = attention_mask.shape
+        device = attention_mask.device
         mask = attention_mask.cpu().bool()
-        counts = mask.sum(1)
-        rows = counts.nonzero()[:, 0]
-        if attention_mask.device.type == "cpu":
-            rows = rows[counts[rows].argsort(descending=True, stable=True)]
-        counts = counts[rows]
-        sentences, columns = mask[rows].nonzero(as_tuple=True)
-        index = rows[sentences] * length + columns
-        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
-        longest = max(counts.tolist(), default=0)
-        packing = cls((batch, length), index, rows, bounds, longest)
-        return packing.to(attention_mask.device)
+        length = mask.shape[1]
+        packing = cls.from_lengths(mask.sum(1).numpy(), length, in_order=device.type != "cpu")
+        # The tokens may stand anywhere in their rows.
+        sentences, columns = mask[packing.rows].nonzero(as_tuple=True)
+        index = packing.rows[sentences] * length + columns
+        return replace(packing, token_index=index, lengths_of_rows=None).to(device)
 
     @classmethod
     def from_lengths(
@@ -153,11 +147,6 @@ class Packing:
         """True for the tokens of the batch, of shape `(batch, length)`."""
         return self.unpack(torch.ones_like(self.token_index)).bool()
 
-    @property
-    def lengths(self) -> Tensor:
-        """Number of tokens of each sentence, of shape `(sentences,)`. An accelerator makes the host wait for it."""
-        return self.bounds.diff().long()
-
     def select(self, rows: np.ndarray, length: int | None = None) -> "Packing":
         """Make the packing of some rows of the batch, whose padding is all on the right.
 
@@ -220,17 +209,15 @@ class Packing:
         """
         if heads in self._layouts:
             return self._layouts[heads]
-        all_lengths = self.lengths
+        all_lengths = self.bounds.diff().long()
         # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
         steps = (all_lengths + WIDTH_STEP - 1) // WIDTH_STEP
         widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(all_lengths == 1, 1)
-        blocks = []
         block_widths, counts = widths.unique_consecutive(return_counts=True)
-        lengths_by_block = all_lengths.split(counts.tolist())
-        for width, lengths in zip(block_widths.tolist(), lengths_by_block, strict=True):
+        paddings = []
+        for width, lengths in zip(block_widths.tolist(), all_lengths.split(counts.tolist()), strict=True):
             is_padding = torch.arange(width) >= lengths[:, None]
-            padding = is_padding if is_padding.any() else None
-            blocks.append(Block(heads * len(lengths), width, padding))
+            paddings.append(is_padding if is_padding.any() else None)
         # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
         sentence = torch.arange(len(all_lengths)).repeat_interleave(all_lengths)
         column = torch.arange(len(sentence)) - self.bounds[sentence]
@@ -242,38 +229,30 @@ class Packing:
         last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
         to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
         to_blocks[from_blocks] = torch.arange(len(from_blocks))
-        self._layouts[heads] = Layout(blocks, to_blocks, from_blocks)
+        matrices = (heads * counts).tolist()
+        self._layouts[heads] = Layout(matrices, block_widths.tolist(), paddings, to_blocks, from_blocks)
         return self._layouts[heads]
 
 
 @dataclass
-class Block:
-    """Neighbouring sentences whose lengths round up to one width.
-
-    Args:
-        count (`int`): Number of matrices: one for each sentence and head.
-        width (`int`): Rows of each matrix.
-        padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(sentences, width)`; `None`
-            if there is no padding.
-    """
-
-    count: int
-    width: int
-    padding: Tensor | None
-
-
-@dataclass
 class Layout:
-    """The rows of all blocks: block by block, sentence by sentence, head by head, `width` rows each.
+    """The rows of all blocks: block by block, sentence by sentence, head by head.
+
+    A block holds neighbouring sentences whose lengths round up to one width, and has as many rows for each head.
 
     Args:
-        blocks (`list[Block]`): The blocks.
+        counts (`list[int]`): The matrices of each block: one for each sentence and head.
+        widths (`list[int]`): The rows of each matrix of a block.
+        paddings (`list[torch.Tensor]`): True where a sentence has no token, of shape `(sentences, width)`; `None` for
+            a block without padding.
         to_blocks (`torch.Tensor`): The row of packed heads `(T * heads, size)` that each row of the blocks holds. Rows
             beyond a sentence's end repeat its last token.
         from_blocks (`torch.Tensor`): The inverse: where in the blocks each row of packed heads is.
     """
 
-    blocks: list[Block]
+    counts: list[int]
+    widths: list[int]
+    paddings: list[Tensor | None]
     to_blocks: Tensor
     from_blocks: Tensor
 
@@ -286,12 +265,11 @@ class Layout:
         Returns:
             `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
         """
-        counts = [block.count for block in self.blocks]
-        sizes = counts
+        sizes = self.counts
         if len(rows) == len(self.to_blocks):
-            sizes = [block.count * block.width for block in self.blocks]
+            sizes = [count * width for count, width in zip(self.counts, self.widths, strict=True)]
         parts = rows.split(sizes)
-        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
+        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, self.counts, strict=True)]
 
 
 def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:

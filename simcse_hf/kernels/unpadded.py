@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 
 from .attention import attend_packed, band_mask, choose_kernel
 from .cpu import keep_mask
-from .packing import Packing
+from .packing import Layout, Packing
 
 ATTENTION_NAME = "sdpa_unpadded"
 
@@ -108,60 +108,6 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
     return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
 
 
-def _run_padded(
-    base_model: PreTrainedModel,
-    inputs: dict[str, Tensor],
-    attention_mask: Tensor,
-    all_layers: bool,
-) -> Any:
-    """Run an encoder as it is; arguments as in [`run_encoder`]."""
-    config = base_model.config
-    mask: Tensor | None = attention_mask
-    caching = {}
-    if reads_left_to_right(type(config)):
-        # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
-        positions = attention_mask.long().cumsum(1) - 1
-        inputs["position_ids"] = positions.clamp(min=0)
-        caching["use_cache"] = False
-    on_accelerator = attention_mask.device.type != "cpu"
-    if on_accelerator and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
-        # A mask of four axes reaches the attention function as it is, so that transformers does not make the host wait
-        # to find out whether there is padding. (ModernBERT's local layers need other masks.)
-        mask = attention_mask.bool()[:, None, None]
-    return base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
-
-
-def _run_packed(
-    base_model: PreTrainedModel,
-    inputs: dict[str, Tensor],
-    attention_mask: Tensor,
-    packing: Packing,
-    all_layers: bool,
-    first_only: bool,
-) -> Any:
-    """Run an encoder on the tokens of all rows, which become one row; arguments as in [`run_encoder`]."""
-    config = base_model.config
-    if len(packing.token_index) == 0:
-        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-        layers = (nothing,) * (config.num_hidden_layers + 1)
-        return BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
-    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device).expand_as(attention_mask)
-    if _COUNTS_TOKENS[config.model_type]:
-        is_token = inputs["input_ids"].ne(config.pad_token_id).long()
-        positions = is_token.cumsum(1) * is_token + config.pad_token_id
-    packed = {name: packing.pack(x)[None] for name, x in inputs.items()}
-    return base_model(
-        **packed,
-        position_ids=packing.pack(positions)[None],
-        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
-        # a mask of the whole row, T x T, for local attention.
-        attention_mask=attention_mask.bool()[:, None, None],
-        output_hidden_states=all_layers,
-        packing=packing,
-        first_only=first_only,
-    )
-
-
 def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
@@ -204,16 +150,48 @@ def run_encoder(
     inputs = {"input_ids": input_ids}
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
+    device = attention_mask.device
     if not unpadded:
-        outputs = _run_padded(base_model, inputs, attention_mask, all_layers)
+        # 1. The encoder as it is.
+        mask = attention_mask
+        has_own_attention = config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert"
+        if has_own_attention and device.type != "cpu":
+            # A mask of four axes reaches the attention function as it is, so that transformers does not make the host
+            # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
+            mask = attention_mask.bool()[:, None, None]
+        caching = {}
+        if reads_left_to_right(type(config)):
+            # Positions count tokens, also where a row is padded on the left. No token is generated: nothing is cached.
+            inputs["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+            caching["use_cache"] = False
+        outputs = base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
         if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
             first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
+        # 2. The tokens of all rows become one row.
         skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
         if packing is None:
             packing = Packing.from_mask(attention_mask)
-        found = _run_packed(base_model, inputs, attention_mask, packing, all_layers, skip_last_layer)
-        # The tokens return to their rows.
+        inputs["position_ids"] = torch.arange(attention_mask.shape[1], device=device).expand_as(attention_mask)
+        if _COUNTS_TOKENS[config.model_type]:
+            is_token = input_ids.ne(config.pad_token_id).long()
+            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+        found: Any
+        if len(packing.token_index) == 0:
+            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+            layers = (nothing,) * (config.num_hidden_layers + 1)
+            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+        else:
+            found = base_model(
+                **{name: packing.pack(x)[None] for name, x in inputs.items()},
+                # Without a mask of four axes, encoders would make one of the whole row, T x T, for local attention.
+                attention_mask=attention_mask.bool()[:, None, None],
+                output_hidden_states=all_layers,
+                packing=packing,
+                first_only=skip_last_layer,
+            )
+
+        # 3. The tokens return to their rows.
         last = found.last_hidden_state.squeeze(0)
         outputs = BaseModelOutputWithPooling()
         if first_only or pooled:
@@ -299,9 +277,10 @@ def attend(
         return out[None], None
     prefers_blocks = 0 < dropout < 1 or (dropout == 0 and is_short)
     if window is None and prefers_blocks:
-        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
+        layout = packing.layout(key.shape[1])
+        return _AttendInBlocks.apply(query, key, value, layout, scaling, dropout)[None], None
     # One call of torch's attention for each run of sentences of the same length.
-    lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
+    lengths, counts = packing.bounds.diff().unique_consecutive(return_counts=True)
     num_keys = (lengths * counts).tolist()
     num_queries = num_keys if len(query) == len(key) else counts.tolist()
     queries = query.split(num_queries)
@@ -325,12 +304,11 @@ class _AttendInBlocks(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        packing: Packing,
+        layout: Layout,
         scaling: float | None,
         rate: float,
     ) -> Tensor:
         heads = key.shape[1]
-        layout = packing.layout(heads)
         is_trained = any(ctx.needs_input_grad)
         # 1. Rows of the blocks. If only first tokens are queried, their rows are in order.
         first_only = len(query) != len(key)
@@ -354,18 +332,18 @@ class _AttendInBlocks(torch.autograd.Function):
         product = partial(torch.baddbmm, query.new_empty(()), beta=0)
         weights = []
         with torch.autocast("cpu", enabled=False):
-            for block, keep, q, k, v, o in zip(layout.blocks, keeps, *parts, strict=True):
+            for padding, keep, q, k, v, o in zip(layout.paddings, keeps, *parts, strict=True):
                 scores = product(q, k.mT, alpha=scaling)
-                if block.padding is not None:
+                if padding is not None:
                     by_head = scores.unflatten(0, (-1, heads))
-                    by_head.masked_fill_(block.padding[:, None, None], -torch.inf)
+                    by_head.masked_fill_(padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 if is_trained:
-                    if block.padding is not None and not first_only:
+                    if padding is not None and not first_only:
                         # No gradient may flow from rows that stand for no token.
                         by_head = weight.unflatten(0, (-1, heads))
-                        by_head.masked_fill_(block.padding[:, None, :, None], 0.0)
+                        by_head.masked_fill_(padding[:, None, :, None], 0.0)
                     weights.append(weight)
                 dropped = weight
                 if keep is not None:
@@ -382,7 +360,7 @@ class _AttendInBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layout, heads, first_only, scaling, keep_scale = ctx.settings
         saved = ctx.saved_tensors
-        end = 3 + len(layout.blocks)
+        end = 3 + len(layout.counts)
         rows = saved[:3]
         weights = saved[3:end]
         keeps = saved[end:]

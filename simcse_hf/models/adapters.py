@@ -18,8 +18,15 @@ from transformers.utils import check_peft_version
 
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, digest, read_json_object, write_json
-from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
-from ..runtime.model_files import HubArguments, find_file, full_name
+from ..runtime.loading import (
+    ADAPTER_CONFIG,
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    HubArguments,
+    adapter_base,
+    find_file,
+    full_name,
+)
 from .parts import ContrastiveBase
 from .pooling import StateDict
 from .settings import SECTION, Values

@@ -24,21 +24,21 @@ from transformers.utils.hub import extract_commit_hash
 from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE, VectorTransform
-from ..runtime.files import StrPath, digest, read_json_object, write_json
-from ..runtime.folders import replace_files
+from ..runtime.files import StrPath, digest, read_json_object, replace_files, write_json
 from ..runtime.identity import digest_weights
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    HubArguments,
     adapter_base,
+    find_file,
     load_base,
     load_pretrained,
+    select_hub_arguments,
 )
-from ..runtime.model_files import HubArguments, find_file, select_hub_arguments
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -48,7 +48,15 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, PoolingSettings, Values, length_limit, read_section
+from .settings import (
+    SECTION,
+    ContrastiveSettings,
+    PoolingSettings,
+    Values,
+    length_limit,
+    read_section,
+    resolve_settings,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -362,13 +370,9 @@ def _load_layers(
     saved = [(layer, folder, "dense layer") for layer, folder in zip(model.dense_layers, own_folders, strict=True)]
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is None:
-            continue
-        if draws_pooler and getattr(layer, "transforms", False):
-            layer.load(source, **hub)
-        elif draws_pooler:
-            layer.draw_weights()
-        else:
+        if layer is not None and draws_pooler:
+            layer.start(source, **hub)
+        elif layer is not None:
             saved.append((layer, folder, f"pooler {model.settings.pooler_type!r}"))
     for layer, folder, name in saved:
         if not load_layer(layer, source, folder, **hub):
@@ -391,16 +395,13 @@ def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
         weights |= load_file(path)
     if not weights:
         raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
-    report = model.load_state_dict(weights, strict=False)
+    own = {name for name in model.state_dict() if name.split(".")[0] not in SEPARATE_MODULES}
     tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    wrong = list(report.unexpected_keys)
-    for name in report.missing_keys:
-        module = name.split(".")[0]
-        if name not in tied and module not in SEPARATE_MODULES:
-            wrong.append(name)
+    wrong = sorted((own - tied.keys()) ^ weights.keys())
     if wrong:
         listed = ", ".join(wrong[:3])
         raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
+    model.load_state_dict(weights, strict=False)
     if not model.has_own_pooler:
         load_layer(model.sentence_head[0], directory, HEAD_FOLDER, "linear.")
     _load_layers(model, directory, [])

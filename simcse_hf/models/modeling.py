@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -38,14 +37,20 @@ from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import check_values
 from ..runtime.files import StrPath
-from ..runtime.loading import check_finite_weights, load_base, load_weights, without_bar
-from ..runtime.model_files import explain_damage, find_file, select_hub_arguments
+from ..runtime.loading import (
+    check_finite_weights,
+    explain_damage,
+    find_file,
+    load_base,
+    load_weights,
+    select_hub_arguments,
+    without_bar,
+)
 from ..runtime.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
-from .resolve import chosen
-from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, chosen
 
 logger = logging.get_logger(__name__)
 
@@ -368,29 +373,25 @@ class ContrastiveModel(ContrastiveBase):
         settings = self.settings
         tables = settings.dataset_objectives
         build = functools.partial(build_objective, dim=self.embedding_dim)
-        main = None
+        main: Any = None
         if not tables or {} in tables.values():
             main = build(settings.objective, options=settings.objective_options)
         objectives = {}
         for dataset, own in tables.items():
-            objectives[dataset] = (
-                build(own["objective"], options=own["objective_options"]) if own else cast(Objective, main)
-            )
-        objective = ByDataset(self.embedding_dim, objectives, main) if tables else cast(Objective, main)
+            objectives[dataset] = build(own["objective"], options=own["objective_options"]) if own else main
+        objective: Objective = ByDataset(self.embedding_dim, objectives, main) if tables else main
         # 2. Refuse to train an encoder under a random head that is frozen, as peft leaves it. An adapter file does not
         # hold the head. After reloading, another random head would follow the encoder.
         head_learns = any(parameter.requires_grad for parameter in self.contrastive_head.parameters())
         encoder_learns = any(parameter.requires_grad for parameter in self.base_model.parameters())
-        if settings.pooler_type == "cls" and self.head_source != "kept" and encoder_learns and not head_learns:
+        is_used = settings.inference_pooler == "cls" and self.head_source != "kept"
+        if is_used and encoder_learns and not head_learns:
             head = "pooler" if self.has_own_pooler else "sentence_head"
-            problem = (
+            raise ValueError(
                 "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the "
                 f"adapter files of peft do not hold it. Add modules_to_save=[{head!r}] to the peft config, or "
                 "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
             )
-            if settings.inference_pooler == "cls":
-                raise ValueError(problem)
-            logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
         # 3. Let the objective change the encoder, and continue from its saved state.
         objective.attach(self)
         if objective.encoders == 2:
@@ -465,14 +466,8 @@ class ContrastiveModel(ContrastiveBase):
         if asked:
             raise ValueError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
         shape = tuple(input_ids.shape)
-        if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
-            rows = "rows of the shape (batch, num_sentences, length)"
-            raise ValueError(f"mlm_input_ids need mlm_targets and {rows}, got {shape}")
         if len(shape) not in (2, 3):
             raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
-        if packing is not None and packing.shape != (math.prod(shape[:-1]), shape[-1]):
-            packed = f"packing is of {packing.shape[0]} texts of {packing.shape[1]} tokens"
-            raise ValueError(f"{packed}, but input_ids are {shape}. Leave packing out if the batch was changed.")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         # 2. Single texts. A sharded model gathers its weights in `forward`, so `embed` would not do.
@@ -633,7 +628,6 @@ class ContrastiveModel(ContrastiveBase):
             model, info = load(found.name, **kwargs)
         else:
             model, info = load_base(load, found.name, found.base, **kwargs)
-        if found.base is not None:
             with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
@@ -717,18 +711,7 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         if is_family and family.base_model_prefix:
             break
     name = base_class.__name__.removesuffix("Model") + "ForCL"
-    content = {"base_class": base_class, "config_class": config_class, "__reduce__": _reduce}
-    return type(name, (ContrastiveModel, family), content)
-
-
-def _reduce(model: ContrastiveModel) -> tuple[Any, ...]:
-    # A pickle names the class by its config class, because no module holds a class that is made when it is needed.
-    return _empty, (type(model).config_class,), model.__dict__
-
-
-def _empty(config_class: Any) -> ContrastiveModel:
-    cls = contrastive_class(config_class)
-    return cls.__new__(cls)
+    return type(name, (ContrastiveModel, family), {"base_class": base_class, "config_class": config_class})
 
 
 class AutoModelForCL:

@@ -13,8 +13,15 @@ from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
 from . import pooling
-from .resolve import chosen, resolve_settings
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, Values, dropout_rates
+from .settings import (
+    SECTION,
+    SETTING_NAMES,
+    ContrastiveSettings,
+    Values,
+    chosen,
+    dropout_rates,
+    resolve_settings,
+)
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
 AUXILIARY_MODULES = ("objective", "second_encoder")
@@ -163,7 +170,7 @@ class ContrastiveBase(PreTrainedModel):
         self.use_settings(resolve_settings(before.to_section(), **given))
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
-        """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
+        """Take settings that [`resolve_settings`] has decided, and drop the objective if they concern it.
 
         Args:
             settings (`ContrastiveSettings`): All settings.

@@ -16,7 +16,7 @@ from ..kernels.unpadded import first_tokens
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..runtime.files import StrPath, write_json
-from ..runtime.model_files import HubArguments, find_file
+from ..runtime.loading import HubArguments, find_file
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]
@@ -315,7 +315,7 @@ class NGramHead(nn.Module):
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
-    def draw_weights(self) -> None:
+    def start(self, *_: object, **__: object) -> None:
         """Draw the weights that training starts from."""
         for convolution in self.ngrams.convolutions:
             convolution.reset_parameters()  # type: ignore[operator]
@@ -353,14 +353,8 @@ class TemplateHead(nn.Module):
         return self.layer(states - template_states)
 
     @torch.no_grad()
-    def draw_weights(self) -> None:
-        """Draw the weights that training starts from; those of `"transform"` come from a checkpoint (see [`load`])."""
-        if not self.transforms:
-            nn.init.normal_(self.layer.get_parameter("dense.weight"), std=0.02)
-            nn.init.zeros_(self.layer.get_parameter("dense.bias"))
-
-    def load(self, name_or_path: StrPath, **hub_arguments: Unpack[HubArguments]) -> None:
-        """Load the weights that training starts from: those of a masked-LM head.
+    def start(self, name_or_path: StrPath, **hub_arguments: Unpack[HubArguments]) -> None:
+        """Take the weights that training starts from: those of a masked-LM head, or with `"tanh"` random ones.
 
         Args:
             name_or_path (`str` or `os.PathLike`): The checkpoint.
@@ -369,9 +363,12 @@ class TemplateHead(nn.Module):
         Raises:
             ValueError: If the checkpoint has no trained masked-LM head.
         """
-        masked_lm = load_masked_lm(name_or_path, **hub_arguments)
-        trained = masked_lm.get_submodule("cls.predictions.transform")
-        self.layer.load_state_dict(trained.state_dict())
+        if self.transforms:
+            trained = load_masked_lm(name_or_path, **hub_arguments).get_submodule("cls.predictions.transform")
+            self.layer.load_state_dict(trained.state_dict())
+        else:
+            nn.init.normal_(self.layer.get_parameter("dense.weight"), std=0.02)
+            nn.init.zeros_(self.layer.get_parameter("dense.bias"))
 
 
 class DenseLayer(nn.Module):

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from .._version import __version__
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from ..runtime.files import StrPath, read_json, read_json_object, write_json
-from ..runtime.model_files import HubArguments, find_file
+from ..runtime.loading import HubArguments, find_file
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
 from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, Values, max_positions
 
@@ -198,7 +198,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
         found = ""
         for name, pooler in POOLERS.items():
             if [pooler.mode] == modes and pooler.second_layer is None and name != "cls":
-                found = name
+                found = found or name
         # 4. The dense layers.
         layers = []
         for kind, folder in after:

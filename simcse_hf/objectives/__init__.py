@@ -15,9 +15,9 @@ from . import (  # noqa: F401
     tsdae,
 )
 from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, register
-from .combined import ByDataset
 from .info_nce import InfoNCE
 from .registry import (
+    ByDataset,
     build_objective,
     describe_options,
     described_objective,

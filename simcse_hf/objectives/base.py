@@ -177,23 +177,20 @@ class TrainingRows:
     dataset: Any = None
     text_numbers: np.ndarray | None = None
 
-    def check_width(self, most: int, advice: str, alone: str = "") -> None:
-        """Check that no row has relations or too many sentences, and that a batch has several rows.
+    def check_width(self, most: int, advice: str) -> None:
+        """Check that no row has relations or too many sentences.
 
         Args:
             most (`int`): The most sentences of a row that the objective reads.
             advice (`str`): The rest of the message: why it reads no more, and what to give.
-            alone (`str`, *optional*): The problem of a batch of one row. By default such batches are accepted.
 
         Raises:
-            ValueError: If a row has relations or more sentences, or a batch is too small.
+            ValueError: If a row has relations or more sentences.
         """
         has_relations = "relations" in self.columns
         if has_relations or self.num_sentences > most:
             found = "relations" if has_relations else f"{self.num_sentences} sentences"
             raise ValueError(f"the training data has rows with {found}, but {advice}")
-        if alone:
-            self.check_batch(alone)
 
     def check_batch(self, alone: str) -> None:
         """Check that a batch has several rows.
@@ -243,21 +240,6 @@ class TrainingRows:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
-
-    def check_hard_negatives(self) -> None:
-        """Check that every row has a hard negative, for an objective that compares the positive with nothing else.
-
-        Raises:
-            ValueError: If a row has none.
-        """
-        texts = [self.num_sentences]
-        if "relations" in self.columns:
-            texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
-        for number, count in enumerate(texts, 1):
-            if count < 3:
-                reason = "negatives=own compares the positive with nothing else"
-                advice = "add hard negatives (simcse-hf mine), or remove rows without any"
-                raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
 
 
 class Objective(nn.Module):

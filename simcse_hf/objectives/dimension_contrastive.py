@@ -117,7 +117,8 @@ class DimensionContrastive(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with more than two views, and batches that are too small for statistics."""
         advice = "this objective compares two views: give single sentences or pairs, or use objective 'simcse'"
-        rows.check_width(2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
+        rows.check_width(2, advice)
+        rows.check_batch("this objective takes statistics over the batch, and a batch of 1 has none")
 
     def project(self, batch: EncodedBatch) -> list[Tensor]:
         """Project both views, and in training gather the rows of all processes.

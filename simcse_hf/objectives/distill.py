@@ -97,8 +97,6 @@ class Distill(Objective):
         )
         check_values("a number of 0 or more", consistency_weight=consistency_weight)
         check_values((True, False), keep_projection=keep_projection)
-        if loss != "vectors" and not keep_projection:
-            raise ValueError("keep_projection is for loss='vectors': leave it out")
         check_values(("cosine", "dot"), similarity_fct=similarity_fct)
         self.similarity, self.temperature = check_similarity(similarity_fct, temperature)
         self.loss = loss

@@ -76,7 +76,6 @@ class ESimCSE(SimCSEObjective):
         self.momentum_encoder: Any = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
-        self._num_filled = 0  # the host's copy of `filled`, which it need not wait for
 
     def attach(self, model: Encoder) -> None:
         """Copy the encoder: the copy is the momentum encoder."""
@@ -107,7 +106,7 @@ class ESimCSE(SimCSEObjective):
         """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
             return super().prepare(batch)
-        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it without this step's update
+        queue = self.queue[: self.filled].clone()  # the backward pass needs it without this step's update
         with torch.no_grad():
             # 1. The momentum encoder follows the trained one, whose head it has.
             trained = dict(batch.model.named_parameters())
@@ -127,9 +126,4 @@ class ESimCSE(SimCSEObjective):
             newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
             self.queue.copy_(newest[: self.queue_size])
             self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)
-            self._num_filled = min(self._num_filled + len(embeddings), self.queue_size)
         return Prepared(batch.embeddings, queue)
-
-    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._num_filled = int(self.filled)

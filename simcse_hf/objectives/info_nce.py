@@ -131,10 +131,6 @@ class InfoNCE(nn.Module):
         self.similarity, self.temperature = check_similarity(similarity, temperature)
         check_values("true or false", symmetric=symmetric)
         check_values(NEGATIVES, negatives=negatives)
-        if symmetric and negatives != "batch":
-            raise ValueError(
-                f"symmetric and negatives={negatives} each choose the candidates: leave one of the two out"
-            )
         check_values(
             "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
         )
@@ -375,12 +371,14 @@ class SimCSEObjective(Objective):
         super().__init__(dim)
         check_values("true or false", mask_duplicates=mask_duplicates, bidirectional=bidirectional)
         check_values((1, 2), encoders=encoders)
-        if symmetric and bidirectional:
-            raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
-        if bidirectional and negatives != "batch":
-            raise ValueError(
-                f"bidirectional and negatives={negatives} each choose the candidates: leave one of the two out"
-            )
+        choices = {
+            "symmetric": symmetric,
+            "bidirectional": bidirectional,
+            f"negatives={negatives}": negatives != "batch",
+        }
+        given = [choice for choice, is_given in choices.items() if is_given]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} each choose the candidates: set one of them")
         self.info_nce = InfoNCE(
             temperature, similarity, hard_negative_weight, symmetric, false_negative_margin, negatives
         )
@@ -407,7 +405,14 @@ class SimCSEObjective(Objective):
         """
         rows.check_relations(self.name)
         if self.info_nce.negatives == "own":
-            rows.check_hard_negatives()
+            texts = [rows.num_sentences]
+            if "relations" in rows.columns:
+                texts = [1 + len(row) - row.count(ABSENT) for row in rows.dataset.with_format(None)["relations"][:]]
+            for number, count in enumerate(texts, 1):
+                if count < 3:
+                    reason = "negatives=own compares the positive with nothing else"
+                    advice = "add hard negatives (simcse-hf mine), or remove rows without any"
+                    raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
             return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")

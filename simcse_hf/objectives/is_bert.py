@@ -103,7 +103,8 @@ class ISBERT(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""
         advice = "objective 'is_bert' learns from single sentences: give one text column"
-        rows.check_width(1, advice, "a sentence is compared with the others of its batch, and a batch of 1 has none")
+        rows.check_width(1, advice)
+        rows.check_batch("a sentence is compared with the others of its batch, and a batch of 1 has none")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute this process's share of the loss, as a scalar."""

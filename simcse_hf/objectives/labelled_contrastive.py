@@ -377,8 +377,6 @@ class Softmax(NLIObjective):
         check_values((1, 2), layers=layers)
         check_values("true or false", augment=augment)
         check_values("an integer above 0", hidden_dim=hidden_dim)
-        if layers == 1 and hidden_dim:
-            raise ValueError("hidden_dim is the width between two layers: leave it out with layers=1")
         if not augment and (max_positives or max_negatives):
             raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
         self.augment = augment

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..runtime.loading import load_weights
-from ..runtime.model_files import HubArguments
+from ..runtime.loading import HubArguments, load_weights
 
 IGNORED = -100
 

@@ -70,12 +70,10 @@ class CoSENT(Objective):
             ValueError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite
                 number, all scores are equal, or a batch holds a single pair.
         """
-        if rows.num_sentences != 2:
-            found = f"learns from pairs, but a training row holds {rows.num_sentences} sentence(s)"
-            raise ValueError(f"objective {self.name!r} {found}: give the columns sentence1, sentence2 and score")
-        if "score" not in rows.columns:
-            problem = "needs a score for each pair, but the training rows have no column 'score'"
-            raise ValueError(f"objective {self.name!r} {problem}: add it beside sentence1 and sentence2")
+        if rows.num_sentences != 2 or "score" not in rows.columns:
+            found = f"a training row holds {rows.num_sentences} sentence(s) and the columns {', '.join(rows.columns)}"
+            advice = "give the columns sentence1, sentence2 and score"
+            raise ValueError(f"objective {self.name!r} learns from pairs with a score, but {found}: {advice}")
         column = rows.dataset.with_format(None)["score"][:]
         scores = np.array(column, dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(scores))

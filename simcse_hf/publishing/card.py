@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
 from transformers.utils import logging
 
+from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import Evaluation
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER
@@ -18,7 +19,7 @@ from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..runtime.outputs import Result
 from ..runtime.upload import hub_id
 from . import card_text
-from .card_results import Table, dev_metric_ids, hub_scores, tables
+from .card_results import Table, hub_scores, tables
 from .card_subject import Subject, Weights, read_comparisons, read_evaluations, read_run, read_subject
 
 logger = logging.get_logger(__name__)
@@ -272,7 +273,10 @@ def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags:
         tags.append(f"dataset_size:{model.run['train_rows']}")
     front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
 
-    metrics |= dev_metric_ids(model.run.get("final") or ())
+    for key in model.run.get("final") or ():
+        metric = find_metric(key)
+        if metric.on_card and metric.is_quality:
+            metrics.add(f"{metric.name}_cosine" if metric.name in CORRELATIONS else metric.name)
     if metrics:
         front_matter["metrics"] = sorted(metrics)
     texts = model.run.get("dev_texts") or []

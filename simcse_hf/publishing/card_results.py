@@ -1,16 +1,16 @@
 """The results in a card: tables with what they were measured with, and scores as the hub reads them."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import CORRELATIONS, find_metric
-from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
+from ..evaluation.metrics import find_metric
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
 from ..evaluation.tasks import class_of, headline
-from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Measured, Subject, protocol_of
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
@@ -164,7 +164,7 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     rows = []
     protocols = []
     for task, result in results.items():
-        if not is_user_task(result):
+        if "kind" not in result:
             continue
         protocols.append(f"{result['kind']}: {result['protocol']}")
         for metric in result["metrics"]:
@@ -263,7 +263,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
             continue
         value = round(score, 2)
         task_class = class_of(task, result)
-        if is_user_task(result):
+        if "kind" in result:  # of a user's own files
             entry = EvalResult(
                 task_type=task_class.hub_type,
                 task_name=result["kind"].capitalize(),
@@ -317,13 +317,3 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
         )
         benchmarks.append(benchmark)
     return listed, benchmarks
-
-
-def dev_metric_ids(scores: Collection[str]) -> set[str]:
-    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
-    ids = set()
-    for key in scores:
-        metric = find_metric(key)
-        if metric.on_card and metric.is_quality:
-            ids.add(f"{metric.name}_cosine" if metric.name in CORRELATIONS else metric.name)
-    return ids

@@ -11,8 +11,7 @@ from ..data.contents import CONTENTS, Content
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
-from ..models.resolve import resolve_options
-from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
+from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates, resolve_options
 from ..runtime.upload import PublicNames
 from .card_subject import Subject, last_part
 

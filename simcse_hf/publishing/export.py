@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from transformers.utils import logging
 
 from ..data.table import stream_texts
-from ..encoding.exported import ExportedModel
-from ..encoding.graphs import GRAPHS, example, feeds, silent, weights_of
+from ..encoding.graphs import GRAPHS, ExportedModel, example, feeds, silent, weights_of
 from ..encoding.simcse import SimCSE, load_model
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
-from ..evaluation.tasks.sts import STS_TASKS
+from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
@@ -36,34 +35,6 @@ _TEXTS = 1000
 _CALIBRATION = 300
 
 
-class Loss(TypedDict, total=False):
-    """What a graph in int8 loses against float32.
-
-    Args:
-        backend (`str`): The runtime.
-        method (`str`): One of the runtime's `methods`.
-        file (`str`): The graph.
-        texts (`int`): The texts that were encoded.
-        mean_cosine (`float`): The mean cosine to the embeddings in float32.
-        lowest_cosine (`float`): The lowest one.
-        loss (`float`): Points of the STS average with `data_dir`, else 100 * (1 - mean cosine).
-        sts_tasks (`list[str]`): The STS sets of the average.
-        sts_before (`float`): The average in float32.
-        sts_after (`float`): The average in int8.
-    """
-
-    backend: str
-    method: str
-    file: str
-    texts: int
-    mean_cosine: float
-    lowest_cosine: float
-    loss: float
-    sts_tasks: list[str]
-    sts_before: float
-    sts_after: float
-
-
 @dataclass(frozen=True)
 class Exported(Result):
     """A model that was exported.
@@ -72,13 +43,16 @@ class Exported(Result):
         output (`Path`): The folder, or the graph in it.
         to (`str`): The form.
         pooler_type (`str`): The pooler of its embeddings.
-        measured (`Loss`): What int8 loses; empty for another form.
+        measured (`dict[str, Any]`): What int8 loses; empty for another form. `backend`, `method` and `file` of the
+            graph; `mean_cosine` and `lowest_cosine` of the embeddings of some `texts` to those in float32; `loss`, in
+            points of the STS average with `data_dir`, else 100 * (1 - mean cosine); and with `data_dir` the
+            `sts_tasks` and their average `sts_before` and `sts_after`.
     """
 
     output: Path
     to: str
     pooler_type: str
-    measured: Loss
+    measured: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, with those of `measured` among them."""
@@ -168,7 +142,7 @@ def export(
     if not isinstance(model, SimCSE):
         options.setdefault("device", "cpu")
     source = model.name_or_path if isinstance(model, SimCSE) else model
-    measured: Loss = {}
+    measured: dict[str, Any] = {}
     with output_folder(output, overwrite, "config.json", [source]) as new:
         loaded = load_model(model, **options)
         if to in INT8_EXPORTS:
@@ -263,17 +237,8 @@ def export_graph(simcse: SimCSE, directory: Path, backend: str) -> Path:
     directory.mkdir(parents=True)
     path.parent.mkdir()
     GRAPHS[backend].export(simcse, path)
-    _check_against_torch(simcse, directory, backend)
-    simcse.save_settings(directory)
-    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
-    pooler = POOLERS[simcse.pooler_type]
-    if pooler.mode is not None and pooler.second_layer is None:
-        save_own_files(simcse.model, directory, simcse.model.state_dict())
-    return path
 
-
-def _check_against_torch(simcse: SimCSE, directory: Path, backend: str) -> None:
-    """Load an export as its users will, and delete the graph if its embeddings are not those of torch."""
+    # Load it as its users will, and delete the graph if its embeddings are not those of torch.
     inputs = example(simcse, rows=5, length=12)
     exported = ExportedModel(directory, backend, simcse.model.config, torch.float32)
     with torch.no_grad():
@@ -281,11 +246,17 @@ def _check_against_torch(simcse: SimCSE, directory: Path, backend: str) -> None:
     difference = (exported(*inputs).sentence_embeddings - expected).abs().max().item()
     largest = expected.abs().max().item()
     if not difference <= TOLERANCE * max(1.0, largest):
-        Path(directory, GRAPHS[backend].file).unlink()
+        path.unlink()
         raise ValueError(
             f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
             "The graph was deleted; please report the model and the versions of torch and of the runtime."
         )
+    simcse.save_settings(directory)
+    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
+    pooler = POOLERS[simcse.pooler_type]
+    if pooler.mode is not None and pooler.second_layer is None:
+        save_own_files(simcse.model, directory, simcse.model.state_dict())
+    return path
 
 
 # int8 ---------------------------------------------------------------------------------------------------------------
@@ -321,7 +292,7 @@ class Checks:
         else:
             self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
 
-    def measure(self, simcse: SimCSE, exported: SimCSE) -> Loss:
+    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
         """Measure the loss of an export.
 
         Args:
@@ -329,11 +300,11 @@ class Checks:
             exported (`SimCSE`): Its export, loaded with its backend.
 
         Returns:
-            [`Loss`]: `loss`, and what it was computed from.
+            `dict[str, Any]`: `loss`, and what it was computed from, as in [`Exported`].
         """
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
         mean = cosines.mean().item()
-        result: Loss = {
+        result: dict[str, Any] = {
             "texts": len(self.texts),
             "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
@@ -370,7 +341,7 @@ def export_int8(
     max_loss: float = 0.5,
     method: str | None = None,
     instructions: str | None = None,
-) -> tuple[Path, Loss]:
+) -> tuple[Path, dict[str, Any]]:
     """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
 
     The forms of int8 are tried in a fixed order, the one that is fastest on most processors first, and the first that
@@ -387,7 +358,7 @@ def export_int8(
             products of 8 bits in 16 bits, which overflow, so its weights get 7 bits in ONNX.
 
     Returns:
-        `tuple[Path, Loss]`: The path of the graph, and what it loses.
+        `tuple[Path, dict[str, Any]]`: The path of the graph, and what it loses.
 
     Raises:
         ImportError: If the extras of the runtimes are not installed.
@@ -422,7 +393,7 @@ def export_int8(
     )
 
 
-def _describe(measured: Loss) -> str:
+def _describe(measured: dict[str, Any]) -> str:
     """Say in a line what a form of int8 loses."""
     lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
     if "sts_before" in measured:

@@ -10,8 +10,7 @@ from huggingface_hub import HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from ..encoding.exported import ForeignGraph
-from ..encoding.graphs import GRAPHS
+from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -74,33 +73,6 @@ def files_to_push(directory: StrPath) -> list[str]:
     return paths
 
 
-def check_push(directory: StrPath, repo_id: str) -> list[str]:
-    """Make all checks of a push that need no hub. The model is loaded as its users will load it.
-
-    Args:
-        directory (`str` or `os.PathLike`): The directory of the model.
-        repo_id (`str`): `org/name` or `name`.
-
-    Returns:
-        `list[str]`: What [`files_to_push`] lists.
-
-    Raises:
-        ValueError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
-            missing or not finite, or not those of a graph beside them.
-    """
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
-    paths = files_to_push(directory)
-    SimCSE(directory, device="cpu")
-    for backend, graph in GRAPHS.items():
-        if find_spec(graph.package) and any(path.startswith(f"{backend}/") for path in paths):
-            with suppress(ForeignGraph):
-                SimCSE(directory, backend=backend)
-    return paths
-
-
 @dataclass(frozen=True)
 class Push(Result):
     """A push of a model to the hub, or what one would upload.
@@ -155,7 +127,7 @@ def push(
         `Push`: The URL, or the files.
 
     Raises:
-        ValueError: If the name has no owner, or for the reasons given in [`check_push`].
+        ValueError: If the name has no owner, or for the reasons given in [`push_model`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
 
     Examples:
@@ -209,21 +181,40 @@ def push_model(
         `Push`: The URL of the commit or of the pull request, or the files.
 
     Raises:
-        ValueError: For the reasons given in [`check_push`].
+        ValueError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
+            missing or not finite, or not those of a graph beside them.
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
+    # 1. The checks that need no hub. The model is loaded as its users will load it.
     directory = Path(directory)
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
+    files = {path: (directory / path).stat().st_size for path in files_to_push(directory)}
+    SimCSE(directory, device="cpu")
+    for backend, graph in GRAPHS.items():
+        if find_spec(graph.package) and any(path.startswith(f"{backend}/") for path in files):
+            with suppress(ForeignGraph):
+                SimCSE(directory, backend=backend)
     branch = revision or "main"
-    files = {path: (directory / path).stat().st_size for path in check_push(directory, repo_id)}
     if dry_run:
         return Push(repo_id, branch, pushed=False, files=files)
+
+    # 2. The card, for the repository with its owner.
     name_repository(directory, repo_id)
     api = HfApi(token=token, library_name="simcse_hf")
     try:
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id  # with its owner
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         name_repository(directory, repo_id)
-        results = directory / EVAL_RESULTS
-        contents = {EVAL_RESULTS.as_posix(): _on_registered_benchmarks(api, results)} if results.exists() else {}
+
+        # 3. Of the results, the scores on data sets that are registered as benchmarks; and the commit.
+        contents = {}
+        if (directory / EVAL_RESULTS).exists():
+            registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
+            scores = yaml.safe_load((directory / EVAL_RESULTS).read_text(encoding="utf-8"))
+            kept = [score for score in scores if score["dataset"]["id"] in registered]
+            contents[EVAL_RESULTS.as_posix()] = yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
         commit = commit_folder(
             api,
             directory,
@@ -236,14 +227,6 @@ def push_model(
     except _PUSH_ERRORS as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, api)}") from error
     return Push(repo_id, branch, pushed=True, url=commit.pr_url or commit.commit_url)
-
-
-def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
-    """Return a file of `.eval_results` without the scores on data sets that are not registered as benchmarks."""
-    registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
-    scores = yaml.safe_load(path.read_text(encoding="utf-8"))
-    kept = [score for score in scores if score["dataset"]["id"] in registered]
-    return yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
 
 
 def _advice(error: BaseException, api: HfApi) -> str:

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather, all_reduce
 
-from .files import StrPath
-from .folders import lock
+from .files import StrPath, lock
 
 T = TypeVar("T")
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import StrPath, write_atomically
-from .folders import entries
+from .files import StrPath, entries, write_atomically
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..names import BACKENDS
-from .files import StrPath, read_json
-from .folders import MANIFEST
+from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
@@ -96,9 +95,10 @@ class PublicNames:
             return value
         if _ABSOLUTE.match(value) or ("/" in value and os.path.exists(value)):
             return self._name(value)
-        return _WORD.sub(lambda word: self._shorten(word[0]), value)
+        return _WORD.sub(self._shorten, value)
 
-    def _shorten(self, word: str) -> str:
+    def _shorten(self, found: re.Match[str]) -> str:
+        word = found[0]
         is_path = _ABSOLUTE.match(word) or "\\" in word or hub_id(word.partition(":")[0]) is None
         return self._name(word) if is_path else word
 
@@ -110,23 +110,6 @@ class PublicNames:
             number += 1
             name = f"{last} ({number})"
         return name
-
-
-def check_base(base: str | None, folder: StrPath) -> None:
-    """Refuse to upload an adapter of a model that is not on the hub.
-
-    Args:
-        base (`str`, *optional*): The model that the adapter belongs to; `None` for a whole model.
-        folder (`str` or `os.PathLike`): The adapter, for the message.
-
-    Raises:
-        ValueError: If the model is a folder.
-    """
-    if base is not None and hub_id(base) is None:
-        raise ValueError(
-            f"{folder} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
-            f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
-        )
 
 
 def public_files(folder: Path) -> list[str]:
@@ -141,9 +124,14 @@ def public_files(folder: Path) -> list[str]:
         `list[str]`: The paths.
 
     Raises:
-        ValueError: As [`check_base`].
+        ValueError: If the folder holds an adapter of a model that is not on the hub.
     """
-    check_base(adapter_base(folder), folder)
+    base = adapter_base(folder)
+    if base is not None and hub_id(base) is None:
+        raise ValueError(
+            f"{folder} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
+            f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
+        )
     paths = []
     for file in folder.rglob("*"):
         path = file.relative_to(folder).as_posix()

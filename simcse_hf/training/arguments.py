@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEW_CLASSES
-from ..kernels.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
+from ..kernels.cpu import has_only_cpu, lacks_bfloat16
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.pooling import TEMPLATE_POOLER
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, Values, dropout_rates
@@ -198,11 +198,11 @@ class SimCSETrainingArguments(TrainingArguments):
     `accelerator_config.non_blocking` on where memory is pinned, and `logging_nan_inf_filter=False` (the filter hides a
     broken loss, which ends a run here, and makes the host wait for the device in every step).
 
-    What nobody has set is `None`: the Trainer decides it in a copy of these arguments, as `models.resolve` says, and
+    What nobody has set is `None`: the Trainer decides it in a copy of these arguments, as `models.settings` says, and
     never changes the caller's object. With `load_best_model_at_end` and a dev set, `metric_for_best_model` is its
     Spearman correlation by default.
 
-    What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all of them.
+    What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all fields of this class.
 
     Examples:
         >>> from simcse_hf import SimCSETrainingArguments
@@ -403,8 +403,8 @@ class SimCSETrainingArguments(TrainingArguments):
             )
         if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
             logger.warning_once(
-                "this processor has no bfloat16 instructions: a product of matrices takes "
-                f"{bfloat16_slowdown():.0f} times as long as in float32. Train without bf16 (--bf16 false)"
+                "this processor has no bfloat16 instructions, so that training takes longer than in float32. Train "
+                "without bf16 (--bf16 false)"
             )
 
 

@@ -32,8 +32,7 @@ from ..data.samplers import RepeatableSampler
 from ..models.checkpoint import replace_model
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import on_first_process, same_noise, wait_for_all
-from ..runtime.files import explain_full_disk, put_in_place, remove
-from ..runtime.folders import MANIFEST, STAGING, folder_problem, write_manifest
+from ..runtime.files import MANIFEST, STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .watch import RunBar, RunLog
 

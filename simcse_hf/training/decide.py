@@ -1,6 +1,6 @@
 """Decide a run: what its caller left open, how its rows are read, and what is saved with its model.
 
-`models.resolve` says whose word counts, and decides the settings of a model. Everything else about a run is decided
+`models.settings` says whose word counts, and decides the settings of a model. Everything else about a run is decided
 here, once: [`decide_command`] for what a recipe leaves to its command, and [`decide_run`] for what the arguments of a
 Trainer leave open.
 """
@@ -16,23 +16,21 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from ..data.views import view_rate
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import find_metric
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
-from ..models.resolve import (
-    chosen,
-    paper_settings,
-    readable_options,
-    resolve_options,
-)
 from ..models.settings import (
     LOSS_OPTIONS,
     SETTING_NAMES,
     ContrastiveSettings,
     Values,
     check_max_length,
+    chosen,
     max_positions,
+    paper_settings,
     read_section,
+    readable_options,
+    resolve_options,
 )
 from ..objectives import Objective, described_objective, import_objective, objective_class, part_weights
 from .arguments import SimCSETrainingArguments
@@ -236,7 +234,7 @@ def decide_run(
         values["metric_for_best_model"] = headline or "loss"
     metric = args.metric_for_best_model or values.get("metric_for_best_model")
     if metric is not None:
-        values["greater_is_better"] = metric == headline or higher_is_better(metric)
+        values["greater_is_better"] = metric == headline or find_metric(metric).higher_is_better
     values |= chosen({name: getattr(args, name) for name in _OPEN})
     if follows_metric:
         own: Values = {"mode": "max" if values["greater_is_better"] else "min"}

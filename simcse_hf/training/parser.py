@@ -53,24 +53,12 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
 
-def _read_lengths(word: str) -> int | dict[str, int]:
+def lengths(word: str) -> int | dict[str, int]:
     """Read one length for all columns, or `anchor=32,positive=256`."""
     if "=" not in word:
         return int(word)
-    lengths = {}
-    for part in word.split(","):
-        column, length = part.split("=")
-        lengths[column] = int(length)
-    return lengths
-
-
-#: What a word must be that becomes more than a text.
-_WANTED: dict[Any, str] = {
-    int: "a whole number",
-    _read_lengths: "a whole number",
-    float: "a number",
-    string_to_bool: "true or false",
-}
+    pairs = [part.split("=") for part in word.split(",")]
+    return {column: int(length) for column, length in pairs}
 
 
 class _WordParser(HfArgumentParser):
@@ -91,7 +79,7 @@ class _WordParser(HfArgumentParser):
             action.default = SUPPRESS
             action.required = False
             if action.dest == "max_seq_length" and "prompts" in self.names:
-                action.type = _read_lengths
+                action.type = lengths
             if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
                 action.nargs = "?"
                 action.const = True
@@ -101,12 +89,6 @@ class _WordParser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise an error in place of ending the program."""
         raise ValueError(message)
-
-    def _get_value(self, action: Action, word: str) -> Any:
-        try:
-            return super()._get_value(action, word)
-        except ArgumentError:
-            raise ArgumentError(action, f"{word!r} must be {_WANTED[action.type]}") from None
 
     def read(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
@@ -140,7 +122,7 @@ class _WordParser(HfArgumentParser):
 
     def _read_word(self, action: Action, value: Any) -> Any:
         """Read one value, and leave an object of a Python program, such as a task, as it is."""
-        if isinstance(value, _Written) and action.type in _WANTED:
+        if isinstance(value, _Written) and action.type in (int, float, string_to_bool):  # such as `on` for true
             value = value.value
         if isinstance(value, Enum):  # such as transformers' IntervalStrategy
             value = value.value

@@ -20,13 +20,12 @@ from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
-from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
-from .checkpoints import SEEDS, check_output_dir, clear_output_dir
+from .checkpoints import check_output_dir, clear_output_dir
 from .decide import decide_command, with_values
 from .dev_sets import make_dev_sets
 from .parser import DEFAULTS, TEXTS, check_files, fill, read_sources
@@ -225,8 +224,7 @@ class Recipe:
         if self.is_sample:
             logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
             # The default output directory of the sample belongs to it: nothing else is lost there.
-            continues = data.seeds is not None and (directory / SEEDS).exists()
-            overwrites |= "output_dir" not in self.given and not continues
+            overwrites |= "output_dir" not in self.given and data.seeds is None
 
         # 2. One run, or one for each seed.
         with lock_together(directory):
@@ -277,8 +275,6 @@ class Recipe:
         if args.push_to_hub and args.process_index == 0:
             from ..publishing.hub import push_model
 
-            if not is_written_by_hand(directory / CARD):
-                write_card(directory, repo_id=args.hub_model_id)
             name = args.hub_model_id or directory.resolve().name
             push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
         return results

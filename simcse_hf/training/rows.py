@@ -279,11 +279,12 @@ class Rows:
             row; `rows`, what a row holds, one of `data.contents.CONTENTS`; and `view`, that of single sentences.
         """
         says = self.says or _BY_NUMBER.get(self.num_sentences, "hard negatives")
-        view = None
+        view: dict[str, Any] | None = None
         if says == "sentences" and num_views != 1:
             view = {"name": self.plan.view, "rate": None, "both": False}
             if isinstance(self.known, ViewDataset):
-                view |= self.known.describe_view()
+                own = self.known.view
+                view = {"name": own.name or type(own).__name__, "rate": own.rate, "both": self.known.both}
         return {
             "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,

@@ -14,13 +14,12 @@ from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
 from ..encoding.vectors import split_weight
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import refuse_changes
-from ..runtime.files import digest, read_json_object, write_json
-from ..runtime.folders import HOLDER, LOCK, MANIFEST, STAGING
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
@@ -248,6 +247,6 @@ def summarise(runs: Mapping[int, Results]) -> Values:
         summary["mean"][when] = mean
         summary["sd"][when] = sd
     summary["chosen_by"] = metric
-    choose = max if higher_is_better(metric) else min
+    choose = max if find_metric(metric).higher_is_better else min
     summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary

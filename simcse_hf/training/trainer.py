@@ -59,10 +59,8 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.files import write_json
-from ..runtime.folders import folder_problem
-from ..runtime.loading import load_pretrained
-from ..runtime.model_files import full_name
+from ..runtime.files import folder_problem, write_json
+from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
 from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .decide import Run, decide_run, with_values

@@ -159,7 +159,7 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
         "--objective ",
         "--dev_file ",
         "--teacher ",
-        "--weight_decay ",
+        "--max_steps ",
         "mask_duplicates ",
     )
     places = [text.index(f"\n  {name}") for name in options]

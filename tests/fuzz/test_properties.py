@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcse_hf.data.table import RowCleaner, open_table
-from simcse_hf.models.resolve import resolve_settings
-from simcse_hf.models.settings import ContrastiveSettings
+from simcse_hf.models.settings import ContrastiveSettings, resolve_settings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
 examples = settings(

@@ -201,9 +201,7 @@ class AttentionCase:
         self.first_only = first_only
         is_token = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         self.packing = Packing.from_mask(is_token.long())
-        self.lengths = (
-            self.packing.lengths.tolist()
-        )  # in the order in which the sentences are packed
+        self.lengths = self.packing.bounds.diff().tolist()  # in the order in which the sentences are packed
         tokens = sum(lengths)
         self.leaves = []
         for number in (len(lengths) if first_only else tokens, tokens, tokens):

@@ -60,9 +60,7 @@ def case_batch(case):
     columns, settings = CASES[case]
     batch = random_batch(ROWS, columns)
     if columns == 1:
-        batch = {
-            name: values.repeat_interleave(2, dim=1) for name, values in batch.items()
-        }
+        batch = {name: values.repeat_interleave(2, dim=1) for name, values in batch.items()}
     if "objective" in settings or "objective_options" in settings:
         frozen = torch.nn.functional.normalize(torch.randn(ROWS, columns, 8), dim=-1)
         batch["teacher"] = frozen
@@ -84,11 +82,7 @@ def case_batch(case):
 
 def gradients(model):
     named = model.named_parameters()
-    return {
-        name: parameter.grad.clone()
-        for name, parameter in named
-        if parameter.grad is not None
-    }
+    return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
 
 
 def assert_same_gradients(actual, expected, tolerance):
@@ -157,9 +151,7 @@ class WholeBatchStep:
         whole = keep.chunks[0]
         order = torch.cat(chunk_rows).argsort()
         whole.embeddings = torch.cat([chunk.embeddings for chunk in keep.chunks])[order]
-        whole.inputs = {
-            name: values for name, values in batch.items() if not name.startswith("mlm")
-        }
+        whole.inputs = {name: values for name, values in batch.items() if not name.startswith("mlm")}
         self.contrastive_loss = sum(named_losses(objective(whole)).values())
         self.loss = self.contrastive_loss
         if mlm_count:
@@ -183,9 +175,7 @@ def cached(request, case):
 
 @pytest.fixture(scope="module")
 def whole(case, cached):
-    return WholeBatchStep(
-        case_model(case), case_batch(case), cached.chunk_rows, cached.seeds
-    )
+    return WholeBatchStep(case_model(case), case_batch(case), cached.chunk_rows, cached.seeds)
 
 
 @pytest.fixture
@@ -267,10 +257,7 @@ def test_chunks_are_filled_by_tokens(uneven):
     """Two chunks of 2 rows of the longest, where 16 rows made 8 chunks."""
     case, batch = uneven
     cached = CachedBatch(case_model(case, dropout=0.0), batch, 2)
-    shapes = [
-        (len(chunk["input_ids"]), chunk["input_ids"].shape[-1])
-        for chunk in cached.chunks
-    ]
+    shapes = [(len(chunk["input_ids"]), chunk["input_ids"].shape[-1]) for chunk in cached.chunks]
     assert shapes == [(2, 40), (14, 5)]
 
 
@@ -293,15 +280,11 @@ def train(folder, columns=2, settings=None, **changes):
     texts = {}
     for column in range(columns):
         whole = sentences(32, column)
-        texts[f"sent{column}"] = [
-            text[: 3 + 5 * row % 23] for row, text in enumerate(whole)
-        ]
+        texts[f"sent{column}"] = [text[: 3 + 5 * row % 23] for row, text in enumerate(whole)]
     vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
     tokenizer = BertTokenizer(vocab=vocabulary, model_max_length=40)
     model = model_of(dropout=0.0, **(settings or {}))
-    trainer = make(
-        folder, tokenizer, Dataset.from_dict(texts), model, **values | changes
-    )
+    trainer = make(folder, tokenizer, Dataset.from_dict(texts), model, **values | changes)
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     return model.state_dict(), steps
@@ -357,9 +340,7 @@ def test_two_processes_with_gradcache_have_the_weights_of_one_with_the_whole_bat
 
 @EVERY_RUN
 @pytest.mark.parametrize("part", ["loss", "contrastive_loss", "grad_norm"])
-def test_two_processes_with_gradcache_log_what_one_logs(
-    run, part, of_one_process, of_two_processes
-):
+def test_two_processes_with_gradcache_log_what_one_logs(run, part, of_one_process, of_two_processes):
     _, expected = of_one_process[run]
     _, found = of_two_processes[0][run]
     assert [entry[part] for entry in found] == pytest.approx(

@@ -22,7 +22,7 @@ from transformers import (
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
 from simcse_hf.runtime.errors import no_model
-from simcse_hf.runtime.model_files import explain_damage
+from simcse_hf.runtime.loading import explain_damage
 
 
 def edit_config(directory, **changes):
@@ -35,31 +35,23 @@ def edit_weights(directory, change):
 
 
 def without(part):
-    return lambda directory: edit_weights(
-        directory, lambda x: {n: y for n, y in x.items() if part not in n}
-    )
+    return lambda directory: edit_weights(directory, lambda x: {n: y for n, y in x.items() if part not in n})
 
 
 def make_nan(weights):
-    next(x for name, x in weights.items() if "layer.1.output.dense.bias" in name)[0] = (
-        float("nan")
-    )
+    next(x for name, x in weights.items() if "layer.1.output.dense.bias" in name)[0] = float("nan")
     return weights
 
 
 def rename_one(weights):
-    name = next(
-        name for name in sorted(weights) if "layer.1.output.dense.weight" in name
-    )
+    name = next(name for name in sorted(weights) if "layer.1.output.dense.weight" in name)
     return {n if n != name else f"{n}_": x for n, x in weights.items()}
 
 
 def only_an_adapter(directory):
     for name in ("model.safetensors", "config.json"):
         (directory / name).unlink()
-    (directory / "adapter_config.json").write_text(
-        '{"base_model_name_or_path": "./nowhere"}'
-    )
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "./nowhere"}')
 
 
 def need_own_code(directory):
@@ -124,9 +116,7 @@ def saved(save_checkpoint):
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_model_that_is_not_whole_is_refused_in_one_line(
-    damage, loader, saved, monkeypatch
-):
+def test_a_model_that_is_not_whole_is_refused_in_one_line(damage, loader, saved, monkeypatch):
     monkeypatch.setattr(
         "builtins.input",
         lambda *_: pytest.fail("the user was asked whether to run code"),
@@ -139,9 +129,7 @@ def test_a_model_that_is_not_whole_is_refused_in_one_line(
     assert str(saved) in str(caught.value)
 
 
-def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(
-    saved, monkeypatch
-):
+def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(saved, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     edit_config(saved, auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
     (saved / "evil.py").write_text("raise SystemExit('custom code ran')")
@@ -159,15 +147,11 @@ def test_a_config_that_turns_named_outputs_off_changes_nothing(saved):
     )
 
 
-def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(
-    saved, tmp_path
-):
+def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(saved, tmp_path):
     hub = tmp_path / "cache" / "models--org--base"
     (hub / "refs").mkdir(parents=True)
     (hub / "refs" / "main").write_text("a" * 40)
-    model = get_peft_model(
-        BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"])
-    )
+    model = get_peft_model(BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"]))
     model.peft_config["default"].base_model_name_or_path = "org/base"
     model.save_pretrained(tmp_path / "adapter")
     arguments = {
@@ -179,12 +163,7 @@ def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_c
         AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments)
     assert "damaged" not in str(caught.value)
     shutil.copytree(saved, hub / "snapshots" / ("a" * 40))
-    assert (
-        AutoModelForCL.from_pretrained(
-            tmp_path / "adapter", **arguments
-        ).settings.pooler_type
-        == "avg"
-    )
+    assert AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments).settings.pooler_type == "avg"
 
 
 def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
@@ -204,29 +183,15 @@ def test_a_folder_whose_files_are_on_the_hub_is_not_called_missing(tmp_path):
         (False, "nor the name of one on the hub that can be reached (not reached)"),
     ],
 )
-def test_a_model_that_is_missing_says_whether_the_hub_was_asked(
-    is_offline, words, monkeypatch
-):
+def test_a_model_that_is_missing_says_whether_the_hub_was_asked(is_offline, words, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
     assert words in no_model("bert-base-uncsed", OSError("not reached"))
 
 
-def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(
-    saved, save_checkpoint
-):
-    assert (
-        AutoModelForCL.from_pretrained(
-            saved, num_hidden_layers=1
-        ).config.num_hidden_layers
-        == 1
-    )
-    other = save_checkpoint(
-        AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other"
-    )
-    assert (
-        AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p
-        == 0.4
-    )
+def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(saved, save_checkpoint):
+    assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
+    other = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other")
+    assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
 
 
 class OwnConfig(BertConfig):
@@ -240,28 +205,17 @@ class OwnModel(BertModel):
 def test_a_registered_encoder_that_extends_another_is_saved_and_loaded(tmp_path):
     AutoConfig.register("own-bert", OwnConfig, exist_ok=True)
     AutoModel.register(OwnConfig, OwnModel, exist_ok=True)
-    model = AutoModelForCL.from_config(
-        OwnConfig(**tiny_config().to_diff_dict() | {"model_type": "own-bert"})
-    )
+    model = AutoModelForCL.from_config(OwnConfig(**tiny_config().to_diff_dict() | {"model_type": "own-bert"}))
     model.save_pretrained(tmp_path)
-    assert (
-        sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
-    )
+    assert sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
     again = AutoModelForCL.from_pretrained(tmp_path)
-    assert all(
-        torch.equal(x, y)
-        for x, y in zip(model.parameters(), again.parameters(), strict=True)
-    )
+    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), again.parameters(), strict=True))
 
 
 def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):
-    AutoModelForCL.from_config(tiny_config(), pooler_type="cls").save_pretrained(
-        tmp_path
-    )
+    AutoModelForCL.from_config(tiny_config(), pooler_type="cls").save_pretrained(tmp_path)
     assert (tmp_path / "2_Dense").exists()
-    AutoModelForCL.from_config(
-        tiny_config("distilbert"), pooler_type="avg"
-    ).save_pretrained(tmp_path)
+    AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg").save_pretrained(tmp_path)
     assert not (tmp_path / "2_Dense").exists()
     assert AutoModelForCL.from_pretrained(tmp_path).settings.pooler_type == "avg"
 
@@ -274,18 +228,12 @@ def reports(caplog):
     """`reports()`: what transformers has logged about loading."""
     transformers_logger = logging.getLogger("transformers")
     before, transformers_logger.propagate = transformers_logger.propagate, True
-    yield lambda: [
-        x.getMessage() for x in caplog.records if "LOAD REPORT" in x.getMessage()
-    ]
+    yield lambda: [x.getMessage() for x in caplog.records if "LOAD REPORT" in x.getMessage()]
     transformers_logger.propagate = before
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"]
-)
-def test_transformers_reports_only_what_the_package_does_not_explain(
-    family, save_checkpoint, reports
-):
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"])
+def test_transformers_reports_only_what_the_package_does_not_explain(family, save_checkpoint, reports):
     directory = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(family)))
     assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"
     SimCSE(directory, pooler_type="avg", device="cpu")

@@ -31,27 +31,17 @@ from simcse_hf.models.checkpoint import reload_model
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "roberta", "xlm-roberta", "mpnet", "albert"]
-)
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "mpnet", "albert"])
 def test_the_pooler_of_automodel_gives_the_same_embeddings(family, save_checkpoint):
-    model = perturb(
-        AutoModelForCL.from_config(tiny_config(family), unpadded=False).eval(), 0.01
-    )
-    stock, info = AutoModel.from_pretrained(
-        save_checkpoint(model), output_loading_info=True
-    )
+    model = perturb(AutoModelForCL.from_config(tiny_config(family), unpadded=False).eval(), 0.01)
+    stock, info = AutoModel.from_pretrained(save_checkpoint(model), output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     batch = random_batch(4)
-    assert torch.equal(
-        stock.eval()(**batch).pooler_output, model(**batch).sentence_embeddings
-    )
+    assert torch.equal(stock.eval()(**batch).pooler_output, model(**batch).sentence_embeddings)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(
-    family, save_checkpoint
-):
+def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(family, save_checkpoint):
     """The loss is that of the stock class, from its checkpoint and, after a step, from ours."""
     stock = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))
     perturb(stock, 0.05)
@@ -61,9 +51,7 @@ def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(
         mlm_weight=0.3,
         output_loading_info=True,
     )
-    assert all(
-        "pooler" in key or "sentence_head" in key for key in info["missing_keys"]
-    ), info["missing_keys"]
+    assert all("pooler" in key or "sentence_head" in key for key in info["missing_keys"]), info["missing_keys"]
     batch = with_masked_inputs(random_batch(8, 2))
     inputs = {
         "input_ids": batch["mlm_input_ids"],
@@ -71,30 +59,17 @@ def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(
     }
     for _ in range(2):
         output = model(**batch)
-        wanted = stock.eval()(
-            **flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)
-        ).loss.item()
+        wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
         assert output.mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
-        assert output.loss.item() == pytest.approx(
-            output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6
-        )
+        assert output.loss.item() == pytest.approx(output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6)
         packing = Packing.from_mask(batch["attention_mask"].flatten(0, 1))
-        assert model(**batch, packing=packing).mlm_loss.item() == pytest.approx(
-            wanted, rel=1e-6
-        )
+        assert model(**batch, packing=packing).mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
         output.loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.5).step()
-        stock, info = AutoModelForMaskedLM.from_pretrained(
-            save_checkpoint(model), output_loading_info=True
-        )
-        assert not info["missing_keys"] and all(
-            "pooler" in key for key in info["unexpected_keys"]
-        )
+        stock, info = AutoModelForMaskedLM.from_pretrained(save_checkpoint(model), output_loading_info=True)
+        assert not info["missing_keys"] and all("pooler" in key for key in info["unexpected_keys"])
     again = AutoModelForCL.from_pretrained(save_checkpoint(model))
-    assert (
-        again.settings.do_mlm
-        and again(**batch).loss.item() == model(**batch).loss.item()
-    )
+    assert again.settings.do_mlm and again(**batch).loss.item() == model(**batch).loss.item()
 
 
 def test_a_float16_checkpoint_is_trained_in_float32(save_checkpoint):
@@ -102,23 +77,16 @@ def test_a_float16_checkpoint_is_trained_in_float32(save_checkpoint):
     model = BertForCL(tiny_config(), do_mlm=True).half()
     loaded = BertForCL.from_pretrained(save_checkpoint(model))
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
-    torch.testing.assert_close(
-        loaded.bert.pooler.dense.weight, model.bert.pooler.dense.weight.float()
-    )
+    torch.testing.assert_close(loaded.bert.pooler.dense.weight, model.bert.pooler.dense.weight.float())
     for name in ("dtype", "torch_dtype"):
-        narrow = BertForCL.from_pretrained(
-            save_checkpoint(model), **{name: torch.bfloat16}
-        )
+        narrow = BertForCL.from_pretrained(save_checkpoint(model), **{name: torch.bfloat16})
         assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
 
 
 def test_saves_the_state_dict_that_is_passed(tmp_path):
     """The Trainer passes a gathered state dict, whose tensors need not be those of the model."""
     model = AutoModelForCL.from_config(tiny_config("distilbert"))
-    given = {
-        name: torch.full_like(tensor, 0.25)
-        for name, tensor in model.state_dict().items()
-    }
+    given = {name: torch.full_like(tensor, 0.25) for name, tensor in model.state_dict().items()}
     names = set(given)
     model.save_pretrained(tmp_path, state_dict=given)
     loaded = AutoModelForCL.from_pretrained(tmp_path)
@@ -131,9 +99,7 @@ def test_saves_the_state_dict_that_is_passed(tmp_path):
     reason="transformers writes in every process here",
 )
 def test_only_the_main_process_writes(tmp_path):
-    AutoModelForCL.from_config(tiny_config("distilbert")).save_pretrained(
-        tmp_path / "x", is_main_process=False
-    )
+    AutoModelForCL.from_config(tiny_config("distilbert")).save_pretrained(tmp_path / "x", is_main_process=False)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -153,16 +119,8 @@ def write(directory, config, state_dict, suffix):
 def reference_output(directory, suffix, cls=BertModel, family="bert"):
     """Write a checkpoint as the reference's training does: a prefixed encoder without pooler, and `mlp.dense.*`."""
     stock = cls(tiny_config(family))
-    state = {
-        f"{family}.{k}": v
-        for k, v in stock.state_dict().items()
-        if not k.startswith("pooler.")
-    }
-    state |= {
-        k.replace("pooler.", "mlp."): v
-        for k, v in stock.state_dict().items()
-        if k.startswith("pooler.")
-    }
+    state = {f"{family}.{k}": v for k, v in stock.state_dict().items() if not k.startswith("pooler.")}
+    state |= {k.replace("pooler.", "mlp."): v for k, v in stock.state_dict().items() if k.startswith("pooler.")}
     assert {"mlp.dense.weight", "mlp.dense.bias"} < state.keys()
     write(directory, stock.config, state, suffix)
     return stock.pooler.dense
@@ -193,9 +151,7 @@ def roberta_base(directory):
         RobertaModel(tiny_config("roberta")),
     )
     pooler = {f"roberta.pooler.{k}": v for k, v in encoder.pooler.state_dict().items()}
-    state = {
-        k: v for k, v in masked_lm.state_dict().items() if "decoder" not in k
-    } | pooler
+    state = {k: v for k, v in masked_lm.state_dict().items() if "decoder" not in k} | pooler
     write(directory, masked_lm.config, state, ".safetensors")
     return encoder.pooler.dense
 
@@ -247,14 +203,10 @@ STARTS = {  # what saves the start and returns its pooler, and the head that `au
 
 @pytest.mark.parametrize("do_mlm", [False, True])
 @pytest.mark.parametrize("start", STARTS)
-def test_auto_keeps_a_trained_head_and_keep_and_fresh_do_as_they_are_told(
-    start, do_mlm, tmp_path, caplog
-):
+def test_auto_keeps_a_trained_head_and_keep_and_fresh_do_as_they_are_told(start, do_mlm, tmp_path, caplog):
     save, expected = STARTS[start]
     pooler = save(tmp_path)
-    load = partial(
-        AutoModelForCL.from_pretrained, tmp_path, pooler_type="cls", do_mlm=do_mlm
-    )
+    load = partial(AutoModelForCL.from_pretrained, tmp_path, pooler_type="cls", do_mlm=do_mlm)
     with caplog.at_level(logging.INFO, "simcse_hf.models.checkpoint"):
         auto = load()
     assert f"{tmp_path}: the dense + tanh head is {expected}." in caplog.messages
@@ -270,13 +222,9 @@ def test_auto_keeps_a_trained_head_and_keep_and_fresh_do_as_they_are_told(
             if source == "fresh":
                 assert dense(model).weight.std().item() == pytest.approx(0.02, rel=0.1)
                 assert (dense(model).bias == 0).all()
-                assert pooler is None or not torch.equal(
-                    dense(model).weight, pooler.weight
-                )
+                assert pooler is None or not torch.equal(dense(model).weight, pooler.weight)
             else:
-                assert torch.equal(dense(model).weight, pooler.weight) and torch.equal(
-                    dense(model).bias, pooler.bias
-                )
+                assert torch.equal(dense(model).weight, pooler.weight) and torch.equal(dense(model).bias, pooler.bias)
     again = load().base_model.state_dict()
     for name, x in auto.base_model.state_dict().items():
         assert "pooler" in name or torch.equal(x, again[name]), "loaded"
@@ -312,9 +260,7 @@ def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_pa
     start = cls(tiny_config())
     save(start, tmp_path)
     model = AutoModelForCL.from_pretrained(tmp_path, **arguments)
-    assert model.head_source == "kept" and torch.equal(
-        dense(model).weight, start.base_model.pooler.dense.weight
-    )
+    assert model.head_source == "kept" and torch.equal(dense(model).weight, start.base_model.pooler.dense.weight)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
@@ -326,25 +272,17 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
 
 
 @pytest.mark.parametrize("keys", ["bert-base-uncased", "reference"])
-def test_old_names_of_weights_are_not_saved_again_so_that_a_checkpoint_can_be_resumed(
-    keys, tmp_path
-):
+def test_old_names_of_weights_are_not_saved_again_so_that_a_checkpoint_can_be_resumed(keys, tmp_path):
     """The weights of bert-base-uncased are called LayerNorm.gamma, those of the reference's head mlp."""
     if keys == "reference":
         reference_output(tmp_path, ".safetensors")
     else:
         state = BertForMaskedLM(tiny_config()).state_dict()
-        old = {
-            name.replace("LayerNorm.weight", "LayerNorm.gamma"): x.clone()
-            for name, x in state.items()
-        }
+        old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x.clone() for name, x in state.items()}
         write(tmp_path, tiny_config(), old, ".safetensors")
     model = AutoModelForCL.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path / "saved")
-    assert (
-        load_file(tmp_path / "saved" / "model.safetensors").keys()
-        <= model.state_dict().keys()
-    )
+    assert load_file(tmp_path / "saved" / "model.safetensors").keys() <= model.state_dict().keys()
     wanted = {name: x.clone() for name, x in model.state_dict().items()}
     with torch.no_grad():
         for parameter in model.parameters():
@@ -358,9 +296,7 @@ def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoi
     config = tiny_config()
     config.pooler_type, config.max_seq_length = "first_token_transform", 512
     directory = save_checkpoint(BertModel(config))
-    model = AutoModelForCL.from_pretrained(
-        directory, pooler_type="avg", max_seq_length=20
-    )
+    model = AutoModelForCL.from_pretrained(directory, pooler_type="avg", max_seq_length=20)
     assert (model.settings.pooler_type, model.settings.max_seq_length) == ("avg", 20)
     assert model.config.pooler_type == "first_token_transform"
     again = AutoModelForCL.from_pretrained(save_checkpoint(model, "again"))
@@ -370,16 +306,12 @@ def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoi
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_the_config_names_the_stock_architecture(family, save_checkpoint):
     """Converters and servers read the architecture; this package recognises its models by the section `simcse`."""
-    directory = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(family), do_mlm=True)
-    )
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), do_mlm=True))
     config = json.loads((directory / "config.json").read_text())
     assert config["model_type"] == family and "auto_map" not in config
     (name,) = config["architectures"]
     assert name == type(AutoModel.from_pretrained(directory)).__name__
-    assert type(AutoModelForCL.from_pretrained(directory)).__name__ == name.replace(
-        "Model", "ForCL"
-    )
+    assert type(AutoModelForCL.from_pretrained(directory)).__name__ == name.replace("Model", "ForCL")
 
 
 def test_the_objective_starts_anew_with_another_number_of_encoders(save_checkpoint):

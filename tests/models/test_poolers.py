@@ -71,9 +71,7 @@ def test_a_pooler_equals_a_loop_over_the_tokens(pooler_type, layers):
 
 # --- half precision ---
 
-EVERY_PRECISION = pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float64]
-)
+EVERY_PRECISION = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 
 
 def mean_of_many_nines(dtype):

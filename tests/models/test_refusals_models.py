@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
@@ -19,7 +18,6 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.kernels.packing import Packing
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
 from simcse_hf.objectives.masked_lm import StockMaskedLMHead
@@ -81,9 +79,7 @@ def cached_run(changes=(), **settings):
 
 
 def masks(ids):
-    return lambda _: at_mask(
-        torch.zeros(3, 3, 4), torch.tensor([[2, 4, 3], ids, [2, 5, 3]]), 4
-    )
+    return lambda _: at_mask(torch.zeros(3, 3, 4), torch.tensor([[2, 4, 3], ids, [2, 5, 3]]), 4)
 
 
 def without(name, batch):
@@ -106,17 +102,13 @@ REFUSED = {
     "several encoders": (lambda _: contrastive_class(FunnelConfig), "for FunnelConfig"),
     **{
         family: (
-            lambda _, f=family: AutoModelForCL.from_config(
-                CONFIG_MAPPING[f](), pooler_type="avg"
-            ),
+            lambda _, f=family: AutoModelForCL.from_config(CONFIG_MAPPING[f](), pooler_type="avg"),
             "not a text",
         )
         for family in ("t5", "whisper", "mamba")
     },
     "first token of a decoder": (
-        lambda _: AutoModelForCL.from_config(
-            CONFIG_MAPPING["llama"](num_hidden_layers=1), pooler_type="cls"
-        ),
+        lambda _: AutoModelForCL.from_config(CONFIG_MAPPING["llama"](num_hidden_layers=1), pooler_type="cls"),
         "pooler_type 'cls' .*in a decoder .llama.*'lasttoken' or 'avg'",
     ),
     "activation": (
@@ -134,12 +126,6 @@ REFUSED = {
         lambda _: StockMaskedLMHead(GPT2Config(), None),
         "transformers has none for .*'gpt2'",
     ),
-    "no targets": (
-        step(
-            without("mlm_targets", with_masked_inputs(random_batch(3, 2))), do_mlm=True
-        ),
-        "mlm_targets",
-    ),
     "no head for targets": (
         step(TARGETS, objective="declutr", do_mlm=False),
         "Load it with do_mlm=True",
@@ -147,14 +133,6 @@ REFUSED = {
     "no states for targets": (
         step(TARGETS, do_mlm=True),
         "'simcse' keeps no hidden states for mlm_targets",
-    ),
-    "masked texts": (
-        step(with_masked_inputs(random_batch(3)), do_mlm=True),
-        "mlm_input_ids need mlm_targets",
-    ),
-    "packing": (
-        step(random_batch(3, 2) | {"packing": Packing.from_lengths(np.array([3, 3]))}),
-        "packing is of 2 texts",
     ),
     "inputs_embeds": (
         step(random_batch(3) | {"inputs_embeds": torch.zeros(1)}),

@@ -10,8 +10,13 @@ from conftest import tiny_config
 from transformers import AutoConfig, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, ContrastiveSettings
-from simcse_hf.models.resolve import resolve_settings, settings_of_config
-from simcse_hf.models.settings import SECTION, SETTING_NAMES, TABLES
+from simcse_hf.models.settings import (
+    SECTION,
+    SETTING_NAMES,
+    TABLES,
+    resolve_settings,
+    settings_of_config,
+)
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.recipe import Recipe

@@ -28,20 +28,14 @@ LONG = "the cat sat on the mat . " * 9
 def used(tokenizer):
     """A tokenizer without a class of its own that has cut and padded texts to 8 tokens, as training does."""
     backend = BertTokenizer(vocab=tokenizer.get_vocab()).backend_tokenizer
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", model_max_length=30
-    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", model_max_length=30)
     fast([LONG, "a"], truncation=True, padding=True, max_length=8, pad_to_multiple_of=8)
     return fast
 
 
-@pytest.mark.parametrize(
-    ("max_length", "wanted"), [(None, 30), (20, 20), (35, 35), (60, 40)]
-)
+@pytest.mark.parametrize(("max_length", "wanted"), [(None, 30), (20, 20), (35, 35), (60, 40)])
 def test_the_length_is_that_of_inference(used, tmp_path, max_length, wanted):
-    model = AutoModelForCL.from_config(
-        tiny_config(), pooler_type="avg", max_length=max_length
-    )
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", max_length=max_length)
     save_tokenizer(used, tmp_path, model)
     raw = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert len(raw.encode(LONG).ids) == wanted and len(raw.encode("a").ids) == 3
@@ -53,18 +47,10 @@ def test_a_class_that_transformers_4_knows_is_named_also_after_loading(used, tmp
     for tokenizer in (used, AutoTokenizer.from_pretrained(tmp_path)):
         save_tokenizer(tokenizer, tmp_path, model)
         config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-        assert (
-            config["tokenizer_class"] == "PreTrainedTokenizerFast"
-            and config["model_max_length"] == 30
-        )
-        assert (
-            not {"max_length", "stride", "truncation_strategy", "pad_to_multiple_of"}
-            & config.keys()
-        )
+        assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and config["model_max_length"] == 30
+        assert not {"max_length", "stride", "truncation_strategy", "pad_to_multiple_of"} & config.keys()
         again = AutoTokenizer.from_pretrained(tmp_path)
-        assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(
-            again
-        ) == len(VOCABULARY)
+        assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(again) == len(VOCABULARY)
 
 
 # --- words of a domain -----------------------------------------------------------------------------------------------
@@ -110,15 +96,11 @@ def byte_level():
         vocab_size=260,
     )
     backend.train_from_iterator(["the the a of"], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
 
 
 def words(tokenizer, text):
-    return tokenizer.convert_ids_to_tokens(
-        tokenizer(text, add_special_tokens=False)["input_ids"]
-    )
+    return tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def model_for(tokenizer, family="bert", spare=0):
@@ -133,9 +115,7 @@ def model_for(tokenizer, family="bert", spare=0):
 
 @pytest.mark.parametrize("spare", [0, 7])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(
-    wordpiece, family, spare
-):
+def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(wordpiece, family, spare):
     model, size = model_for(wordpiece, family, spare), len(wordpiece)
     old = model.get_input_embeddings().weight.detach().clone()
     bias = model.get_output_embeddings().bias.detach().clone()
@@ -180,7 +160,5 @@ def test_the_most_frequent_words_are_added_and_rare_ones_are_not(wordpiece):
     assert words(wordpiece, "heart tas") == ["heart", "ta", "##s"]
     assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9) == 1
     assert words(wordpiece, "heart tas hes") == ["heart", "tas", "he", "##s"]
-    with pytest.raises(
-        ValueError, match="knows every word that occurs 5 times or more"
-    ):
+    with pytest.raises(ValueError, match="knows every word that occurs 5 times or more"):
         extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9)

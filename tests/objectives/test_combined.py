@@ -10,16 +10,14 @@ from objective_helpers import assert_same, esimcse, slow_info_nce
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import ByDataset, EncodedBatch, Objective, build_objective
 from simcse_hf.objectives.base import named_losses
-from simcse_hf.objectives.combined import Sum
+from simcse_hf.objectives.registry import Sum
 
 SIMCSE_AND_BARLOW_TWINS = "simcse+barlow_twins:0.1"
 
 
 def random_embeddings(rows=6, columns=2, dim=8):
     generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(
-        rows, columns, dim, generator=generator, dtype=torch.float64
-    )
+    embeddings = torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64)
     return embeddings.requires_grad_()
 
 
@@ -115,9 +113,7 @@ def test_a_sum_needs_what_any_part_needs(name, first, second, of_sum):
 
 
 @PROPERTIES
-def test_a_sum_needs_what_a_part_needs_after_it_is_attached(
-    name, first, second, of_sum
-):
+def test_a_sum_needs_what_a_part_needs_after_it_is_attached(name, first, second, of_sum):
     parts = {"first": with_property(name, first), "second": with_property(name, second)}
     total = sum_of(**parts)
     setattr(parts["first"], name, second)  # as `attach` may do
@@ -181,16 +177,12 @@ def test_the_queue_is_filled_with_each_batch(of_three_widths):
 
 
 @pytest.mark.parametrize("width", [32, 16, 8])
-def test_each_width_is_compared_with_the_same_width_of_the_queue(
-    of_three_widths, width
-):
+def test_each_width_is_compared_with_the_same_width_of_the_queue(of_three_widths, width):
     for queue, batch, output in train(of_three_widths):
         with torch.no_grad():
             vectors = of_three_widths.bert(**flat(batch)).pooler_output.view(4, 2, -1)
         expected = slow_info_nce(vectors[..., :width], extra=queue[:, :width])
-        assert output.parts[f"loss_{width}"].item() == pytest.approx(
-            expected.item(), rel=1e-9
-        )
+        assert output.parts[f"loss_{width}"].item() == pytest.approx(expected.item(), rel=1e-9)
 
 
 def test_each_width_has_a_loss(of_three_widths):
@@ -210,9 +202,7 @@ def test_all_widths_share_one_momentum_encoder(of_three_widths):
 def test_the_queue_of_all_widths_is_saved(of_three_widths, tmp_path):
     list(train(of_three_widths))
     of_three_widths.save_pretrained(tmp_path)
-    loaded = AutoModelForCL.from_pretrained(
-        tmp_path, dtype=torch.float64
-    ).prepare_objective()
+    loaded = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).prepare_objective()
     assert loaded.objectives[0].filled == 7
     saved = of_three_widths.objective.objectives[0].queue
     assert torch.equal(loaded.objectives[0].queue, saved.float())
@@ -239,11 +229,7 @@ def by_dataset(names):
         "b.c": build_objective("supcon", 8),
         "shared": shared,
     }
-    return (
-        ByDataset(8, {name: objectives[name] for name in names}, shared)
-        .double()
-        .train()
-    )
+    return ByDataset(8, {name: objectives[name] for name in names}, shared).double().train()
 
 
 def batch_of_dataset(number):

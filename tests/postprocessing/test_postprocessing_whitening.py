@@ -4,7 +4,7 @@ import pytest
 import torch
 from postprocessing_helpers import skewed
 
-from simcse_hf.postprocessing.whitening import fit_whitening
+from simcse_hf.postprocessing.transform import fit_whitening
 
 
 def exact(vectors):
@@ -14,9 +14,7 @@ def exact(vectors):
 
 @pytest.mark.parametrize("offset", [0, 1000])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_whitening_does_not_depend_on_the_parts_nor_lose_precision_to_a_large_mean(
-    size, offset
-):
+def test_a_whitening_does_not_depend_on_the_parts_nor_lose_precision_to_a_large_mean(size, offset):
     vectors = skewed(100, 9).double() + offset
     linear = fit_whitening(vectors.split(size)).linear
     mean, covariance = exact(vectors)
@@ -40,12 +38,8 @@ def test_fewer_dimensions_are_the_directions_of_the_largest_variance(kept):
     whitened = fit_whitening([vectors], kept).transform(vectors).double()
     for number in range(kept):
         component = principal_component(vectors, number)
-        sign = torch.sign(
-            whitened[:, number] @ component
-        )  # that of an eigenvector is arbitrary
-        torch.testing.assert_close(
-            whitened[:, number], sign * component, rtol=0, atol=1e-5
-        )
+        sign = torch.sign(whitened[:, number] @ component)  # that of an eigenvector is arbitrary
+        torch.testing.assert_close(whitened[:, number], sign * component, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kept", [1, 3, 6])
@@ -64,9 +58,7 @@ def with_a_constant_dimension(request):
 
 def test_a_constant_direction_is_left_out(with_a_constant_dimension):
     """One may be missing, as in a hyperplane."""
-    whitened = fit_whitening([with_a_constant_dimension]).transform(
-        with_a_constant_dimension
-    )
+    whitened = fit_whitening([with_a_constant_dimension]).transform(with_a_constant_dimension)
     covariance = whitened.double().T.cov(correction=0)
     torch.testing.assert_close(covariance, torch.eye(3).double(), rtol=0, atol=1e-4)
 

@@ -281,5 +281,5 @@ def test_an_exported_graph_is_encoded_with(folder):
 
 
 def test_an_app_is_a_command_with_help(folder):
-    words = ("count the words of some texts", "letters of the longest word that counts", "2 words")
+    words = ("Count the words of some texts", "Letters of the longest word that counts", "2 words")
     assert missing(folder / "printed.txt", *words) == []

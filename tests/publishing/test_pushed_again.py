@@ -26,7 +26,7 @@ from simcse_hf import (
 )
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import push_model
-from simcse_hf.runtime.folders import folder_problem
+from simcse_hf.runtime.files import folder_problem
 from simcse_hf.runtime.upload import PublicNames
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]

@@ -202,16 +202,10 @@ def test_queries_are_the_lines_of_standard_input(search_standard_input, model, s
     assert printed.out == f"the cat\n  {score:.4f}  {sentence}\n\n"
 
 
-def test_a_person_sees_a_prompt_before_each_query(search_standard_input):
-    printed = search_standard_input(Terminal("the cat\n\n"))
-    assert "Type a text and press Enter" in printed.err
-    assert printed.err.endswith("search> " * 3)
-
-
-def test_a_program_sees_no_prompt(search_standard_input):
-    printed = search_standard_input(io.StringIO("the cat\n\n"))
-    assert "search>" not in printed.err
-    assert "Type a text and press Enter" not in printed.err
+@pytest.mark.parametrize("stream, is_told", [(io.StringIO, False), (Terminal, True)])
+def test_a_person_is_told_what_to_type(search_standard_input, stream, is_told):
+    printed = search_standard_input(stream("the cat\n\n"))
+    assert ("Type a text and press Enter" in printed.err) is is_told
 
 
 # --- escape sequences ---
@@ -378,11 +372,6 @@ def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(model, texts
             "a",
             {"threshold": "saved", "prompt": "query: "},
             "threshold saved .* the prompt 'query'",
-        ),
-        (
-            "a",
-            {"prompt": "a", "prompt_name": "query"},
-            "prompt and prompt_name are both given",
         ),
         ("a", {"threshold": 2}, "threshold must be a cosine"),
         ("a", {"pooler_type": "max"}, "pooler 'avg' there, 'max' here"),

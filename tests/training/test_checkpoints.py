@@ -11,7 +11,7 @@ import torch
 from benchmarks.tiny import make_trainer
 from simcse_hf.models import checkpoint as checkpoint_module
 from simcse_hf.runtime import folders as folders_module
-from simcse_hf.runtime.folders import MANIFEST, folder_problem
+from simcse_hf.runtime.files import MANIFEST, folder_problem
 from simcse_hf.training.checkpoints import (
     checkpoints,
     clear_output_dir,

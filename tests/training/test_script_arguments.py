@@ -11,8 +11,7 @@ from trainer_helpers import refuses
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
-from simcse_hf.models.resolve import resolve_settings
-from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
+from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, resolve_settings
 from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.arguments import dropout_settings
 from simcse_hf.training.parser import DEFAULTS, RECIPES
@@ -224,15 +223,15 @@ def test_a_list_of_a_recipe_counts(of_all_sources):
         ("temperatur: 0.1\n", "run.yaml temperatur temp"),
         ("- temp\n", "table"),
         ("temp: [0.1\n", "YAML"),
-        ("learning_rate: fast\n", "run.yaml learning_rate 'fast' number"),
-        ("max_seq_length: long\n", "max_seq_length 'long' whole"),
-        ("mlp_only_train: perhaps\n", "mlp_only_train 'perhaps' true false"),
+        ("learning_rate: fast\n", "run.yaml learning_rate 'fast' float"),
+        ("max_seq_length: long\n", "max_seq_length 'long' lengths"),
+        ("mlp_only_train: perhaps\n", "mlp_only_train perhaps true/false"),
         ("learning_rate: [1, 2]\n", "learning_rate list"),
         ("output_dir: {a: b}\n", "output_dir table"),
         ("objective_options: [64]\n", "objective_options name=value 64"),
         ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
         ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
-        ("seeds: [5, x]\n", "seeds 'x' whole"),
+        ("seeds: [5, x]\n", "seeds 'x' int"),
     ],
 )
 def test_the_error_names_an_invalid_yaml_file(parse, text, words):

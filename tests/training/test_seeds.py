@@ -20,7 +20,7 @@ from transformers import AutoModel, set_seed
 
 from simcse_hf import SimCSE
 from simcse_hf.publishing.hub import files_to_push
-from simcse_hf.runtime.folders import entries
+from simcse_hf.runtime.files import entries
 from simcse_hf.training import recipe as recipe_module
 from simcse_hf.training.recipe import Recipe, inputs_of
 from simcse_hf.training.run_results import Results

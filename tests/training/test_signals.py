@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from benchmarks.kills import start_process
 from benchmarks.tiny import fingerprint, make_trainer
 from simcse_hf.cli.main import exit_status
-from simcse_hf.runtime.folders import folder_problem
+from simcse_hf.runtime.files import folder_problem
 from simcse_hf.training.checkpoints import checkpoints
 
 NAME = "dropout as the view"  # an epoch has 6 steps

@@ -1,7 +1,6 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
 import pickle
-import re
 
 import pytest
 import torch
@@ -77,7 +76,7 @@ def test_bf16_is_not_warned_of_on_a_processor_with_its_instructions(arguments, w
 def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, warnings):
     arguments(use_cpu=True, bf16=True)
     [warning] = warnings
-    assert re.search(r"takes \d+ times as long as in float32", warning)
+    assert "no bfloat16 instructions" in warning
 
 
 def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, monkeypatch):

@@ -15,7 +15,7 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.runtime import folders
-from simcse_hf.runtime.folders import STAGING, lock
+from simcse_hf.runtime.files import STAGING, lock
 
 NAME = "dropout as the view"
 

@@ -19,8 +19,7 @@ from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
 from ...runtime.errors import no_model, refuse_changes
-from ...runtime.files import digest, read_json_object, remove, write_atomically, write_json
-from ...runtime.folders import entries, lock
+from ...runtime.files import digest, entries, lock, read_json_object, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...training.parser import check_files
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage

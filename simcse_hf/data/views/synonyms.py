@@ -5,7 +5,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from transformers.utils import logging
@@ -41,7 +41,7 @@ class SynonymReplacement(TextView):
             English.
 
     Raises:
-        ValueError: If there is no WordNet, see [`WordNetSynonyms`].
+        ValueError: If there is no WordNet, see [`wordnet_synonyms`].
     """
 
     name = "synonyms"
@@ -50,7 +50,7 @@ class SynonymReplacement(TextView):
 
     def __init__(self, rate: float | None = None, synonyms: Callable[[str], Sequence[str]] | None = None):
         super().__init__(rate)
-        self.synonyms = synonyms or WordNetSynonyms()
+        self.synonyms = synonyms or wordnet_synonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
         """Return the changed text."""
@@ -145,32 +145,27 @@ class EDA(SynonymReplacement):
         return kept or [rng.choice(words)]
 
 
-class WordNetSynonyms:
-    """Look up the synonyms of English words in WordNet: the other words of all their synsets, of any part of speech.
+def wordnet_synonyms() -> Callable[[str], tuple[str, ...]]:
+    """Return what looks up the synonyms of English words in WordNet: the other words of all their synsets.
 
-    A word is looked up in lower case and, if it is inflected, by its base form. Synonyms are base forms, in a fixed
-    order. WordNet is read from where nltk looks for it: a folder of `nltk.data.path`, such as the one in the
-    environment variable NLTK_DATA. Nothing is downloaded.
+    A word is looked up in lower case and, if it is inflected, by its base form. Synonyms are of any part of speech,
+    base forms, and in a fixed order. WordNet is read from where nltk looks for it: a folder of `nltk.data.path`, such
+    as the one in the environment variable NLTK_DATA. Nothing is downloaded.
 
     Raises:
         ImportError: If nltk is not installed.
         ValueError: If nltk finds no WordNet, or an incomplete one.
     """
-
-    def __init__(self) -> None:
-        nltk = require_extra("nltk", "augment", "a view of synonyms")
-        try:
-            self._root = nltk.data.find("corpora/wordnet/")  # or the same in corpora/wordnet.zip
-        except LookupError:
-            raise ValueError(
-                f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
-                f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
-            ) from None
-        _wordnet(self._root)
-
-    def __call__(self, word: str) -> tuple[str, ...]:
-        """Return the synonyms of a word without punctuation, or `()` if there are none."""
-        return _synonyms(self._root, word.lower())
+    nltk = require_extra("nltk", "augment", "a view of synonyms")
+    try:
+        root = nltk.data.find("corpora/wordnet/")  # or the same in corpora/wordnet.zip
+    except LookupError:
+        raise ValueError(
+            f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
+            f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
+        ) from None
+    _wordnet(root)
+    return partial(_synonyms, root)
 
 
 @cache
@@ -193,6 +188,7 @@ if hasattr(os, "register_at_fork"):
 @cache
 def _synonyms(root: object, word: str) -> tuple[str, ...]:
     synonyms = set()
+    word = word.lower()
     for synset in _wordnet(root).synsets(word):
         for name in synset.lemma_names():
             synonym = re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ")

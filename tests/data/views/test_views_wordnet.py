@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from simcse_hf.data.views import make_view
-from simcse_hf.data.views.synonyms import WordNetSynonyms
+from simcse_hf.data.views.synonyms import wordnet_synonyms
 
 nltk = pytest.importorskip("nltk", reason="nltk (the extra augment) is not installed")
 
@@ -56,7 +56,7 @@ def wordnet(tmp_path, monkeypatch):
 
 
 def test_synonyms_are_the_words_of_all_synsets(wordnet):
-    lookup, expected = WordNetSynonyms(), ("chase", "domestic dog", "trail")
+    lookup, expected = wordnet_synonyms(), ("chase", "domestic dog", "trail")
     for _ in range(2):
         assert lookup("dog") == expected and lookup("Dogs") == (
             "chase",
@@ -82,7 +82,7 @@ def _look_up(lookup, queue):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
 def test_forked_processes_do_not_share_file_positions(wordnet):
-    lookup = WordNetSynonyms()
+    lookup = wordnet_synonyms()
     lookup("dog")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -109,4 +109,4 @@ def test_the_error_without_wordnet_says_how_to_get_it(name, tmp_path, monkeypatc
 def test_refuses_an_incomplete_wordnet(wordnet, tmp_path):
     (tmp_path / "corpora" / "wordnet" / "lexnames").unlink()
     with pytest.raises(ValueError, match="not a complete WordNet.*lexnames"):
-        WordNetSynonyms()
+        wordnet_synonyms()
