@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.models import checkpoint as checkpoint_module
-from simcse_hf.runtime import folders as folders_module
+from simcse_hf.runtime import files as files_module
 from simcse_hf.runtime.files import MANIFEST, folder_problem
 from simcse_hf.training.checkpoints import (
     checkpoints,
@@ -176,7 +176,7 @@ WHAT_FAILS = pytest.mark.parametrize(
             RuntimeError("No space left on device (os error 28)"),
             id="the files of the model",
         ),
-        pytest.param(folders_module, "write_json", NO_SPACE, id="the manifest"),
+        pytest.param(files_module, "write_json", NO_SPACE, id="the manifest"),
     ],
     scope="module",
 )
