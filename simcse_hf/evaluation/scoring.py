@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 from transformers.utils import logging
@@ -27,7 +27,7 @@ from .report import Evaluation, add_averages, versions, write_results
 from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of
 from .tasks.sts import HUB, HUB_REVISIONS, STS_SPLITS, STS_TASKS, ScoredPairsTask, TaskNotFound
 from .tasks.transfer import TRANSFER_TASKS
-from .threshold import check_can_save, choose_threshold, read_goal
+from .threshold import choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
 
 logger = logging.get_logger(__name__)
@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 Tasks = Mapping[str, Task]
 
 
-def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
+def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
     """Load a model by its name or folder, or keyword search. Any other object is an encoder, and taken as it is."""
     if model == KEYWORDS:
         join_processes()
@@ -145,7 +145,13 @@ def evaluate(
     if data_dir is None and not (pairs or task or mteb):
         raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
-        check_can_save(name_of(model), threshold)
+        folder = Path(name_of(model)).expanduser()
+        if threshold is None:
+            raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
+        if (folder / "manifest.json").exists():
+            raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
     check_output_file(output, overwrite)
     protocol = Protocol(mode, aggregation, metric, seed)
     named = name_tasks(task, label_separator, protocol)
@@ -205,7 +211,7 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
     """
     start = time.perf_counter()
     roles = roles_of(tasks)
-    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
+    embeddings: Any = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
-from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.files import read_json_object, write_json
 from .bootstrap import (
     ROUNDING,
     Arrays,
@@ -28,7 +28,6 @@ from .tasks import Task
 logger = logging.get_logger(__name__)
 
 CONFIDENCE = 0.95
-SEED = 0
 #: The fewest pairs of the half that chooses a threshold which must reach it.
 LEAST_PAIRS = 10
 
@@ -106,7 +105,7 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     similarity = scores["similarity"]
     gold = scores["gold"]
     groups = scores["group"]
-    first = divide_groups(groups, 0.5, SEED, source, "Give pairs with more different texts.")
+    first = divide_groups(groups, 0.5, 0, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
             raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
@@ -201,17 +200,6 @@ def describe_threshold(threshold: Threshold) -> str:
         f"pairs of {threshold['source']}; on the other {threshold['measured_on']} pairs {precision} and {recall} "
         f"(x 100, {threshold['confidence']:.0%} intervals)"
     )
-
-
-def check_can_save(folder: StrPath, threshold: str | None) -> None:
-    """Raise a `ValueError` if no threshold is to be chosen, or the folder is none of a saved model."""
-    path = Path(folder).expanduser()
-    if threshold is None:
-        raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
-    if not (path / "config.json").is_file():
-        raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
-    if (path / "manifest.json").exists():
-        raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
 
 
 def save_threshold(model: SimCSE, threshold: Threshold) -> Path:

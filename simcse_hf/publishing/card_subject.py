@@ -10,7 +10,6 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..encoding.probes import SavedThreshold
 from ..encoding.saved import SavedModel
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
@@ -272,14 +271,13 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         )
 
     # 2. A threshold and an adaptation count if they are of these weights.
-    threshold = SavedThreshold.read(config)
-    if threshold and threshold.model:
-        model = weights.identity(str(threshold.model["dtype"]))
-        changes = threshold.changes(model.for_pairs())
+    threshold = getattr(config, THRESHOLD, None)
+    if threshold and "model" in threshold:
+        before = Identity.from_dict(threshold["model"])
+        changes = before.changes(weights.identity(before.dtype).for_pairs(), ("dtype", "backend"))
         if changes:
-            logger.warning(
-                f"The card does not show a threshold: that of {directory} does not fit this model: {changes}"
-            )
+            why = "; ".join(changes)
+            logger.warning(f"The card does not show a threshold: that of {directory} does not fit this model: {why}")
             delattr(config, THRESHOLD)
     adaptation = {}
     path = directory / ADAPTATION

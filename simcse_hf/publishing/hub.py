@@ -10,8 +10,7 @@ from huggingface_hub import HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from ..encoding.exported import ForeignGraph
-from ..encoding.graphs import GRAPHS
+from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS

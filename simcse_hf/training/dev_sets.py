@@ -175,7 +175,7 @@ class DevSetCallback(TrainerCallback):
             ValueError: If embeddings are not finite, or all equal.
         """
         encoder = Encoder(model, tokenizer)  # with the length of inference
-        prompts = {role: encoder.role_prompt(role) for role in self.roles}
+        prompts = {role: encoder.resolve_prompt(role=role) for role in self.roles}
         reading = encoder.reading(*prompts.values())
         if reading != self._reading:  # also when the callback serves another run
             self._token_ids = []

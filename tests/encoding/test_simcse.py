@@ -190,7 +190,7 @@ def move_to_accelerator(monkeypatch):
 
     def move(simcse):
         monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))
-        monkeypatch.setattr("simcse_hf.encoding.simcse._WINDOW", 7)
+        monkeypatch.setattr("simcse_hf.encoding.simcse._SORTED_TOGETHER", 7)
 
     return move
 
