@@ -216,9 +216,8 @@ class _Adaptation:
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         self.work.mkdir(exist_ok=True)
-        write_json(
-            output / RECORD_FILE, record
-        )  # before other files, because it marks their folder as that of an adaptation
+        # Before other files, because it marks their folder as that of an adaptation.
+        write_json(output / RECORD_FILE, record)
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
