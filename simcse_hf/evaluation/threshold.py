@@ -178,7 +178,7 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
         part = {"value": each.astype(float), "group": numbers}
         counted.append({source: part})
     of_found, *totals = resampled_scores(counted)
-    drawn_groups = groups_to_draw({"group": numbers}, source)
+    drawn_groups = groups_to_draw(numbers, source)
     measured = []
     for among, total in zip((similar, positive), totals, strict=True):
         with np.errstate(invalid="ignore"):  # a resample without such a pair has no share

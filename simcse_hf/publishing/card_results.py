@@ -8,9 +8,9 @@ from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import find_metric
-from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, is_user_task, spread
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
 from ..evaluation.tasks import class_of, headline
-from ..evaluation.tasks.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Measured, Subject, protocol_of
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
@@ -164,7 +164,7 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     rows = []
     protocols = []
     for task, result in results.items():
-        if not is_user_task(result):
+        if "kind" not in result:
             continue
         protocols.append(f"{result['kind']}: {result['protocol']}")
         for metric in result["metrics"]:
@@ -263,7 +263,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
             continue
         value = round(score, 2)
         task_class = class_of(task, result)
-        if is_user_task(result):
+        if "kind" in result:  # of a user's own files
             entry = EvalResult(
                 task_type=task_class.hub_type,
                 task_name=result["kind"].capitalize(),
