@@ -109,30 +109,11 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
             raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
-    cosine = _best_cosine(similarity[first], gold[first], precision, source)
-    found, reached = _precision_and_recall(similarity[~first] >= cosine, gold[~first] == 1, groups[~first], source)
-    if precision is not None and 100 * precision > found[0]:
-        logger.warning(
-            f"{source}: the threshold chosen for a precision of {precision} has {found[0] / 100:.3f} on the half that "
-            "measures. Give more pairs, or ask for a higher precision to have a margin."
-        )
-    return {
-        "cosine": cosine,
-        "goal": "f1" if precision is None else f"precision={precision:g}",
-        "source": Path(source).name,
-        "chosen_on": int(first.sum()),
-        "measured_on": int((~first).sum()),
-        "confidence": CONFIDENCE,
-        "precision": [round(value, 2) for value in found],
-        "recall": [round(value, 2) for value in reached],
-    }
 
-
-def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, source: str) -> float:
-    """Return the cosine with the highest F1 or, at a precision, with the highest recall."""
-    order = np.argsort(-similarity, kind="stable")
-    ranked = similarity[order]
-    hits = gold[order].cumsum()
+    # 1. Choose the cosine with the highest F1 or, at a precision, with the highest recall.
+    order = np.argsort(-similarity[first], kind="stable")
+    ranked = similarity[first][order]
+    hits = gold[first][order].cumsum()
     retrieved = np.arange(1, len(hits) + 1)
     possible = last_of_equals(ranked)
     value = 2 * hits / (retrieved + hits[-1])
@@ -151,7 +132,26 @@ def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, so
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
             f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
-    return float(ranked[best : best + 2].mean())
+    cosine = float(ranked[best : best + 2].mean())
+
+    # 2. Measure its precision and recall on the other half.
+    similar = similarity[~first] >= cosine
+    found, reached = _precision_and_recall(similar, gold[~first] == 1, groups[~first], source)
+    if precision is not None and 100 * precision > found[0]:
+        logger.warning(
+            f"{source}: the threshold chosen for a precision of {precision} has {found[0] / 100:.3f} on the half that "
+            "measures. Give more pairs, or ask for a higher precision to have a margin."
+        )
+    return {
+        "cosine": cosine,
+        "goal": "f1" if precision is None else f"precision={precision:g}",
+        "source": Path(source).name,
+        "chosen_on": int(first.sum()),
+        "measured_on": int((~first).sum()),
+        "confidence": CONFIDENCE,
+        "precision": [round(value, 2) for value in found],
+        "recall": [round(value, 2) for value in reached],
+    }
 
 
 def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, source: str) -> list[list[float]]:
@@ -178,7 +178,7 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
         part = {"value": each.astype(float), "group": numbers}
         counted.append({source: part})
     of_found, *totals = resampled_scores(counted)
-    drawn_groups = groups_to_draw({"group": numbers}, source)
+    drawn_groups = groups_to_draw(numbers, source)
     measured = []
     for among, total in zip((similar, positive), totals, strict=True):
         with np.errstate(invalid="ignore"):  # a resample without such a pair has no share

@@ -29,7 +29,7 @@ from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
-from ..evaluation.tasks.sts import ScoredPairsTask, check_scores_differ
+from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
 from ..runtime.files import digest

@@ -2,6 +2,7 @@
 
 import json
 
+import data_helpers
 import numpy as np
 import pytest
 import torch
@@ -372,6 +373,7 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, capsys):
-    assert status("evaluate", "--model", "org/name", "--pairs", "sts.csv", *words) == 2
+def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, tmp_path, capsys):
+    scored = data_helpers.write(tmp_path / "sts.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n")
+    assert status("evaluate", "--model", "org/name", "--pairs", str(scored), *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
