@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from simcse_hf import load_text_dataset
 from simcse_hf.data.sample import sample_files
-from simcse_hf.evaluation.tasks.sts import ScoredPairs, read_scored_pairs, read_sts_task
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs, read_scored_pairs, read_sts_task
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal that a process gets when its parent ends
 SHARED = Path(__file__).resolve().parents[2] / "shared"

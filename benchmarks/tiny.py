@@ -14,7 +14,7 @@ from transformers import AutoConfig, BertTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.encoding.files import write_vectors
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.runtime.files import MANIFEST
 
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old".split()

@@ -17,8 +17,16 @@ from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.evaluation.scoring import read_tasks, score_tasks
 from simcse_hf.evaluation.tasks import SENTEVAL, Task, headline, roles_of
-from simcse_hf.evaluation.tasks.sts import STS_SUBSETS, STS_TASKS, SplitsTask, read_scored_pairs, read_sts_task
-from simcse_hf.evaluation.tasks.transfer import TRANSFER_TASKS, LabelledTexts, TransferTask
+from simcse_hf.evaluation.tasks.senteval import (
+    STS_SUBSETS,
+    STS_TASKS,
+    TRANSFER_TASKS,
+    LabelledTexts,
+    ScoredPairsTask,
+    TransferTask,
+    read_scored_pairs,
+    read_sts_task,
+)
 
 from .regressor import score_regressor
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed
@@ -134,7 +142,7 @@ def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: 
         return {}
     if group == "regressor":
         splits = {task: read_sts_task(task, senteval, ("test", "dev", "train")) for task in tasks}
-        return {task: SplitsTask.of(task, parts, task) for task, parts in splits.items()}
+        return {task: ScoredPairsTask.of(task, parts, task) for task, parts in splits.items()}
     data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
     if transfer_examples is not None:
         for name, task in data.items():
@@ -148,7 +156,7 @@ def _draw(examples: LabelledTexts, count: int) -> LabelledTexts:
     """Return at most `count` examples, drawn at random; they are the same in every call."""
     if count >= len(examples):
         return examples
-    return LabelledTexts(examples[row] for row in sorted(random.Random(0).sample(range(len(examples)), count)))
+    return [examples[row] for row in sorted(random.Random(0).sample(range(len(examples)), count))]
 
 
 def measure(
@@ -213,7 +221,7 @@ def _score(
     if group == "regressor":
         scored = {}
         for name, task in data.items():
-            assert isinstance(task, SplitsTask)
+            assert isinstance(task, ScoredPairsTask)
             scored[name] = score_regressor(name, task.parts | task.shared, embed)
         results = {task: splits["test"] for task, (splits, _) in scored.items()}
         return Evaluation(results, {task: {"test": arrays["test"]} for task, (_, arrays) in scored.items()})

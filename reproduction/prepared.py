@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 
 from simcse_hf.data.nli import build_nli_triplets
-from simcse_hf.evaluation.tasks.sts import STS_TASKS, TaskNotFound, read_sts_task
+from simcse_hf.evaluation.tasks.senteval import STS_TASKS, TaskNotFound, read_sts_task
 from simcse_hf.runtime.files import write_atomically
 
 from .data import digest, find_data, find_senteval

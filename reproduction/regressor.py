@@ -11,8 +11,7 @@ from tqdm.auto import tqdm
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import spearman
-from simcse_hf.evaluation.tasks.sts import ScoredPairs, correlations
-from simcse_hf.evaluation.tasks.transfer import pair_features
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs, pair_features, score_parts
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64
@@ -84,12 +83,13 @@ def score_regressor(
         gold[split] = np.asarray(pairs.scores)[order[split]]
     model = _fit(task, x["train"], gold["train"], x["dev"], gold["dev"], seed)
     predicted = {split: _predict(model, x[split]) for split in ("dev", "test")}
-    result = {split: correlations(predicted[split], gold[split], f"{task} {split}") for split in predicted}
+    scores = {}
+    for split, values in predicted.items():
+        group = splits[split].groups[order[split]]
+        scores[split] = {"predicted": values, "gold": gold[split], "group": group}
+    result = score_parts(task, scores)
     result["test"]["mse"] = float(np.mean((predicted["test"] - gold["test"]) ** 2))
-    return result, {
-        split: {"predicted": predicted[split], "gold": gold[split], "group": splits[split].groups[order[split]]}
-        for split in predicted
-    }
+    return result, scores
 
 
 def _rows(pairs: ScoredPairs) -> Iterator[tuple[str, str, float]]:

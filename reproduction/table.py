@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from simcse_hf.publishing.papers import PAPERS
+from simcse_hf.publishing.card_text import PAPERS
 
 from .variants import Variant, variant_of
 

@@ -15,7 +15,7 @@ from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.evaluation.scoring import score_tasks
 from simcse_hf.evaluation.tasks import Task
-from simcse_hf.evaluation.tasks.transfer import TransferTask
+from simcse_hf.evaluation.tasks.senteval import TransferTask
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .data import find_data

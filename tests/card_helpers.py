@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from simcse_hf import SimCSE
-from simcse_hf.evaluation.tasks.sts import STS_PAIRS
+from simcse_hf.evaluation.tasks.senteval import STS_PAIRS
 from simcse_hf.publishing.card import write_card
 
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
@@ -63,10 +63,7 @@ def evaluation(directory, **changes):
     """Make a document as `simcse-hf evaluate --output` writes it, with a different value for each score."""
     results = {}
     for i, task in enumerate(("STS12", "STS13", "STS14", "STS15", "STS16")):
-        aggregate = {
-            name: scores(50.125 + i + j)
-            for j, name in enumerate(("all", "mean", "wmean"))
-        }
+        aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
         results[task] = {
             "pairs": STS_PAIRS[task][task],
             "subsets": {},
@@ -110,9 +107,7 @@ def check_examples(card, embeddings, libraries=LIBRARIES, atol=1e-5):
     for code, library in zip(blocks(card), libraries, strict=True):
         assert re.search(f"^from {library} import", code, re.MULTILINE)
         if library == "sentence_transformers":
-            pytest.importorskip(
-                library, reason="sentence_transformers is not installed"
-            )
+            pytest.importorskip(library, reason="sentence_transformers is not installed")
         names = {}
         exec(code, names)
         found = F.normalize(torch.as_tensor(names["embeddings"]).double(), dim=-1)

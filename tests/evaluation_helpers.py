@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcse_hf.evaluation.tasks.sts import STS_SUBSETS
+from simcse_hf.evaluation.tasks.senteval import STS_SUBSETS
 
 SHARED = Path(__file__).parents[2] / "shared"
 WORDS = "a the cat dog bird man woman child runs sings sleeps plays on in near house tree river red old".split()
@@ -59,10 +59,7 @@ def random_pairs(n: int, seed: int) -> list[tuple[str, str, float]]:
     for text in random_texts(n, seed):
         words = text.split()
         score = random.randint(0, 6)
-        changed = [
-            word if place < score else random.choice(WORDS)
-            for place, word in enumerate(words)
-        ]
+        changed = [word if place < score else random.choice(WORDS) for place, word in enumerate(words)]
         rows.append((text, " ".join(changed), float(min(score + random.rand(), 5))))
     return rows
 
@@ -97,19 +94,14 @@ def write_stsb(folder: Path, n: int = 40) -> None:
         rows = random_pairs(n, seed)
         write(
             folder / "STS" / "STSBenchmark" / f"sts-{split}.csv",
-            [
-                f"g\tf\t2020\t{i}\t{score:.3f}\t{first}\t{second}"
-                for i, (first, second, score) in enumerate(rows)
-            ],
+            [f"g\tf\t2020\t{i}\t{score:.3f}\t{first}\t{second}" for i, (first, second, score) in enumerate(rows)],
         )
 
 
 def write_sick(folder: Path, n: int = 40) -> None:
     """Writes SICK in SentEval's layout, scores from 1 to 5."""
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
-    for seed, name in enumerate(
-        ("SICK_train", "SICK_trial", "SICK_test_annotated"), start=70
-    ):
+    for seed, name in enumerate(("SICK_train", "SICK_trial", "SICK_test_annotated"), start=70):
         rows = [
             f"{i}\t{first}\t{second}\t{max(score, 1):.3f}\tNEUTRAL"
             for i, (first, second, score) in enumerate(random_pairs(n, seed))
@@ -126,17 +118,11 @@ def write_transfer(folder: Path, n: int = 60) -> None:
         [f"bad {text}" for text in random_texts(n, seed=2)],
     )
     for seed, split in enumerate(("train", "dev", "test"), start=3):
-        rows = [
-            f"{('bad', 'good')[i % 2]} {text}\t{i % 2}"
-            for i, text in enumerate(random_texts(n, seed))
-        ]
+        rows = [f"{('bad', 'good')[i % 2]} {text}\t{i % 2}" for i, text in enumerate(random_texts(n, seed))]
         write(folder / "SST" / "binary" / f"sentiment-{split}", rows)
     labels = ("ABBR:exp", "DESC:def", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date")
     for seed, name in enumerate(("train_5500", "TREC_10"), start=6):
-        rows = [
-            f"{labels[i % 6]} {labels[i % 6][:3]} {text}"
-            for i, text in enumerate(random_texts(6 * 12, seed))
-        ]
+        rows = [f"{labels[i % 6]} {labels[i % 6][:3]} {text}" for i, text in enumerate(random_texts(6 * 12, seed))]
         write(folder / "TREC" / f"{name}.label", rows)
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     for seed, split in enumerate(("train", "test"), start=8):
@@ -174,20 +160,13 @@ def write_beir(folder: Path, corpus: dict, queries: dict, qrels: dict) -> Path:
     """Writes a retrieval task: texts of documents and queries by id, and relevance by query and document."""
     write(
         folder / "corpus.jsonl",
-        [
-            json.dumps({"_id": id, "title": "", "text": text})
-            for id, text in corpus.items()
-        ],
+        [json.dumps({"_id": id, "title": "", "text": text}) for id, text in corpus.items()],
     )
     write(
         folder / "queries.jsonl",
         [json.dumps({"_id": id, "text": text}) for id, text in queries.items()],
     )
-    rows = [
-        (query, document, grade)
-        for query, judged in qrels.items()
-        for document, grade in judged.items()
-    ]
+    rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
     write_rows(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], rows)
     return folder
 
@@ -199,15 +178,10 @@ def labelled_rows(n: int = 60, seed: int = 0) -> list[tuple[str, str]]:
     rows = []
     for i, text in enumerate(list(texts)[:n]):
         label = LABELS[i % len(LABELS)]
-        rows.append(
-            (f"{text} {label} {label} {label}" if random.rand() < 0.8 else text, label)
-        )
+        rows.append((f"{text} {label} {label} {label}" if random.rand() < 0.8 else text, label))
     return rows
 
 
 def binary_pairs(n: int = 60, seed: int = 0) -> list[tuple[str, str, int]]:
     """Pairs of distinct texts; those with label 1 share more words."""
-    return [
-        (f"{a} w{i}", f"{b} w{i}", int(score > 2.5))
-        for i, (a, b, score) in enumerate(random_pairs(n, seed))
-    ]
+    return [(f"{a} w{i}", f"{b} w{i}", int(score > 2.5)) for i, (a, b, score) in enumerate(random_pairs(n, seed))]

@@ -20,7 +20,7 @@ from simcse_hf import (
 )
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.encoding.files import write_vectors
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.runtime.files import LOCK
 from simcse_hf.training.decide import main_class

@@ -11,7 +11,7 @@ import numpy as np
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.metrics import find_metric
-from ..evaluation.report import read_results
+from ..evaluation.report import Evaluation
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, read_json_object, write_json
 from ..runtime.outputs import Result, output_folder
@@ -117,8 +117,9 @@ def analyze(
                 if uniformity:
                     paths[name] = [(step, log["alignment"][step], value) for step, value in uniformity.items()]
                 continue
-            results, scores[name] = read_results(source)
-            geometry = results["results"].get("geometry")
+            evaluation = Evaluation.read(source)
+            scores[name] = evaluation.scores
+            geometry = evaluation.results.get("geometry")
             if geometry:
                 paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
                 if "singular_spectrum" in geometry:

@@ -81,7 +81,18 @@ def check_server(
     """
     encoder = load_model(model, **loading)
     texts = SERVED[:-2] if skip_long else SERVED
-    served = _ask(f"{url.rstrip('/')}/embeddings", served_name or encoder.name_or_path, texts)
+    address = f"{url.rstrip('/')}/embeddings"
+    name = served_name or encoder.name_or_path
+    body = json.dumps({"model": name, "input": texts}).encode()
+    try:
+        with urlopen(Request(address, body, {"Content-Type": "application/json"}), timeout=300) as answer:
+            served = torch.tensor([row["embedding"] for row in json.load(answer)["data"]])
+    except Exception as error:  # of the connection, of HTTP, of JSON, or of its content
+        said = error.read()[:300] if isinstance(error, HTTPError) else ""
+        raise ValueError(
+            f"{address} gives no embeddings ({error!r} {said!r}): start the server, check the address, which often "
+            f"ends in /v1/embeddings, and give served_name if the model is not {name!r} there"
+        ) from error
     expected = encoder.encode(texts)
     if served.shape != expected.shape:
         raise ValueError(
@@ -93,20 +104,6 @@ def check_server(
     cause = "" if cosines[least] >= SAME else _likely_cause(encoder, served, cosines)
     length = float(served.norm() / expected.norm())
     return ServerCheck(len(texts), float(cosines[least]), texts[least][:60], length, cause)
-
-
-def _ask(address: str, name: str, texts: list[str]) -> Tensor:
-    """Return the embeddings that a server gives to texts."""
-    body = json.dumps({"model": name, "input": texts}).encode()
-    try:
-        with urlopen(Request(address, body, {"Content-Type": "application/json"}), timeout=300) as answer:
-            return torch.tensor([row["embedding"] for row in json.load(answer)["data"]])
-    except Exception as error:  # of the connection, of HTTP, of JSON, or of its content
-        said = error.read()[:300] if isinstance(error, HTTPError) else ""
-        raise ValueError(
-            f"{address} gives no embeddings ({error!r} {said!r}): start the server, check the address, which often "
-            f"ends in /v1/embeddings, and give served_name if the model is not {name!r} there"
-        ) from error
 
 
 def _likely_cause(model: SimCSE, served: Tensor, cosines: Tensor) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ..encoding.simcse import SimCSE
 from ..names import ModelOptions
-from ..retrieval.commands import open_index, threshold_of_search
+from ..retrieval.commands import lowest_score, open_index
 from ..retrieval.indexes.sentences import SentenceIndex
 from ..runtime.errors import check_values, require_extra
 from ..runtime.files import StrPath, read_template
@@ -101,8 +101,8 @@ def demo(
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     opened = open_index(index, model, parameters=parameters, **loading)
-    before = opened.model.role_prompt("query")
-    page = build_page(opened, top_k, threshold_of_search(opened, threshold, before))
+    before = opened.model.resolve_prompt(role="query")
+    page = build_page(opened, top_k, lowest_score(opened.model, threshold, before, opened))
     names = own_names(host) + list(allowed_hosts)
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(guard)]
     try:

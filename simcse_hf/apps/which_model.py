@@ -8,12 +8,12 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from ..evaluation.compare import Comparison, compare_evaluations, read_compared
+from ..evaluation.compare import Comparison, compare_models
 from ..evaluation.protocol import PAPER_PROTOCOL
 from ..evaluation.report import Evaluation, versions, write_results
-from ..evaluation.scoring import check_keywords, load_encoder, read_tasks, score_model
-from ..evaluation.tasks import Task, name_tasks
-from ..names import KEYWORDS, ModelOptions
+from ..evaluation.scoring import read_tasks, score_model
+from ..evaluation.tasks import Task
+from ..names import ModelOptions
 from ..runtime.distributed import wait_for_all, world
 from ..runtime.encoders import Encoder
 from ..runtime.files import StrPath
@@ -75,26 +75,18 @@ def which_model(
         >>> comparison.choice in ("outputs/my-model", "max")
         True
     """
-    named, evaluations = read_compared(models, "test", has_data=data_dir is not None or bool(pairs or task))
     check_output_file(output, overwrite)
-    own = name_tasks(task, label_separator)
-    data = read_tasks(tasks, data_dir, pairs=pairs, user_tasks=own, device=loading.get("device"))
-    if KEYWORDS in named:
-        check_keywords(data)
+    device = loading.get("device")
+    data = read_tasks(tasks, data_dir, PAPER_PROTOCOL, pairs, task, label_separator, device=device)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
-    for name, model in named.items():
-        if name in evaluations:
-            continue
-        encoder = load_encoder(model, loading)
+
+    def score(encoder: Encoder) -> Evaluation:
         if folder is None:
-            evaluations[name] = score_model(encoder, data, PAPER_PROTOCOL, show_progress_bar)
-        else:
-            evaluations[name] = _score_once(encoder, data, loading.get("device"), show_progress_bar, folder)
-    if world()[0] > 0:
-        return Comparison("", "test", "all", "spearman", confidence, resamples, [], {}, {}, {}, {}, {})
-    in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, PAPER_PROTOCOL, resamples, confidence, choose=True)
-    if output is not None:
+            return score_model(encoder, data, PAPER_PROTOCOL, show_progress_bar)
+        return _score_once(encoder, data, device, show_progress_bar, folder)
+
+    comparison = compare_models(models, data, score, PAPER_PROTOCOL, resamples, confidence, loading, choose=True)
+    if output is not None and world()[0] == 0:
         write_results(output, comparison.to_dict(), {})
     return comparison
 

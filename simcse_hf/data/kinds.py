@@ -89,7 +89,7 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
     Raises:
         ValueError: If the source cannot be read, or has not the form of the kind.
     """
-    data = source.data
+    data: Any = source.data
     shared: Any = {"columns": source.columns, "max_rows": source.limit, "name": source.name}
     if kind == "scored_lists":
         return read_scored_lists(data, **shared)

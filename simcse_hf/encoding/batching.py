@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from itertools import chain, islice
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -135,10 +134,11 @@ def encode_token_ids(
     on_cpu = device.type == "cpu"
     if on_cpu:
         keep_freed_memory()
+    bare = getattr(model, "module", model)
+    runs_unpadded = getattr(bare, "runs_unpadded", False)
     if token_budget is None and batch_size is None:
         # On a CPU more where padding is not computed and takes no time.
-        bare = getattr(model, "module", model)
-        usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
+        usual = 4096 if runs_unpadded else 1024
         token_budget = getattr(bare, "token_budget", usual) if on_cpu else 32_768
     lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
@@ -152,13 +152,20 @@ def encode_token_ids(
         rows = batches[number % len(batches)]
         ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
         places = torch.tensor(rows)
-        with explain_full_memory(partial(_describe_batch, ids, device)):
+        what = (
+            f"a batch of {len(ids)} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}: "
+            f"lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
+        )
+        with explain_full_memory(lambda: what):
             if on_cpu:
                 with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
                     output = model(input_ids=ids, attention_mask=mask)
             else:
                 ids, mask, places = send([ids, mask, places], device)
-                output = model(input_ids=ids, attention_mask=mask, **packing_for(model, lengths[rows], device))
+                packed: dict[str, Packing] = {}
+                if runs_unpadded:  # the model would make it, and wait for the device
+                    packed["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
+                output = model(input_ids=ids, attention_mask=mask, **packed)
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None
@@ -183,21 +190,6 @@ def encode_token_ids(
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings
-
-
-def packing_for(model: torch.nn.Module, lengths: np.ndarray, device: torch.device) -> dict[str, Packing]:
-    """Return the packing of a batch, with which a model that runs without padding does not wait for the device."""
-    if not getattr(getattr(model, "module", model), "runs_unpadded", False):
-        return {}
-    return {"packing": Packing.from_lengths(lengths, in_order=True).to(device)}
-
-
-def _describe_batch(ids: torch.Tensor, device: torch.device) -> str:
-    """Say how large a batch is, and what takes less memory."""
-    return (
-        f"a batch of {ids.shape[0]} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}: "
-        f"lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
-    )
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -285,12 +277,14 @@ class Encoder:
         """Return the settings of the model."""
         return self.bare.settings
 
-    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None, role: Role = None) -> str:
         """Return the text that stands before each text to encode, `""` for none.
 
         Args:
             prompt (`str`, *optional*): The text itself.
-            prompt_name (`str`, *optional*): Its name. The default is the model's default prompt, if it has one.
+            prompt_name (`str`, *optional*): Its name. The default is the prompt of the role.
+            role (`str`, *optional*): `"query"`, `"document"`, or `None` for texts that are neither, which get the
+                default prompt, if the model has one. As in sentence-transformers, queries and documents never get it.
 
         Returns:
             `str`: The text.
@@ -302,37 +296,26 @@ class Encoder:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        if prompt_name is None:
-            prompt_name = self.default_prompt_name
-        if prompt_name is None:
+        name = prompt_name
+        if name is None:
+            name = role or self.default_prompt_name
+        if name is None:
             return ""
-        if prompt_name not in self.prompts:
+        if name not in self.prompts:
             raise ValueError(
-                f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are {', '.join(self.prompts)}. "
+                f"{self.name_or_path} has no prompt named {name!r}; its prompts are {', '.join(self.prompts)}. "
                 "Add it to model.prompts, or give the text itself as prompt."
             )
-        return self.prompts[prompt_name]
-
-    def role_prompt(self, role: Role) -> str:
-        """Return the text that stands before each query, document or other text, as in sentence-transformers.
-
-        Args:
-            role (`str`, *optional*): `"query"`, `"document"`, or `None` for texts that are neither, which get the
-                default prompt. Queries and documents never get it.
-
-        Returns:
-            `str`: The text, `""` for none.
-        """
-        prompt = self.resolve_prompt(prompt_name=role)
+        found = self.prompts[name]
         near = ["passage", "corpus"] if role == "document" else []
-        for name in (*near, self.default_prompt_name):
-            if role is not None and not prompt and self.prompts.get(name or ""):
+        for other in (*near, self.default_prompt_name):
+            if role is not None and prompt_name is None and not found and self.prompts.get(other or ""):
                 logger.warning_once(
                     f"{self.name_or_path} has no prompt {role!r}, so a {role} is encoded without a prompt, as in "
-                    f"sentence-transformers. To use its prompt {name!r}, set model.prompts[{role!r}] = "
-                    f"model.prompts[{name!r}]."
+                    f"sentence-transformers. To use its prompt {other!r}, set model.prompts[{role!r}] = "
+                    f"model.prompts[{other!r}]."
                 )
-        return prompt
+        return found
 
     def column_prompts(self, number: int) -> list[str]:
         """Return what stands before the texts of each column of training rows.
@@ -345,8 +328,8 @@ class Encoder:
             neither reads them with its default prompt.
         """
         if not (self.prompts.get("query") or self.prompts.get("document")):
-            return [self.role_prompt(None)] * number
-        return [self.role_prompt("query")] + [self.role_prompt("document")] * (number - 1)
+            return [self.resolve_prompt()] * number
+        return [self.resolve_prompt(role="query")] + [self.resolve_prompt(role="document")] * (number - 1)
 
     def reading(self, *prefixes: str) -> tuple[object, ...]:
         """Return what decides the token ids of texts with these prompts: the same ones, if it is the same."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -157,13 +157,12 @@ def read_manifest(folder: StrPath) -> Manifest:
     raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
-def shards_of(folder: StrPath, manifest: Manifest, suffix: str = "parquet") -> list[Shard]:
+def shards_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
     """Return the shards of a folder, including those that are not written yet.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
         manifest (`Manifest`): What [`read_manifest`] returned.
-        suffix (`str`, *optional*, defaults to `"parquet"`): How their names end. Version 0.4.0 wrote `"npy"` as well.
 
     Returns:
         `list[Shard]`: The shards in order.
@@ -173,21 +172,16 @@ def shards_of(folder: StrPath, manifest: Manifest, suffix: str = "parquet") -> l
     count = math.ceil(rows / size)
     shards = []
     for number in range(count):
-        path = Path(folder).expanduser() / f"vectors-{number:05d}-of-{count:05d}.{suffix}"
+        path = Path(folder).expanduser() / f"vectors-{number:05d}-of-{count:05d}.parquet"
         shards.append(Shard(path, number, min(size, rows - number * size)))
     return shards
 
 
 def files_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
-    """Return the files of a finished run: shards in parquet, or the array of them all; arguments as in [`shards_of`].
-
-    Version 0.4.0 left shards in npy.
-    """
-    file_format = manifest["settings"]["format"]
-    shards = shards_of(folder, manifest, file_format)
-    if file_format == "parquet" or shards[0].path.exists():
-        return shards
-    return [Shard(shards[0].path.with_name(ARRAY), 0, manifest["input"]["rows"])]
+    """Return the files of a finished run: shards, or the array of them all; arguments as in [`shards_of`]."""
+    if manifest["settings"]["format"] == "parquet":
+        return shards_of(folder, manifest)
+    return [Shard(Path(folder).expanduser() / ARRAY, 0, manifest["input"]["rows"])]
 
 
 def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
@@ -223,7 +217,7 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
 
 
 def join_shards(folder: Path, manifest: Manifest) -> Generator[Shard]:
-    """Make one array of all shards, if that is the format, and remove them. One shard is in memory at a time.
+    """Make one array of all shards and remove them. One shard is in memory at a time.
 
     Each is appended as soon as it is whole, so that little is left to do after the last one.
 
@@ -234,9 +228,7 @@ def join_shards(folder: Path, manifest: Manifest) -> Generator[Shard]:
     Yields:
         `Shard`: The next shard, as long as it is not whole.
     """
-    array = files_of(folder, manifest)[0]
-    if array.path.name != ARRAY:
-        return
+    [array] = files_of(folder, manifest)
     shards = shards_of(folder, manifest)
     if not array.is_whole():
         with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
@@ -262,12 +254,10 @@ def remove_run(folder: Path) -> None:
         ValueError: If the manifest was not written by [`encode`].
     """
     if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
+        shards = shards_of(folder, read_manifest(folder))
         remove_leftovers(folder)
-        for shard in shards_of(folder, manifest) + shards_of(folder, manifest, "npy"):
-            shard.path.unlink(missing_ok=True)
-        for name in (ARRAY, RANGES, MANIFEST):
-            (folder / name).unlink(missing_ok=True)
+        for path in (*(shard.path for shard in shards), folder / ARRAY, folder / RANGES, folder / MANIFEST):
+            path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -320,7 +310,7 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
 
 #: Texts that are tokenized and sorted by length together, while those before them are computed. Fewer texts fill their
 #: batches less: of Wikipedia sentences and 65,536 tokens, 8,192 make 44% more batches than a shard, and 16,384 16%.
-_WINDOW = 16_384
+_READ_AHEAD = 16_384
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
 #: size of a batch, and what other entries say, too (the texts, the prompt, and whether vectors have unit length).
@@ -422,21 +412,33 @@ def encode(
     check_values("an integer above 0", shard_size=shard_size)
     pairs = {
         "column and columns": column and columns,
-        "prompt and prompt_name": prompt and prompt_name,
         "resume and overwrite": resume and overwrite,
     }
     for names, both in pairs.items():
         if both:
             raise ValueError(f"{names} are both given: give one of the two")
-    codes = None if ranges is None else _read_ranges(ranges, precision)
+    if ranges is not None and precision not in SCALAR_PRECISIONS:
+        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+    codes = ranges if isinstance(ranges, np.ndarray) else None
+    if isinstance(ranges, (str, os.PathLike)):
+        try:
+            codes = read_npy(ranges)
+        except ARRAY_DAMAGE as error:
+            raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
 
-    # 2. Encode what is missing.
+    # 2. Load the model, and refuse ranges that are not for it.
     encoder = load_model(model, **loading)
     check_values(range(1, encoder.dim + 1), truncate_dim=truncate_dim)
     if codes is not None:
+        codes = codes.astype(np.float32)
         check_ranges(codes, truncate_dim or encoder.dim)
-    if isinstance(ranges, (str, os.PathLike)):
-        _check_model_of(ranges, encoder)
+    if isinstance(ranges, (str, os.PathLike)) and (Path(ranges).parent / MANIFEST).is_file():
+        before = Identity.from_dict(read_manifest(Path(ranges).parent)["model"])
+        changes = before.changes(encoder.identity(), ("dtype", "backend", "max_length", "long_texts"))
+        if changes:
+            raise ValueError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
+
+    # 3. Encode what is missing.
     texts = TextSource(input, column, columns)
     prompts = [encoder.resolve_prompt(prompt, prompt_name)]
     if texts.width and prompt is None and prompt_name is None:
@@ -456,29 +458,6 @@ def encode(
         settings["columns"] = list(columns)
     job = EncodeJob(Path(output).expanduser(), encoder, texts, settings)
     return EncodedFile(output, *job.run(codes, resume, overwrite, show_progress_bar))
-
-
-def _read_ranges(ranges: StrPath | np.ndarray, precision: str) -> np.ndarray:
-    """Return the ranges of 8-bit codes that the caller gives, as an array or in a file."""
-    if precision not in SCALAR_PRECISIONS:
-        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
-    if not isinstance(ranges, np.ndarray):
-        try:
-            ranges = read_npy(ranges)
-        except ARRAY_DAMAGE as error:
-            raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
-    return ranges.astype(np.float32)
-
-
-def _check_model_of(ranges: StrPath, model: SimCSE) -> None:
-    """Refuse ranges in the folder of a run of another model."""
-    folder = Path(ranges).parent
-    if not (folder / MANIFEST).is_file():
-        return
-    before = Identity.from_dict(read_manifest(folder)["model"])
-    changes = before.changes(model.identity(), ("dtype", "backend", "max_length", "long_texts"))
-    if changes:
-        raise ValueError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
 
 
 class TextSource:
@@ -527,21 +506,6 @@ class TextSource:
                 f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
             )
 
-    @cached_property
-    def content(self) -> tuple[int, str]:
-        """The number of texts and their digest.
-
-        This pass comes before all encoding: the names of the shards need the number, and a bad row is found before
-        hours of work.
-        """
-        return digest_texts(text for _, text in self.read())
-
-    def describe(self) -> dict[str, Any]:
-        """Return the name and the digest of the file, or of the texts of training rows."""
-        if self.path is None:
-            return {"file": self.name, "blake2b": self.content[1]}
-        return {"file": self.path.name, "blake2b": digest(self.path)}
-
 
 @dataclass(frozen=True)
 class EncodeJob:
@@ -572,12 +536,23 @@ class EncodeJob:
 
         Returns:
             `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
+
+        Raises:
+            ValueError: If a missing shard is a link, through which nothing is written.
         """
         rank, processes = world()
         precision = self.settings["precision"]
+        is_array = self.settings["format"] == "npy"
         with lock_together(self.folder):
             manifest = on_first_process(lambda: self.open(resume, overwrite))
-            missing = self.missing(manifest, rank, processes)
+            files = files_of(self.folder, manifest)
+            missing = []
+            if not all(file.is_whole() for file in files):  # this process writes every n-th shard
+                shards = shards_of(self.folder, manifest)[rank::processes]
+                missing = [shard for shard in shards if not shard.is_whole()]
+            for shard in missing:
+                if shard.path.is_symlink():
+                    raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
             if precision in SCALAR_PRECISIONS:
                 codes = on_first_process(lambda: self.common_ranges(codes))
             with (
@@ -592,9 +567,9 @@ class EncodeJob:
             ):
 
                 def write(shard: Shard, rows: list[Row], parts: list[torch.Tensor]) -> None:
-                    shard.write(rows, self.finish(rows, parts, precision, codes), self.settings["format"] == "npy")
+                    shard.write(rows, self.finish(rows, parts, precision, codes), is_array)
                     bar.update(len(rows))
-                    if rank == 0:
+                    if is_array and rank == 0:
                         next(join, None)
 
                 writing = thread.submit(bar.refresh)  # nothing is written yet
@@ -603,8 +578,9 @@ class EncodeJob:
                     writing = thread.submit(write, *encoded)
                 writing.result()
                 wait_for_all()
-                on_first_process(lambda: list(map(Shard.read, join)))  # raises if it waits for a shard
-            return manifest["input"]["rows"], [file.path.name for file in files_of(self.folder, manifest)]
+                if is_array:
+                    on_first_process(lambda: list(map(Shard.read, join)))  # raises if it waits for a shard
+            return manifest["input"]["rows"], [file.path.name for file in files]
 
     def open(self, resume: bool, overwrite: bool) -> Manifest:
         """Write the manifest of a new run, or compare with that of the run to resume.
@@ -620,65 +596,43 @@ class EncodeJob:
             ValueError: If there is no text, or the folder holds anything else than the run to continue.
         """
         folder = self.folder
-        if overwrite:
-            self._count()
-            remove_run(folder)
+        texts = self.texts
+        is_there = (folder / MANIFEST).exists()
+        if is_there and not (resume or overwrite):
+            raise ValueError(
+                f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
+                "overwrite, or name another folder."
+            )
+        if not is_there and entries(folder):
+            raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+        is_new = overwrite or not is_there
+        source: dict[str, Any] = {"file": texts.name, "blake2b": None}
+        if is_new or texts.path is None:
+            # This pass comes before all encoding: the names of the shards need the number of texts, and a bad row is
+            # found before hours of work.
+            source["rows"], source["texts"] = digest_texts(text for _, text in texts.read())
+            size = self.settings["shard_size"]
+            if not 1 <= source["rows"] <= size * MAX_SHARDS:
+                raise ValueError(
+                    f"{texts.name}: {source['rows']} texts cannot be divided into 1 to {MAX_SHARDS} shards of {size}: "
+                    "raise shard_size."
+                )
+            source["blake2b"] = source["texts"]
+        if texts.path is not None:
+            source |= {"file": texts.path.name, "blake2b": digest(texts.path)}
         identity = self.model.identity()
         model = replace(identity, name_or_path=public_name(identity.name_or_path)).to_dict()
-        now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
-        if (folder / MANIFEST).exists():
-            if not resume:
-                raise ValueError(
-                    f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
-                    "overwrite, or name another folder."
-                )
+        now: Manifest = {"input": source, "model": model, "settings": self.settings}
+        if is_new:
+            remove_run(folder)
+            write_json(folder / MANIFEST, now)
+        else:
             earlier = read_manifest(folder)
             advice = "Repeat these settings, start again with overwrite, or name another folder."
             refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run there", advice)
             now = earlier
-        elif entries(folder):
-            raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
-        else:
-            now["input"] |= self._count()
-            write_json(folder / MANIFEST, now)
         remove_leftovers(folder)
         return now
-
-    def _count(self) -> dict[str, object]:
-        """Return the number of texts and their digest, if they can be encoded in shards of this size."""
-        rows, texts = self.texts.content
-        size = self.settings["shard_size"]
-        if not 1 <= rows <= size * MAX_SHARDS:
-            raise ValueError(
-                f"{self.texts.name}: {rows} texts cannot be divided into 1 to {MAX_SHARDS} shards of {size}: raise "
-                "shard_size."
-            )
-        return {"rows": rows, "texts": texts}
-
-    def missing(self, manifest: Manifest, rank: int, processes: int) -> list[Shard]:
-        """Return the shards that this process has to write.
-
-        Args:
-            manifest (`Manifest`): The manifest.
-            rank (`int`): The number of this process.
-            processes (`int`): How many there are.
-
-        Returns:
-            `list[Shard]`: Every n-th shard, without those that are whole.
-
-        Raises:
-            ValueError: If a missing shard is a link, through which nothing is written, or version 0.4.0 has begun it.
-        """
-        files = files_of(self.folder, manifest)
-        if all(file.is_whole() for file in files):
-            return []
-        if self.settings["format"] == "npy" and files[0].path.name != ARRAY:
-            raise ValueError(f"{self.folder} holds a part of the npy shards of version 0.4.0: encode with overwrite.")
-        missing = [shard for shard in shards_of(self.folder, manifest)[rank::processes] if not shard.is_whole()]
-        for shard in missing:
-            if shard.path.is_symlink():
-                raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
-        return missing
 
     def encode(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[Row], list[torch.Tensor]]]:
         """Encode the texts of some shards, while a background thread reads and tokenizes those that follow.
@@ -693,6 +647,9 @@ class EncodeJob:
         Raises:
             ValueError: If the file has changed.
         """
+        prompts = self.settings["prompt"] or ""
+        by_column = [prompts] if isinstance(prompts, str) else prompts
+        width = len(by_column)
 
         def windows() -> Iterator[tuple[tuple[Shard, list[Row]], list[Any]]]:
             stream = self.texts.read()
@@ -703,15 +660,19 @@ class EncodeJob:
                 rows = list(islice(stream, skipped, skipped + shard.rows))
                 following = first + shard.rows
                 self.texts.check()
-                for start in range(0, len(rows), _WINDOW):
-                    texts = [text for _, text in rows[start : start + _WINDOW]]
-                    yield (shard, rows), self._tokenize(texts, first + start)
+                for start in range(0, len(rows), _READ_AHEAD):
+                    texts = [text for _, text in rows[start : start + _READ_AHEAD]]
+                    tokens: list[Any] = [None] * len(texts)
+                    for column, prompt in enumerate(by_column):
+                        place = (column - first - start) % width  # a window may begin in the middle of a row
+                        tokens[place::width] = self.model.tokenize(texts[place::width], prompt)
+                    yield (shard, rows), tokens
 
         options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
         parts = []
         for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **options):
             parts.append(vectors if vectors.is_cuda else vectors.cpu())
-            if len(parts) * _WINDOW >= len(rows):
+            if len(parts) * _READ_AHEAD >= len(rows):
                 yield shard, rows, parts
                 parts = []
 
@@ -734,17 +695,6 @@ class EncodeJob:
         vectors = torch.cat(parts)
         check_finite(vectors, lambda number: f"{self.texts.name}: the text of line or row {rows[number][0]}")
         return quantize(vectors, *codes)
-
-    def _tokenize(self, texts: list[str], before: int) -> list[Any]:
-        """Tokenize texts that follow a number of others, each with the prompt of its column."""
-        prompts = self.settings["prompt"] or ""
-        by_column = [prompts] if isinstance(prompts, str) else prompts
-        width = len(by_column)
-        tokens: list[Any] = [None] * len(texts)
-        for column, prompt in enumerate(by_column):
-            first = (column - before) % width  # the texts may begin in the middle of a row
-            tokens[first::width] = self.model.tokenize(texts[first::width], prompt)
-        return tokens
 
     def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
         """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""

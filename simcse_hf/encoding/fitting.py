@@ -29,7 +29,7 @@ from .probes import probe_embedding
 from .simcse import SimCSE, load_model
 
 #: Texts that are encoded before a whitening reads them: the embeddings of more need not be in memory.
-_WINDOW = 10_000
+_TOGETHER = 10_000
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ def fit_transform(
     named: Sequence[str | None] = columns or [None]
     columns = [text_column(sentences, column)[1] for column in named]
     texts = [text for column in columns for _, text in stream_texts(sentences, column)]
-    starts = tqdm(range(0, len(texts), _WINDOW), "Encoding", unit="window", disable=not show_progress_bar)
+    starts = tqdm(range(0, len(texts), _TOGETHER), "Encoding", unit="window", disable=not show_progress_bar)
     embedded = (
-        model.encode(texts[start : start + _WINDOW], normalize_embeddings=None, token_budget=token_budget)
+        model.encode(texts[start : start + _TOGETHER], normalize_embeddings=None, token_budget=token_budget)
         for start in starts
     )
     probe = probe_embedding(model, model.max_length).tolist()

@@ -14,7 +14,6 @@ from ..models.settings import ContrastiveSettings, Values, length_limit
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from ..runtime.identity import Identity, digest_tokenizer
 from ..runtime.loading import load_pretrained
-from .load import settings_of_pooler
 
 logger = logging.get_logger(__name__)
 
@@ -41,6 +40,16 @@ def make_identity(
         similarity=settings.similarity_fn_name,
         **others,
     )
+
+
+def settings_of_pooler(pooler_type: str | None, own: str | None) -> Values:
+    """Return the settings by which a pooler replaces that of a checkpoint, which is `own` if it names one."""
+    if pooler_type is None:
+        return {}
+    settings: Values = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+    if own and pooler_type != own:
+        settings["dense_layers"] = []  # trained on embeddings of the other pooler
+    return settings
 
 
 class SavedModel:

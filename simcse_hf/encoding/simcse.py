@@ -11,35 +11,38 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..data.columns import holds_texts, list_texts
 from ..data.token_ids import check_known
-from ..models.checkpoint import WeightDigests, replace_model, save_tokenizer
-from ..models.settings import SPACE, THRESHOLD
-from ..names import KEYWORDS, PRECISIONS, ModelOptions
-from ..postprocessing.transform import Fit, VectorTransform, save_transform
+from ..models.checkpoint import WeightDigests, check_tokenizer, replace_model, save_tokenizer
+from ..models.modeling import AutoModelForCL, ContrastiveModel
+from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
+from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
+from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
+from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.indexes.description import PROBE, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
-from ..runtime.encoders import Role
 from ..runtime.errors import check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
-from ..runtime.loading import HubArguments, hub_commit
+from ..runtime.loading import HubArguments, hub_commit, load_pretrained
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
 from .batching import Batching, Encoder, one_ahead
-from .exported import refuse_settings
-from .load import load_encoder
-from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
+from .graphs import ExportedModel, refuse_settings
+from .probes import PROBES, SERVED, probe_embedding, threshold_problem
 from .quantization import quantize
-from .saved import make_identity
+from .saved import make_identity, settings_of_pooler
 
 logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
-_WINDOW = 65_536
+_SORTED_TOGETHER = 65_536
+#: Least cosine of two embeddings of one text by a model and its graph in float32.
+_SAME_GRAPH = 0.9999
 _CHOOSE_THRESHOLD = (
     "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
     "--save_threshold"
@@ -96,7 +99,7 @@ class SimCSE(Encoder):
     postprocessing: VectorTransform | None = None
     postprocessing_fit: Fit | None = None
     _fitted_state: list[object] | None = None
-    _threshold_of: tuple[SavedThreshold, Identity] | None = None
+    _threshold_of: tuple[dict, Identity] | None = None
     _warned_of_length: int | None = None
     _warned_of_unknown = False
 
@@ -121,30 +124,67 @@ class SimCSE(Encoder):
         self.revision = hub_commit(name_or_path, **hub_arguments)
         if self.revision is not None:  # all files are of this commit, even if the branch moves meanwhile
             hub_arguments["revision"] = self.revision
-        loaded = load_encoder(
-            name_or_path,
-            pooler_type=pooler_type,
-            dtype=dtype,
-            head=head,
-            postprocess=postprocess,
-            backend=backend,
-            **hub_arguments,
-        )
-        super().__init__(
-            loaded.model, loaded.tokenizer, loaded.max_length if max_length is None else max_length, long_texts
-        )
+
+        # 1. What the files say, and which pooler is meant: a transform is of one.
+        if pooler_type is not None and backend == "torch":
+            plain = [name for name in POOLERS if name not in (TEMPLATE_POOLER, NGRAM_POOLER)]
+            check_values(plain, pooler_type=pooler_type)
+        config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
+        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
+        own = settings_of_config(config).inference_pooler if hasattr(config, SECTION) else None
+        transform, fit = find_transform(name_or_path, hub_arguments)
+        if transform and fit:
+            if postprocess and pooler_type not in (None, fit.pooler):
+                raise ValueError(
+                    f"{name_or_path} has a {transform.method} for embeddings of pooler_type {fit.pooler!r}, not "
+                    f"{pooler_type!r}. Leave out pooler_type, or load the model with postprocess=False."
+                )
+            if pooler_type is None and fit.pooler != own:
+                pooler_type = fit.pooler  # without the transform too: no other file may name it
+
+        # 2. The model, of which nothing may be random.
+        model: ContrastiveModel | ExportedModel
+        if backend == "torch":
+            # The head of masked language modelling is for training only.
+            loading: Values = {"do_mlm": False, "dtype": dtype or torch.float32}
+            if head is not None:
+                loading["head"] = head
+            loading |= settings_of_pooler(pooler_type, own)
+            model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
+        else:
+            can_round = backend == "openvino" and dtype == torch.bfloat16
+            refuse_settings(
+                pooler_type=pooler_type not in (None, own),
+                dtype=dtype not in (None, torch.float32) and not can_round,
+                head=head,
+            )
+            model = ExportedModel(name_or_path, backend, config, dtype or torch.float32, **hub_arguments)
+        check_tokenizer(tokenizer, model, name_or_path)
+        if model.settings.inference_pooler == "cls" and model.head_source != "kept":
+            raise ValueError(
+                f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
+                f"Train the model first, or choose another pooler_type, mostly avg: {', '.join(POOLER_TYPES[1:])}."
+            )
+        if max_length is None:
+            max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
+        super().__init__(model.eval(), tokenizer, max_length, long_texts)
         self.name_or_path = str(name_or_path)
         self.backend = backend
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
         if backend != "torch" and any(Path(name_or_path).glob("model*.safetensors")):
-            least = least_cosine(backend) if self.model.rounds else SAME_GRAPH
+            least = least_cosine(backend) if self.model.rounds else _SAME_GRAPH
             weights = SimCSE(name_or_path, device="cpu", postprocess=False)
-            check_graph(self.model.files[0], self, weights, least)
-        if loaded.fit and postprocess:
-            self.postprocessing = loaded.transform
-            self.postprocessing_fit = loaded.fit
+            x, y = (probe_embedding(each, self.max_length).numpy() for each in (self, weights))
+            if not agreement(x, y) >= least:
+                raise ValueError(
+                    f"{self.model.files[0]} is the graph of other weights than those beside it: export the model "
+                    "again, or move the graph into a folder of its own."
+                )
+        if fit and postprocess:
+            self.postprocessing = transform
+            self.postprocessing_fit = fit
             self._check_fit()
 
     def __repr__(self) -> str:
@@ -186,6 +226,13 @@ class SimCSE(Encoder):
             `Identity`: With the name of the model and its commit. A model that [`save_pretrained`] saved is the same
             one when it is loaded again.
         """
+        transform = self.postprocessing.state_dict() if self.postprocessing else {}
+        if self.backend == "torch":
+            # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+            unused = self.model.contrastive_head.parameters() if self.pooler_type != "cls" else ()
+            weights = digest_model(self.model, [*unused], transform)
+        else:
+            weights = digest_value([digest_model(self.model, beside=transform), *self.model.digests])
         return make_identity(
             self.settings,
             self.tokenizer,
@@ -196,7 +243,7 @@ class SimCSE(Encoder):
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            weights=self._digest_of_weights(),
+            weights=weights,
             postprocessing=self.postprocessing.method if self.postprocessing else None,
             default_prompt_name=self.default_prompt_name,
         )
@@ -211,21 +258,20 @@ class SimCSE(Encoder):
             return None
         return Identity.from_dict(saved["teacher"])
 
-    def _digest_of_weights(self) -> str:
-        """Return the digest of the weights that an embedding goes through."""
-        transform = self.postprocessing.state_dict() if self.postprocessing else {}
-        if self.backend != "torch":
-            return digest_value([digest_model(self.model, beside=transform), *self.model.digests])
-        # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-        unused = self.model.contrastive_head.parameters() if self.pooler_type != "cls" else ()
-        return digest_model(self.model, [*unused], transform)
-
     def _check_fit(self) -> None:
         """Refuse to go on with a whitening or flow after the weights that it was fitted for have changed."""
         state = weights_state(self.model.parameters())
-        if self.postprocessing_fit is not None and state != self._fitted_state:
-            check_fit(self, self.postprocessing_fit, least_cosine(self.backend))
-            self._fitted_state = state
+        fit = self.postprocessing_fit
+        if fit is None or state == self._fitted_state:
+            return
+        if fit.probe is not None:
+            probe = probe_embedding(self, fit.max_length).numpy()
+            if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least_cosine(self.backend):
+                raise ValueError(
+                    f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit "
+                    "them again, or load the model with postprocess=False."
+                )
+        self._fitted_state = state
 
     def encode(
         self,
@@ -300,8 +346,8 @@ class SimCSE(Encoder):
         check_values(PRECISIONS, precision=precision)
         prefix = self.resolve_prompt(prompt, prompt_name)
         windows = (
-            (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
-            for start in range(0, len(texts), _WINDOW)
+            (start, self.tokenize(texts[start : start + _SORTED_TOGETHER], prefix, max_length, long_texts))
+            for start in range(0, len(texts), _SORTED_TOGETHER)
         )
         stream = self.encode_stream(
             windows,
@@ -387,16 +433,13 @@ class SimCSE(Encoder):
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
-        return self._encode_as("query", sentences, options)
+        given = options.pop("prompt", None), options.pop("prompt_name", None)
+        return self.encode(sentences, prompt=self.resolve_prompt(*given, role="query"), **options)
 
     def encode_document(self, sentences: Texts, **options: Any) -> Any:
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
-        return self._encode_as("document", sentences, options)
-
-    def _encode_as(self, role: Role, sentences: Texts, options: dict) -> Any:
-        if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt"] = self.role_prompt(role)
-        return self.encode(sentences, **options)
+        given = options.pop("prompt", None), options.pop("prompt_name", None)
+        return self.encode(sentences, prompt=self.resolve_prompt(*given, role="document"), **options)
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
         """Compare each item of `a` with each item of `b`, by the cosine or the model's own `similarity_fn_name`.
@@ -472,18 +515,18 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If none is saved, or it was chosen for other embeddings.
         """
-        saved = SavedThreshold.read(self.model.config)
+        saved = getattr(self.model.config, THRESHOLD, None)
         if saved is None:
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         now = (saved, self.identity())
         if now != self._threshold_of:
-            reason = saved.problem(self)
+            reason = threshold_problem(self)
             if reason:
                 raise ValueError(
                     f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
                 )
             self._threshold_of = now
-        return saved.cosine
+        return saved["cosine"]
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -544,8 +587,7 @@ class SimCSE(Encoder):
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
-        saved = SavedThreshold.read(self.model.config)
-        if saved and saved.problem(self):
+        if threshold_problem(self):
             vars(self.model.config).pop(THRESHOLD)
             logger.warning(
                 f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"

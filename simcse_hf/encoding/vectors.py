@@ -90,12 +90,7 @@ class RowVectors:
     @cached_property
     def _arrays(self) -> list[np.ndarray]:
         """The vectors of each folder, mapped by each process when it first reads them."""
-        arrays = []
-        for folder, _ in self._folders:
-            files = files_of(folder, read_manifest(folder))
-            parts = [file.read() for file in files]
-            arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))  # shards of version 0.4.0
-        return arrays
+        return [files_of(folder, read_manifest(folder))[0].read() for folder, _ in self._folders]
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out the mapped files, which a loader's worker maps itself."""
@@ -128,12 +123,6 @@ class RowVectors:
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 
 
-def _cache() -> Path:
-    folder = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def split_weight(source: str) -> tuple[str, float]:
     """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
     name, colon, tail = source.rpartition(":")
@@ -159,7 +148,9 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
         raise ValueError(f"the teacher or guide {source}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
-    folder = _cache() / digest_value([texts, described, model.column_prompts(len(rows.column_names))])
+    cache = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / digest_value([texts, described, model.column_prompts(len(rows.column_names))])
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
     rank, _ = world()

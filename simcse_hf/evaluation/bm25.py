@@ -9,15 +9,12 @@ from ..names import KEYWORDS
 from ..runtime.encoders import Role
 from ..runtime.errors import require_extra
 from ..runtime.identity import Identity
-from .embeddings import SentenceEmbeddings
 
 BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
-#: The kinds of tasks that need no vectors.
-KINDS = ("knn", "pairs", "reranking", "retrieval")
 
 
-class BM25(SentenceEmbeddings):
-    """The model `bm25` of `evaluate` and `compare`, which takes the place of embeddings.
+class BM25:
+    """The model `bm25` of `evaluate` and `compare`, which ranks and scores texts in place of [`SentenceEmbeddings`].
 
     The score of a document for a query is the sum, over the words of the query, of
     `log(1 + (N - n + 0.5) / (n + 0.5)) * f / (f + k1 * (1 - b + b * length / mean length))`, with the `f` times that
@@ -59,10 +56,6 @@ class BM25(SentenceEmbeddings):
             weights=str(BM25_SETTINGS),
             similarity=KEYWORDS,
         )
-
-    def encode(self, texts: list[str]) -> ndarray:
-        """Raise a `ValueError`: there are no vectors."""
-        raise ValueError(f"{KEYWORDS} has no vectors. It can do the tasks {', '.join(KINDS)}.")
 
     def over(self, roles: Mapping[Role, Sequence[str]]) -> "BM25":
         """Return keyword search over the texts of one task: its documents or, if it has none, all texts."""

@@ -1,6 +1,6 @@
 """The paired bootstrap over the scores of single examples, whose groups share texts."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import numpy as np
 from numpy import ndarray
@@ -61,7 +61,7 @@ def divide_groups(
     return np.isin(groups, chosen)
 
 
-def groups_to_draw(named: dict, where: str) -> ndarray:
+def groups_to_draw(groups: ndarray, where: str) -> ndarray:
     """Return what the bootstrap draws as a whole: groups of rows that share texts, or single rows.
 
     Rows that share a text are alike in what a model makes of it, so an interval that draws them one by one is too
@@ -70,18 +70,12 @@ def groups_to_draw(named: dict, where: str) -> ndarray:
     rows counts for little.
 
     Args:
-        named (`dict[str, numpy.ndarray]`): The array `group`, of shape `(n,)`.
+        groups (`numpy.ndarray`): The number of the group of each row, of shape `(n,)`.
         where (`str`): Name of the subset or split, for messages.
 
     Returns:
         `numpy.ndarray`: The number of the group of each row, of shape `(n,)`.
-
-    Raises:
-        ValueError: If the scores were stored by an early version, without groups.
     """
-    if "group" not in named:
-        raise ValueError(f"{where}: the stored scores do not say which rows share texts: evaluate the model again.")
-    groups = named["group"]
     n = len(groups)
     sizes = np.bincount(groups)
     least = min(LEAST_GROUPS, n / 2)  # few rows make few groups, which are drawn all the same
@@ -281,7 +275,7 @@ def independent_draws(parts: Parts) -> int:
     """Return in how many independent draws a task's score is a mean of values from 0 to 1, or 0 if it is no mean."""
     name, part = next(iter(parts.items()))
     if "correct" in part or "value" in part:
-        return len(np.unique(groups_to_draw(part, name)))
+        return len(np.unique(groups_to_draw(part["group"], name)))
     return 0
 
 
@@ -347,7 +341,7 @@ def resampled_scores(
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, got {resamples}.")
     random = random or np.random.default_rng(0)
-    groups = [groups_to_draw(part, name) for name, part in systems[0].items()]
+    groups = [groups_to_draw(part["group"], name) for name, part in systems[0].items()]
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))
     drawn = []
     for start in range(0, resamples, chunk):
@@ -366,37 +360,26 @@ def resampled_scores(
     return 100 * values
 
 
-def _mean(part: Arrays, name: str, counts: ndarray) -> ndarray:
-    return counts @ part[name] / counts.sum(axis=1)
-
-
-def _v_measure(part: Arrays, counts: ndarray) -> ndarray:
-    of_columns = [counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T]
-    return np.mean(of_columns, axis=0)
-
-
-#: How the examples of a part are scored within resamples, by the array that is scored.
-STATISTICS: dict[str, Callable[[Arrays, ndarray], ndarray]] = {
-    "correct": lambda part, counts: _mean(part, "correct", counts),
-    "value": lambda part, counts: _mean(part, "value", counts),
-    "similarity": lambda part, counts: counted_average_precision(part["similarity"], part["gold"], counts),
-    "assigned": lambda part, counts: counted_macro_f1(part["assigned"], part["labels"], counts),
-    "clusters": _v_measure,
-}
-
-
 def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
     """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
     parts = list(task.values())
-    for name, statistic in STATISTICS.items():
-        if name in parts[0]:
-            return statistic(parts[0], counts[0])
+    part = parts[0]
+    of_part = counts[0]
+    for name in ("correct", "value"):
+        if name in part:
+            return of_part @ part[name] / of_part.sum(axis=1)
+    if "similarity" in part:
+        return counted_average_precision(part["similarity"], part["gold"], of_part)
+    if "assigned" in part:
+        return counted_macro_f1(part["assigned"], part["labels"], of_part)
+    if "clusters" in part:
+        return np.mean([counted_v_measure(each, part["gold"], of_part) for each in part["clusters"].T], axis=0)
     if protocol.aggregation == "all":
         parts = [join_parts(parts)]
         counts = [np.concatenate(counts, axis=1)]
     correlations = []
-    for part, count in zip(parts, counts, strict=True):
-        correlations.append(counted_correlation(part["predicted"], part["gold"], count, protocol.metric))
+    for part, of_part in zip(parts, counts, strict=True):
+        correlations.append(counted_correlation(part["predicted"], part["gold"], of_part, protocol.metric))
     weights = [len(part["gold"]) for part in parts] if protocol.aggregation == "wmean" else None
     return np.average(correlations, axis=0, weights=weights)
 

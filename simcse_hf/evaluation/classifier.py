@@ -37,14 +37,9 @@ class ClassifierConfig:
     folds: int = 10
 
 
-TEST_CONFIG = ClassifierConfig()
-FAST_CONFIG = ClassifierConfig(
-    optimizer="rmsprop",
-    batch_size=128,
-    tenacity=3,
-    epoch_size=2,
-    folds=5,
-)
+_FAST = ClassifierConfig("rmsprop", batch_size=128, tenacity=3, epoch_size=2, folds=5)
+#: The settings by the mode of a protocol.
+CLASSIFIER_CONFIGS = {"test": ClassifierConfig(), "dev": _FAST, "fasttest": _FAST}
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import comb
@@ -22,11 +22,10 @@ from .report import (
     Evaluation,
     average_members,
     format_rows,
-    is_user_task,
     write_results,
 )
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
-from .tasks import Task, class_of, headline, name_tasks
+from .tasks import Task, class_of, headline
 
 
 class Difference(TypedDict):
@@ -72,12 +71,12 @@ class Comparison(Result):
     metric: str
     confidence: float
     resamples: int
-    tasks: list[str]
-    labels: dict[str, str]
-    scores: dict[str, dict[str, float | None]]
-    averages: dict[str, dict]
-    differences: dict[str, dict[str, Difference]]
-    identities: Mapping[str, Identity]
+    tasks: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    averages: dict[str, dict] = field(default_factory=dict)
+    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    identities: Mapping[str, Identity] = field(default_factory=dict)
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     choice: str | None = None
 
@@ -199,62 +198,68 @@ def compare(
         >>> list(comparison.differences["max.json"]["sts-dev"])  # the interval is from low to high
         ['difference', 'low', 'high']
     """
-    # 1. Refuse options that do not fit together
-    named, evaluations = read_compared(results, mode, has_data=data_dir is not None or bool(pairs or task))
-    if len(evaluations) == len(named) and (tasks or task_set):
-        raise ValueError("result files have their tasks: leave out tasks and task_set")
     check_output_file(output, overwrite)
-
-    # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    own = name_tasks(task, label_separator, protocol)
-    data = read_tasks(tasks, data_dir, protocol, pairs, False, own, task_set, loading.get("device"))
-    if KEYWORDS in named:
-        check_keywords(data)
-    for name, model in named.items():
-        if name not in evaluations:
-            evaluations[name] = score_model(load_encoder(model, loading), data, protocol, show_progress_bar)
-    if world()[0] > 0:
-        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
+    data = read_tasks(tasks, data_dir, protocol, pairs, task, label_separator, task_set, loading.get("device"))
 
-    # 3. Compare them
-    in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, protocol, resamples, confidence)
-    if output is not None:
+    def score(encoder: Encoder) -> Evaluation:
+        return score_model(encoder, data, protocol, show_progress_bar)
+
+    comparison = compare_models(results, data, score, protocol, resamples, confidence, loading)
+    if output is not None and world()[0] == 0:
         write_results(output, comparison.to_dict(), {})
     return comparison
 
 
-def read_compared(
-    given: Sequence[str | Encoder], mode: Mode, has_data: bool
-) -> tuple[dict[str, str | Encoder], dict[str, Evaluation]]:
-    """Name the models and result files of a comparison, and read the files.
+def compare_models(
+    given: Sequence[str | Encoder],
+    data: Mapping[str, Task],
+    score: Callable[[Encoder], Evaluation],
+    protocol: Protocol,
+    resamples: int,
+    confidence: float,
+    loading: ModelOptions,
+    choose: bool = False,
+) -> Comparison:
+    """Score models, and compare them with each other and with result files.
 
     Args:
         given (`Sequence[str | Encoder]`): Result files (.json), and models.
-        mode (`str`): The mode that the files must have.
-        has_data (`bool`): Whether there is something to evaluate models on.
+        data (`Mapping[str, Task]`): The tasks of the models.
+        score (`Callable[[Encoder], Evaluation]`): Scores a model on them.
+        protocol (`Protocol`): How the tasks are scored; result files must have been made in its mode.
+        resamples (`int`): Number of resamples.
+        confidence (`float`): Confidence level of the intervals.
+        loading (`ModelOptions`): How models are loaded.
+        choose (`bool`, *optional*, defaults to `False`): See [`compare_evaluations`].
 
     Returns:
-        `tuple[dict, dict]`: What was given by name, and the evaluations in the files.
+        [`Comparison`]: The comparison, which is empty in all processes but the first.
 
     Raises:
-        ValueError: If there are fewer than two, models without data, or data without models.
+        ValueError: If there are fewer than two, models without data, data without models, or as
+            [`compare_evaluations`].
     """
     named = {name_of(model): model for model in given}
     evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
     to_score = [name for name in named if name not in evaluations]
     if len(named) < max(2, len(given)):
         raise ValueError("give at least two different models or result files")
-    if to_score and not has_data:
+    if to_score and not data:
         raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
-    if has_data and not to_score:
-        raise ValueError("result files have their tasks: leave out data_dir, pairs and task")
+    if data and not to_score:
+        raise ValueError("result files have their tasks: leave out tasks, data_dir, pairs and task")
     for name, evaluation in evaluations.items():
         measured = evaluation.protocol.mode
-        if measured != mode:
-            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {mode!r}: give the same.")
-    return named, evaluations
+        if measured != protocol.mode:
+            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {protocol.mode!r}: give the same.")
+    if KEYWORDS in named:
+        check_keywords(data)
+    for name in to_score:
+        evaluations[name] = score(load_encoder(named[name], loading))
+    if world()[0] > 0:
+        return Comparison("", protocol.mode, protocol.aggregation, protocol.metric, confidence, resamples)
+    return compare_evaluations({name: evaluations[name] for name in named}, protocol, resamples, confidence, choose)
 
 
 def compare_evaluations(
@@ -306,8 +311,10 @@ def compare_evaluations(
     baseline, *others = named
 
     # 2. The averages
-    of_user = {task: each for task, each in results[baseline].items() if task in common and is_user_task(each)}
-    labels = {task: f"{task} {each['metrics'][0]}" for task, each in of_user.items()}
+    labels = {}
+    for task, each in results[baseline].items():
+        if task in common and "kind" in each:  # of a user's own files
+            labels[task] = f"{task} {each['metrics'][0]}"
     averaged = {"mean": common} if choose else average_members({task: results[baseline][task] for task in common})
     averages: dict[str, dict] = {}
     for key, members in averaged.items():
@@ -327,7 +334,18 @@ def compare_evaluations(
                 fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
                 low, high = interval(means[row] - means[0], level, fewest)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
+
+    # 4. The fastest of the best system, which has no difference, and those not shown to be worse
     costs = {name: each.cost for name, each in named.items()}
+    speeds = {}
+    for name in named if choose else ():
+        high = differences[name]["mean"]["high"] if name in others else 0.0
+        if high is None or not costs[name]:
+            raise ValueError(
+                f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
+            )
+        if high >= 0:
+            speeds[name] = costs[name]["texts_per_second"]
     return Comparison(
         baseline=baseline,
         mode=protocol.mode,
@@ -342,22 +360,8 @@ def compare_evaluations(
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
         costs=costs,
-        choice=_fastest(costs, differences) if choose else None,
+        choice=max(speeds, key=speeds.__getitem__) if choose else None,
     )
-
-
-def _fastest(costs: Mapping[str, Mapping[str, float]], differences: Mapping[str, Mapping[str, Difference]]) -> str:
-    """Return the fastest of the best system, which has no difference, and those not shown to be worse."""
-    speeds = {}
-    for name, cost in costs.items():
-        high = differences[name]["mean"]["high"] if name in differences else 0.0
-        if high is None or not cost:
-            raise ValueError(
-                f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
-            )
-        if high >= 0:
-            speeds[name] = cost["texts_per_second"]
-    return max(speeds, key=speeds.__getitem__)
 
 
 def describe_difference(

@@ -25,24 +25,22 @@ class Metric:
     Args:
         name (`str`): Its name, which stands at the end of names such as `eval_stsb_spearman`.
         higher_is_better (`bool`, *optional*, defaults to `True`): Whether a higher value is better.
-        percent (`bool`, *optional*, defaults to `True`): Whether it is multiplied by 100.
+        is_quality (`bool`, *optional*, defaults to `True`): Whether it says how good embeddings are, and not what they
+            look like or what an evaluation cost. Only then it is multiplied by 100.
         digits (`int`, *optional*, defaults to `2`): Decimals in tables.
         on_card (`bool`, *optional*, defaults to `True`): Whether a card shows it among the scores of a dev set. That
             by which the checkpoint was chosen is always shown.
-        is_quality (`bool`, *optional*, defaults to `True`): Whether it says how good embeddings are, and not what they
-            look like or what an evaluation cost.
     """
 
     name: str
     higher_is_better: bool = True
-    percent: bool = True
+    is_quality: bool = True
     digits: int = 2
     on_card: bool = True
-    is_quality: bool = True
 
 
 def _described(name: str, higher_is_better: bool = True, digits: int = 2, on_card: bool = False) -> Metric:
-    return Metric(name, higher_is_better, False, digits, on_card, is_quality=False)
+    return Metric(name, higher_is_better, False, digits, on_card)
 
 
 #: The metrics by name.
@@ -86,14 +84,9 @@ def find_metric(name: str) -> Metric:
     return Metric(name, on_card=False)
 
 
-def higher_is_better(name: str) -> bool:
-    """Return whether a higher value of a score is better, by its name, such as `eval_stsb_spearman`."""
-    return find_metric(name).higher_is_better
-
-
 def with_scale(name: str) -> str:
     """Return the name of a score for a heading, with its scale."""
-    return f"{name} x 100" if find_metric(name).percent else name
+    return f"{name} x 100" if find_metric(name).is_quality else name
 
 
 def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:

@@ -1,8 +1,7 @@
 """The choices besides model and data that a score depends on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 from ..names import AGGREGATIONS, MODES, Aggregation, Correlation, Mode
 from ..runtime.errors import check_values
@@ -34,11 +33,6 @@ class Protocol:
         check_values(MODES, mode=self.mode)
         check_values(AGGREGATIONS, aggregation=self.aggregation)
         check_values(get_args(Correlation), metric=self.metric)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "Protocol":
-        """Make a protocol from the entries of a result file; entries of other names are left out."""
-        return cls(**{name: saved[name] for name in cls.__dataclass_fields__ if name in saved})
 
     @property
     def split(self) -> str:

@@ -16,11 +16,11 @@ from ..runtime.files import StrPath, read_arrays, read_json_object, read_templat
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
-from .classifier import L2_GRID
+from .classifier import CLASSIFIER_CONFIGS, L2_GRID
 from .metrics import CORRELATIONS
 from .protocol import PAPER_PROTOCOL, Protocol
 from .tasks import class_of, headline
-from .tasks.transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
+from .tasks.senteval import TRANSFER_EXAMPLES
 from .threshold import Threshold, describe_threshold
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
@@ -28,11 +28,6 @@ PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn
 #: Entries of a model's identity that stand on the first level of the JSON document as well.
 _OF_MODEL = ("revision", "pooler", "max_length", "long_texts", "postprocessing", "similarity")
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb", "mteb_averages")
-
-
-def is_user_task(result: dict) -> bool:
-    """Return whether a result is that of a task from a user's own files."""
-    return "kind" in result
 
 
 def average_members(results: Mapping[str, dict]) -> dict[str, list[str]]:
@@ -77,8 +72,7 @@ def average_rows(results: dict) -> list[list]:
     rows = []
     for name, average in results.get("mteb_averages", {}).items():
         over = "all data sets" if name == "average" else name
-        benchmark = average.get("benchmark", "MTEB(eng, v1)")  # until 0.4 there was no other one
-        rows.append([f"{benchmark}: {over}", average["value"], f"{average['tasks']} of {average['of']}"])
+        rows.append([f"{average['benchmark']}: {over}", average["value"], f"{average['tasks']} of {average['of']}"])
     return rows
 
 
@@ -106,20 +100,6 @@ def format_rows(rows: Iterable, *header: str) -> str:
     return "\n".join(lines)
 
 
-def describe_protocol(protocol: Protocol) -> dict:
-    """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
-    return {
-        **vars(protocol),
-        "text": "tokens joined by single spaces",
-        "scale": 100,
-        "classifier": {
-            "model": "logistic regression",
-            **vars(CLASSIFIER_CONFIGS[protocol.mode]),
-            "l2": list(L2_GRID),
-        },
-    }
-
-
 def versions() -> dict:
     """Return the versions of Python and of the packages that the scores depend on."""
     # An editable installation keeps the metadata of the version that was installed first.
@@ -138,8 +118,8 @@ class Evaluation(Result):
             and `predicted` or, for a transfer task, `correct`, all of shape `(n,)`; or those of a [`TaskResult`] for a
             task from a user's own files. The order of the examples is the same for every model.
         protocol (`Protocol`, *optional*): How the tasks were scored.
-        identity (`Identity`, *optional*): The model. An encoder of another library and the files of 0.1 have no
-            digests of weights and tokenizer.
+        identity (`Identity`, *optional*): The model. An encoder of another library has no digests of weights and
+            tokenizer.
         threshold (`Threshold`, *optional*): The cosine from which two texts count as similar.
         threshold_file (`str`, *optional*): The config.json that it was saved in.
         dataset_revisions (`dict[str, str]`, *optional*): The commit of each data set of the hub.
@@ -172,29 +152,41 @@ class Evaluation(Result):
             [`Evaluation`]: The evaluation, whose scores are empty if their file is missing.
 
         Raises:
+            FileNotFoundError: If there is no such file.
             ValueError: If the file is none of an evaluation, or is damaged.
         """
-        document, scores = read_results(path)
-        known = {"name_or_path": document.get("model"), **document, **document.get("identity", {})}
-        return cls(
-            document["results"],
-            scores,
-            Protocol.from_dict(document.get("protocol", {})),
-            Identity.from_dict(known),
-            document.get("threshold"),
-            document.get("dataset_revisions", {}),
-            document.get("versions", {}),
-            document.get("date"),
-            document.get("cost", {}),
-        )
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no such file")
+        document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
+        scores: Scores = {}
+        # Only the name counts: a document never leads to a file in another folder.
+        scores_path = path.with_name(Path(str(document.get("scores", path))).name)
+        if "scores" in document and scores_path.is_file():
+            scores = read_arrays(scores_path, "evaluate the model again.")
+        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+        protocol = document.get("protocol", {})
+        known["protocol"] = Protocol(**{name: protocol[name] for name in vars(PAPER_PROTOCOL) if name in protocol})
+        known["identity"] = Identity.from_dict(document.get("identity", {}))
+        return cls(**known | {"scores": scores})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
+        classifier = {
+            "model": "logistic regression",
+            **vars(CLASSIFIER_CONFIGS[self.protocol.mode]),
+            "l2": list(L2_GRID),
+        }
         document = {
             "model": self.identity.name_or_path,
             **{name: getattr(self.identity, name) for name in _OF_MODEL},
             "identity": self.identity.to_dict(),
-            "protocol": describe_protocol(self.protocol),
+            "protocol": {
+                **vars(self.protocol),
+                "text": "tokens joined by single spaces",
+                "scale": 100,
+                "classifier": classifier,
+            },
             "versions": self.versions,
             "date": self.date,
             "cost": self.cost,
@@ -206,14 +198,17 @@ class Evaluation(Result):
         return document
 
     def __str__(self) -> str:
-        return self._table(verbose=False)
+        return self.details(verbose=False)
 
-    def details(self) -> str:
-        """Return the table with every subset and split, and with both metrics."""
-        return self._table(verbose=True)
+    def details(self, verbose: bool = True) -> str:
+        """Return a table and average for each kind of task, and why any task has no score.
 
-    def _table(self, verbose: bool) -> str:
-        """Return a table and average for each kind of task, and why any task has no score."""
+        Args:
+            verbose (`bool`, *optional*, defaults to `True`): Show every subset and split, and both metrics.
+
+        Returns:
+            `str`: The lines.
+        """
         results = self.results
         correlations = []
         for task, result in results.items():
@@ -262,32 +257,6 @@ def write_results(path: StrPath, document: dict, scores: Scores) -> None:
         write_arrays(scores_path, scores)
         document = document | {"scores": scores_path.name}
     write_json(path, document)
-
-
-def read_results(path: StrPath) -> tuple[dict, Scores]:
-    """Read what [`write_results`] wrote.
-
-    Args:
-        path (`str | Path`): The JSON file.
-
-    Returns:
-        `tuple[dict, dict]`: The document and the scores, which are empty if their file does not exist.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not such a document.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
-    name = document.get("scores")
-    if name:
-        # Only the name counts: a document never leads to a file in another folder.
-        scores_path = path.with_name(Path(str(name)).name)
-        if scores_path.is_file():
-            return document, read_arrays(scores_path, "evaluate the model again.")
-    return document, {}
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 from transformers.utils import logging
@@ -24,10 +24,19 @@ from .bm25 import BM25
 from .embeddings import SentenceEmbeddings
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
-from .tasks import KINDS, SENTEVAL, MissingTask, Task, geometry_task, name_tasks, read_senteval_task, roles_of
-from .tasks.sts import HUB, HUB_REVISIONS, STS_SPLITS, STS_TASKS, ScoredPairsTask, TaskNotFound
-from .tasks.transfer import TRANSFER_TASKS
-from .threshold import check_can_save, choose_threshold, read_goal
+from .tasks import KINDS, SENTEVAL, MissingTask, Task, name_tasks, read_senteval_task, roles_of
+from .tasks.senteval import (
+    HUB,
+    HUB_REVISIONS,
+    STS_SPLITS,
+    STS_TASKS,
+    TRANSFER_TASKS,
+    GeometryTask,
+    ScoredPairsTask,
+    TaskNotFound,
+    read_sts_task,
+)
+from .threshold import choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
 
 logger = logging.get_logger(__name__)
@@ -36,7 +45,7 @@ logger = logging.get_logger(__name__)
 Tasks = Mapping[str, Task]
 
 
-def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
+def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
     """Load a model by its name or folder, or keyword search. Any other object is an encoder, and taken as it is."""
     if model == KEYWORDS:
         join_processes()
@@ -145,15 +154,21 @@ def evaluate(
     if data_dir is None and not (pairs or task or mteb):
         raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
-        check_can_save(name_of(model), threshold)
+        folder = Path(name_of(model)).expanduser()
+        if threshold is None:
+            raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
+        if (folder / "manifest.json").exists():
+            raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
     check_output_file(output, overwrite)
     protocol = Protocol(mode, aggregation, metric, seed)
-    named = name_tasks(task, label_separator, protocol)
-    precision = read_goal(threshold, named)
+    data = read_tasks(
+        tasks, data_dir, protocol, pairs, task, label_separator, task_set, loading.get("device"), geometry
+    )
+    precision = read_goal(threshold, data)
 
     # 2. Score the model
-    device = loading.get("device")
-    data = read_tasks(tasks, data_dir, protocol, pairs, geometry, named, task_set, device)
     if model == KEYWORDS:
         check_keywords(data, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
@@ -205,7 +220,7 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
     """
     start = time.perf_counter()
     roles = roles_of(tasks)
-    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
+    embeddings: Any = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()
@@ -231,10 +246,11 @@ def read_tasks(
     data_dir: StrPath | None,
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: Iterable[StrPath | ScoredPairs] = (),
-    geometry: bool = False,
-    user_tasks: Tasks | None = None,
+    task: Iterable[str | Task] = (),
+    label_separator: str | None = None,
     task_set: TaskSet | None = None,
     device: str | None = None,
+    geometry: bool = False,
 ) -> dict[str, Task]:
     """Read the tasks of an evaluation.
 
@@ -246,11 +262,12 @@ def read_tasks(
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`Iterable[str | ScoredPairs]`, *optional*): Further sets of pairs or their files, each of them a task
             with its own name.
-        geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
-        user_tasks (`Mapping[str, Task]`, *optional*): Tasks from a user's own files; see [`~tasks.name_tasks`].
+        task (`Iterable[str | Task]`, *optional*): A user's own tasks; see [`~tasks.name_tasks`].
+        label_separator (`str`, *optional*): What stands between several labels in a cell of them.
         task_set (`str`, *optional*): `"sts"`, which is the default, `"transfer"` or `"full"`. In mode `dev`, a set has
             only the tasks with a dev score.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+        geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
 
     Returns:
         `dict[str, Task]`: The tasks by name. Of one without data, the result says that it is missing, and why.
@@ -273,7 +290,7 @@ def read_tasks(
     unknown = [name for name in names if name not in SENTEVAL]
     if unknown:
         raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(SENTEVAL)}.")
-    if data_dir is None and (names or geometry):
+    if data_dir is None and (names or task_set or geometry):
         raise ValueError("data_dir is missing. Give SentEval's `downstream` folder.")
     if data_dir not in (None, HUB) and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
@@ -293,16 +310,20 @@ def read_tasks(
         raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({reason}).")
 
     # 3. A user's own
-    own: dict[str, Task] = {}
+    own = name_tasks(task, label_separator, protocol)
     for source in pairs:
         scored = read_scored_pairs(source)
         where = scored.name if isinstance(source, ScoredPairs) else str(source)
-        if scored.name in {*found, *own, *(user_tasks or ())}:
+        if scored.name in found or scored.name in own:
             raise ValueError(f"two tasks are named {scored.name}. Rename the file of pairs of this name.")
-        own[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
-    found |= own | dict(user_tasks or {})
+        found[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
+    found |= own
     if geometry:
-        found["geometry"] = geometry_task(data_dir or "")
+        try:
+            parts = read_sts_task("STSBenchmark", data_dir or "", ("train", "dev", "test"))
+        except TaskNotFound as error:
+            raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
+        found["geometry"] = GeometryTask.of("geometry", parts, str(data_dir))
     return found
 
 

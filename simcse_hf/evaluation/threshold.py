@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
-from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.files import read_json_object, write_json
 from .bootstrap import (
     ROUNDING,
     Arrays,
@@ -28,7 +28,6 @@ from .tasks import Task
 logger = logging.get_logger(__name__)
 
 CONFIDENCE = 0.95
-SEED = 0
 #: The fewest pairs of the half that chooses a threshold which must reach it.
 LEAST_PAIRS = 10
 
@@ -106,34 +105,15 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     similarity = scores["similarity"]
     gold = scores["gold"]
     groups = scores["group"]
-    first = divide_groups(groups, 0.5, SEED, source, "Give pairs with more different texts.")
+    first = divide_groups(groups, 0.5, 0, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
             raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
-    cosine = _best_cosine(similarity[first], gold[first], precision, source)
-    found, reached = _precision_and_recall(similarity[~first] >= cosine, gold[~first] == 1, groups[~first], source)
-    if precision is not None and 100 * precision > found[0]:
-        logger.warning(
-            f"{source}: the threshold chosen for a precision of {precision} has {found[0] / 100:.3f} on the half that "
-            "measures. Give more pairs, or ask for a higher precision to have a margin."
-        )
-    return {
-        "cosine": cosine,
-        "goal": "f1" if precision is None else f"precision={precision:g}",
-        "source": Path(source).name,
-        "chosen_on": int(first.sum()),
-        "measured_on": int((~first).sum()),
-        "confidence": CONFIDENCE,
-        "precision": [round(value, 2) for value in found],
-        "recall": [round(value, 2) for value in reached],
-    }
 
-
-def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, source: str) -> float:
-    """Return the cosine with the highest F1 or, at a precision, with the highest recall."""
-    order = np.argsort(-similarity, kind="stable")
-    ranked = similarity[order]
-    hits = gold[order].cumsum()
+    # 1. Choose the cosine with the highest F1 or, at a precision, with the highest recall.
+    order = np.argsort(-similarity[first], kind="stable")
+    ranked = similarity[first][order]
+    hits = gold[first][order].cumsum()
     retrieved = np.arange(1, len(hits) + 1)
     possible = last_of_equals(ranked)
     value = 2 * hits / (retrieved + hits[-1])
@@ -152,7 +132,26 @@ def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, so
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
             f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
-    return float(ranked[best : best + 2].mean())
+    cosine = float(ranked[best : best + 2].mean())
+
+    # 2. Measure its precision and recall on the other half.
+    similar = similarity[~first] >= cosine
+    found, reached = _precision_and_recall(similar, gold[~first] == 1, groups[~first], source)
+    if precision is not None and 100 * precision > found[0]:
+        logger.warning(
+            f"{source}: the threshold chosen for a precision of {precision} has {found[0] / 100:.3f} on the half that "
+            "measures. Give more pairs, or ask for a higher precision to have a margin."
+        )
+    return {
+        "cosine": cosine,
+        "goal": "f1" if precision is None else f"precision={precision:g}",
+        "source": Path(source).name,
+        "chosen_on": int(first.sum()),
+        "measured_on": int((~first).sum()),
+        "confidence": CONFIDENCE,
+        "precision": [round(value, 2) for value in found],
+        "recall": [round(value, 2) for value in reached],
+    }
 
 
 def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, source: str) -> list[list[float]]:
@@ -179,7 +178,7 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
         part = {"value": each.astype(float), "group": numbers}
         counted.append({source: part})
     of_found, *totals = resampled_scores(counted)
-    drawn_groups = groups_to_draw({"group": numbers}, source)
+    drawn_groups = groups_to_draw(numbers, source)
     measured = []
     for among, total in zip((similar, positive), totals, strict=True):
         with np.errstate(invalid="ignore"):  # a resample without such a pair has no share
@@ -201,17 +200,6 @@ def describe_threshold(threshold: Threshold) -> str:
         f"pairs of {threshold['source']}; on the other {threshold['measured_on']} pairs {precision} and {recall} "
         f"(x 100, {threshold['confidence']:.0%} intervals)"
     )
-
-
-def check_can_save(folder: StrPath, threshold: str | None) -> None:
-    """Raise a `ValueError` if no threshold is to be chosen, or the folder is none of a saved model."""
-    path = Path(folder).expanduser()
-    if threshold is None:
-        raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
-    if not (path / "config.json").is_file():
-        raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
-    if (path / "manifest.json").exists():
-        raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
 
 
 def save_threshold(model: SimCSE, threshold: Threshold) -> Path:

@@ -10,7 +10,6 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..encoding.probes import SavedThreshold
 from ..encoding.saved import SavedModel
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
@@ -27,7 +26,7 @@ logger = logging.get_logger(__name__)
 #: The record of `simcse-hf adapt` beside a model that it made.
 ADAPTATION = "adaptation.json"
 #: What a model may be measured with besides its own settings.
-_MAY_CHANGE = ("max_length", "long_texts")
+_MAY_DIFFER = ("max_length", "long_texts")
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class Weights(SavedModel):
         """
         reasons = []
         for each in recorded:
-            changed = each.changes(self.identity(each.dtype), _MAY_CHANGE)
+            changed = each.changes(self.identity(each.dtype), _MAY_DIFFER)
             if not changed:
                 return True
             reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
@@ -272,14 +271,13 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         )
 
     # 2. A threshold and an adaptation count if they are of these weights.
-    threshold = SavedThreshold.read(config)
-    if threshold and threshold.model:
-        model = weights.identity(str(threshold.model["dtype"]))
-        changes = threshold.changes(model.for_pairs())
+    threshold = getattr(config, THRESHOLD, None)
+    if threshold and "model" in threshold:
+        before = Identity.from_dict(threshold["model"])
+        changes = before.changes(weights.identity(before.dtype).for_pairs(), ("dtype", "backend"))
         if changes:
-            logger.warning(
-                f"The card does not show a threshold: that of {directory} does not fit this model: {changes}"
-            )
+            why = "; ".join(changes)
+            logger.warning(f"The card does not show a threshold: that of {directory} does not fit this model: {why}")
             delattr(config, THRESHOLD)
     adaptation = {}
     path = directory / ADAPTATION
@@ -325,7 +323,7 @@ def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[
             if before.weights is None or not other.exists():
                 continue
             now = SavedModel(other).identity(before.dtype) if other.is_dir() else Evaluation.read(other).identity
-            if before.changes(now, _MAY_CHANGE):
+            if before.changes(now, _MAY_DIFFER):
                 changed.append(name)
         if changed:
             _leave_out(

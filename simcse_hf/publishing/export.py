@@ -13,12 +13,11 @@ import torch
 from transformers.utils import logging
 
 from ..data.table import stream_texts
-from ..encoding.exported import ExportedModel
-from ..encoding.graphs import GRAPHS, example, feeds, silent, weights_of
+from ..encoding.graphs import GRAPHS, ExportedModel, example, feeds, silent, weights_of
 from ..encoding.simcse import SimCSE, load_model
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
-from ..evaluation.tasks.sts import STS_TASKS
+from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions

@@ -14,7 +14,6 @@ from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
-from ..runtime.encoders import Role
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
 from ..runtime.loading import load_pretrained
@@ -157,7 +156,7 @@ def index(
         raise ValueError(f"output {output} holds an index: add to it with index-add, or replace it with overwrite")
     column, shards = open_vectors(vectors, input, column)
     encoder = load_model(model, **loading)
-    encoder.prompts["document"] = prompt_of(encoder, "document", prompt, prompt_name)
+    encoder.prompts["document"] = encoder.resolve_prompt(prompt, prompt_name, "document")
     built = SentenceIndex.build(
         encoder,
         input,
@@ -342,8 +341,8 @@ def search(
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise ValueError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
     opened = open_index(index, model, parameters=parameters, **loading)
-    before = prompt_of(opened.model, "query", prompt, prompt_name)
-    least = threshold_of_search(opened, threshold, before)
+    before = opened.model.resolve_prompt(prompt, prompt_name, "query")
+    least = lowest_score(opened.model, threshold, before, opened)
 
     def find(query: str | int) -> Found:
         if isinstance(query, int):
@@ -399,7 +398,7 @@ def duplicates(
         0 2
     """
     encoder = load_model(model, **loading)
-    least = resolve_threshold(encoder, threshold)
+    least = lowest_score(encoder, threshold)
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     assert isinstance(built.vectors, ExactIndex) and least is not None
@@ -476,8 +475,6 @@ def mine(
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
     check_output_file(audit, overwrite, TABLE_SUFFIXES)
-    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
-        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
@@ -551,67 +548,39 @@ def open_index(
     return SentenceIndex.load(folder, encoder, parameters=parameters)
 
 
-def prompt_of(model: SimCSE, role: Role, prompt: str | None, prompt_name: str | None) -> str:
-    """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
-    if prompt is None and prompt_name is None:
-        return model.role_prompt(role)
-    if None not in (prompt, prompt_name):
-        raise ValueError("prompt and prompt_name are both given: give one of the two")
-    return model.resolve_prompt(prompt, prompt_name)
-
-
-def threshold_of_search(
-    opened: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
-) -> float | None:
-    """Return the lowest score that a search shows.
-
-    Args:
-        opened (`SentenceIndex`): The index.
-        threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
-        query_prompt (`str`): The prompt of the queries.
-
-    Returns:
-        `float`, *optional*: The score; `None` to show all.
-
-    Raises:
-        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this search.
-    """
-    differences = []
-    if query_prompt:
-        differences.append("the prompt 'query'")
-    if opened.truncate_dim is not None:
-        differences.append(f"{opened.truncate_dim} dimensions only")
-    if opened.description.is_of_teacher(opened.model):
-        differences.append("the vectors of the model's teacher")
-    return resolve_threshold(opened.model, threshold, differences)
-
-
-def resolve_threshold(
-    model: SimCSE, threshold: float | Literal["saved"] | None, differences: Sequence[str] = ()
+def lowest_score(
+    model: SimCSE,
+    threshold: float | Literal["saved"] | None,
+    query_prompt: str = "",
+    index: SentenceIndex | None = None,
 ) -> float | None:
     """Return the lowest score to show.
 
     Args:
         model (`SimCSE`): The model.
         threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
-        differences (`Sequence[str]`, *optional*): What makes these scores others than those that the saved threshold
-            was chosen for, beside the prompt of documents.
+        query_prompt (`str`, *optional*, defaults to `""`): The prompt of the queries.
+        index (`SentenceIndex`, *optional*): The index that is searched.
 
     Returns:
         `float`, *optional*: The score; `None` to show all.
 
     Raises:
-        ValueError: If the saved threshold is asked for and there is none, or it does not hold here.
+        ValueError: If the saved threshold is asked for and there is none, or it was chosen for other scores.
     """
     if threshold != "saved":
         check_scores(model.similarity_fn_name, threshold=threshold)
         return threshold
-    why = [*differences]
-    if model.prompts["document"]:
-        why.append("the prompt 'document'")
-    if why:
-        raise ValueError(
-            f"threshold saved was chosen for pairs of texts, but these are compared with {why[0]}, which gives other "
-            "cosines. Give a number."
-        )
+    differences = {
+        "the prompt 'query'": query_prompt,
+        f"{index and index.truncate_dim} dimensions only": index and index.truncate_dim,
+        "the vectors of the model's teacher": index and index.description.is_of_teacher(model),
+        "the prompt 'document'": model.prompts["document"],
+    }
+    for name, holds in differences.items():
+        if holds:
+            raise ValueError(
+                f"threshold saved was chosen for pairs of texts, but these are compared with {name}, which gives "
+                "other cosines. Give a number."
+            )
     return model.threshold

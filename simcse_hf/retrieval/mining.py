@@ -4,14 +4,13 @@ import math
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import torch
 from datasets import Dataset
-from numpy import ndarray
 
 from ..data.columns import list_texts
 from ..data.read import TextSource, load_text_dataset
@@ -21,21 +20,16 @@ from ..runtime.errors import check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, write_table
 from ..runtime.similarity import check_scores, similarity_matrix
-from .indexes.exact import ExactIndex
-from .indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
+from .indexes.faiss_index import NOT_FOUND, new_index
 
 #: Anchors that are searched together.
-_BLOCK = 8192
+_ANCHORS = 8192
 #: Why a mined negative is probably a positive, the strongest reason first.
 SUSPICIONS = ("equal words", "in a pair with either text", "above the positive", "near the positive")
 #: The share of a positive's similarity in which a negative is near it: what NV-Retriever drops.
 NEAR = 0.05
-#: The number of a candidate, and its similarity to the anchor.
-Candidate = tuple[int, float]
 #: A candidate's text, and its similarity to the anchor.
 Scored = tuple[str, float]
-#: What tells a text from others (see `fold_text`), and its places in a list.
-Group = tuple[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,7 @@ class Mined(Result):
         dropped (`dict[str, int]`): Candidates that were left out, by reason.
         positive_score (`float`): Mean similarity of anchors and positives.
         negative_score (`float`, *optional*): Mean similarity of anchors and mined negatives.
-        suspicious (`int`): Mined negatives that are probably positives; see [`suspect`].
+        suspicious (`int`): Mined negatives that are probably positives; see [`false_negatives`].
         options (`MiningOptions`): Which candidates could become negatives.
     """
 
@@ -180,7 +174,7 @@ def mine_hard_negatives(
         output_format (`str`, *optional*, defaults to `"n-tuple"`): `"n-tuple"` gives a pair one row with all of its
             negatives in columns `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on; `"triplet"` gives it a row for
             each negative.
-        audit (`str` or `os.PathLike`, *optional*): File to write the suspicious negatives to; see [`suspect`].
+        audit (`str` or `os.PathLike`, *optional*): File to write the suspicious negatives to; see [`false_negatives`].
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
 
     Returns:
@@ -193,7 +187,10 @@ def mine_hard_negatives(
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
-    first, second, *given = read_pairs(dataset)
+    columns = load_text_dataset(dataset).to_dict()
+    if len(columns) < 2:
+        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
+    first, second, *given = columns.values()
 
     # 2. Encode each anchor and each candidate once.
     texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
@@ -216,21 +213,37 @@ def mine_hard_negatives(
     draw = random.Random(options.seed)
     positive_scores = [0.0] * len(first)
     negatives: list[list[Scored]] = [[] for _ in first]
-    searched = search_candidates(index, anchors, queries, options.last_rank)
-    for (key, pairs), query, found in zip(anchors, queries, searched, strict=True):
-        positives = [positive_of[pair] for pair in pairs]
-        # These have no rank.
-        own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
-        dropped.update(own[number] for number, _ in found if number in own)
-        ranked = [(candidate_texts[number], score) for number, score in found if number not in own]
-        scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
-        for pair, score in zip(pairs, scores[0].tolist(), strict=True):
-            positive_scores[pair] = score
-            negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
+    for start in range(0, len(anchors), _ANCHORS):
+        block = slice(start, start + _ANCHORS)
+        _, most_pairs = anchors[block][-1]
+        reach = options.last_rank + len(most_pairs) + 1
+        found = index.search(queries[block], min(reach, len(index)))
+        for (key, pairs), query, *near in zip(anchors[block], queries[block], *found, strict=True):
+            near_scores, numbers = (row.tolist() for row in near)
+            positives = [positive_of[pair] for pair in pairs]
+            # These have no rank.
+            own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
+            dropped.update(own[number] for number in numbers if number in own)
+            ranked = []
+            for number, score in zip(numbers, near_scores, strict=True):
+                if number != NOT_FOUND and number not in own:
+                    ranked.append((candidate_texts[number], score))
+            scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
+            for pair, score in zip(pairs, scores[0].tolist(), strict=True):
+                positive_scores[pair] = score
+                negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
 
     # 4. Make the rows and the report.
     width = 1 if output_format == "triplet" else options.num_negatives
-    rows = make_rows(first, second, [[text for text, _ in chosen] for chosen in negatives], width)
+    names = ["sent0", "sent1"]
+    names += ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
+    table: dict[str, list[str]] = {name: [] for name in names}
+    for anchor, positive, chosen in zip(first, second, negatives, strict=True):
+        texts = [text for text, _ in chosen]
+        for start in range(0, len(texts) - width + 1, width):
+            for name, text in zip(names, [anchor, positive, *texts[start : start + width]], strict=True):
+                table[name].append(text)
+    rows = Dataset.from_dict(table)
     negative_scores = [score for chosen in negatives for _, score in chosen]
     return rows, Mined(
         output=None,
@@ -243,17 +256,9 @@ def mine_hard_negatives(
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
-        suspicious=len(suspect(first, second, positive_scores, negatives, width, audit)),
+        suspicious=len(false_negatives(first, second, positive_scores, negatives, width, audit)),
         options=options,
     )
-
-
-def read_pairs(dataset: TextSource) -> list[list]:
-    """Read the columns of pairs and their hard negatives; refuse single texts."""
-    columns = load_text_dataset(dataset).to_dict()
-    if len(columns) < 2:
-        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
-    return list(columns.values())
 
 
 def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
@@ -262,29 +267,6 @@ def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
     for place, text in enumerate(texts):
         groups[fold_text(text)].append(place)
     return groups
-
-
-def search_candidates(
-    index: ExactIndex | FaissIndex, anchors: Sequence[Group], queries: ndarray, last_rank: int
-) -> Iterator[list[Candidate]]:
-    """Find the candidates that are most similar to each anchor.
-
-    Args:
-        index (`ExactIndex` or `FaissIndex`): Embeddings of the candidates.
-        anchors (`Sequence[Group]`): The anchors with the numbers of their pairs, those with the fewest pairs first.
-        queries (`np.ndarray`): Their embeddings, of shape `(anchors, dim)`.
-        last_rank (`int`): How many candidates to find beside the anchor itself and its positives.
-
-    Yields:
-        `list[Candidate]`: The candidates of an anchor, the most similar one first.
-    """
-    for start in range(0, len(anchors), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        _, most_pairs = anchors[block][-1]
-        reach = last_rank + len(most_pairs) + 1
-        scores, numbers = index.search(queries[block], min(reach, len(index)))
-        for row in zip(numbers.tolist(), scores.tolist(), strict=True):
-            yield [(number, score) for number, score in zip(*row, strict=True) if number != NOT_FOUND]
 
 
 def choose_negatives(
@@ -327,7 +309,7 @@ def choose_negatives(
     return usable[: options.num_negatives]
 
 
-def suspect(
+def false_negatives(
     anchors: Sequence[str],
     positives: Sequence[str],
     positive_scores: Sequence[float],
@@ -353,13 +335,17 @@ def suspect(
             `anchor`, `positive` and `negative`; by the reason, and then by how far the negative's score exceeds the
             positive's.
     """
+
+    def words_of(text: str) -> list[str]:
+        return re.findall(r"\w+", text.casefold()) or [text]
+
     partners = defaultdict(set)
     for anchor, positive in zip(map(fold_text, anchors), map(fold_text, positives), strict=True):
         partners[anchor].add(positive)
         partners[positive].add(anchor)
     found = []
     for anchor, positive, limit, chosen in zip(anchors, positives, positive_scores, negatives, strict=True):
-        texts = {words_of(anchor), words_of(positive)}
+        texts = [words_of(anchor), words_of(positive)]
         known = partners[fold_text(anchor)] | partners[fold_text(positive)]
         for negative, score in chosen if len(chosen) >= width else ():
             holds = (
@@ -378,31 +364,3 @@ def suspect(
     if output is not None:
         write_table(suspects, output)
     return suspects
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    """Return the words of a text without case and punctuation; the text itself if it has none."""
-    return tuple(re.findall(r"\w+", text.casefold())) or (text,)
-
-
-def make_rows(
-    anchors: Sequence[str], positives: Sequence[str], negatives: Sequence[Sequence[str]], width: int
-) -> Dataset:
-    """Write the negatives of each pair into rows.
-
-    Args:
-        anchors (`Sequence[str]`): The anchor of each pair.
-        positives (`Sequence[str]`): Its positive.
-        negatives (`Sequence[Sequence[str]]`): Its negatives. What does not fill a row is left out.
-        width (`int`): Negatives of a row.
-
-    Returns:
-        `datasets.Dataset`: Columns `sent0`, `sent1`, and `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on.
-    """
-    names = ["sent0", "sent1"]
-    names += ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
-    rows = []
-    for anchor, positive, chosen in zip(anchors, positives, negatives, strict=True):
-        for start in range(0, len(chosen) - width + 1, width):
-            rows.append([anchor, positive, *chosen[start : start + width]])
-    return Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})

@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from ..data.views import view_rate
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import find_metric
 from ..kernels.cpu import has_only_cpu
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
@@ -309,7 +309,7 @@ def decide_arguments(
         values["metric_for_best_model"] = headline or "loss"
     metric = args.metric_for_best_model or values.get("metric_for_best_model")
     if metric is not None:
-        values["greater_is_better"] = metric == headline or higher_is_better(metric)
+        values["greater_is_better"] = metric == headline or find_metric(metric).higher_is_better
     values |= chosen({name: getattr(args, name) for name in _OPEN})
     if follows_metric:
         own: Values = {"mode": "max" if values["greater_is_better"] else "min"}

@@ -29,7 +29,7 @@ from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
-from ..evaluation.tasks.sts import ScoredPairsTask, check_scores_differ
+from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
 from ..runtime.files import digest
@@ -175,7 +175,7 @@ class DevSetCallback(TrainerCallback):
             ValueError: If embeddings are not finite, or all equal.
         """
         encoder = Encoder(model, tokenizer)  # with the length of inference
-        prompts = {role: encoder.role_prompt(role) for role in self.roles}
+        prompts = {role: encoder.resolve_prompt(role=role) for role in self.roles}
         reading = encoder.reading(*prompts.values())
         if reading != self._reading:  # also when the callback serves another run
             self._token_ids = []

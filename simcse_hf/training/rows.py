@@ -279,7 +279,7 @@ class Rows:
             row; `rows`, what a row holds, one of `data.contents.CONTENTS`; and `view`, that of single sentences.
         """
         says = self.says or _BY_NUMBER.get(self.num_sentences, "hard negatives")
-        view = None
+        view: dict[str, Any] | None = None
         if says == "sentences" and num_views != 1:
             view = {"name": self.plan.view, "rate": None, "both": False}
             if isinstance(self.known, ViewDataset):

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from .._version import __version__
 from ..evaluation.bootstrap import Scores, optimism_of_choice
-from ..evaluation.metrics import higher_is_better, with_scale
+from ..evaluation.metrics import find_metric, with_scale
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import command_line
@@ -222,7 +222,7 @@ class Results(Result):
 
 def is_better(metric: str, value: float, other: float) -> bool:
     """Return whether a value of a metric is better than another one."""
-    return value > other if higher_is_better(metric) else value < other
+    return value > other if find_metric(metric).higher_is_better else value < other
 
 
 # What decides a run --------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def dev_history(
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
     metric = dev_sets[0].headline
     is_own = selecting.startswith(tuple(f"{name}_" for name in sources))
-    if is_own and args.greater_is_better == higher_is_better(selecting):
+    if is_own and args.greater_is_better == find_metric(selecting).higher_is_better:
         metric = selecting
 
     # 2. The evaluations that logged it, the last one of each step. Scores on a dev set that was changed on purpose
@@ -429,7 +429,7 @@ def dev_history(
             if f"checkpoint-{scored['step']}" == best_checkpoint:
                 saved = scored
         kept = [initial, saved, final]
-    choose = max if higher_is_better(metric) else min
+    choose = max if find_metric(metric).higher_is_better else min
     chooses = args.load_best_model_at_end and selecting == metric
     return {
         # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".

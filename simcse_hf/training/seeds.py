@@ -14,7 +14,7 @@ from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
 from ..encoding.vectors import split_weight
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
@@ -247,6 +247,6 @@ def summarise(runs: Mapping[int, Results]) -> Values:
         summary["mean"][when] = mean
         summary["sd"][when] = sd
     summary["chosen_by"] = metric
-    choose = max if higher_is_better(metric) else min
+    choose = max if find_metric(metric).higher_is_better else min
     summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary

@@ -222,8 +222,8 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("a --task knn=x", "at least two different models or result files"),
-        ("a a b --task knn=x", "at least two different models or result files"),
+        ("a --task knn=rows.csv", "at least two different models or result files"),
+        ("a a b --task knn=rows.csv", "at least two different models or result files"),
         ("bm25 a --task classification=rows.csv", "bm25 compares words .* cannot do classification"),
     ],
 )

@@ -33,7 +33,7 @@ def windows(monkeypatch):
         numbers.append(len(texts))
         return tokenize(model, texts, *args)
 
-    monkeypatch.setattr(encode_module, "_WINDOW", 8)
+    monkeypatch.setattr(encode_module, "_READ_AHEAD", 8)
     monkeypatch.setattr(SimCSE, "tokenize", count)
     return numbers
 

@@ -359,15 +359,11 @@ MANIFEST = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """Shards of 3 and 2 rows, as version 0.4.0 wrote them."""
+    """An array of 5 vectors."""
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "_manifest.json").write_text(json.dumps(MANIFEST))
-    for number, rows in enumerate((3, 2)):
-        np.save(
-            folder / f"vectors-0000{number}-of-00002.npy",
-            np.ones((rows, 4), dtype=np.float32),
-        )
+    np.save(folder / "vectors.npy", np.ones((5, 4), dtype=np.float32))
     return folder
 
 
@@ -381,30 +377,6 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     for table in (pq.read_table(tmp_path / "out"), loaded.with_format("arrow")[:]):
         assert table["vector"].to_pylist() == vectors.tolist()
         assert table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
-
-
-def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp_path):
-    folder = tmp_path / "out"
-    encode(model, source, folder, shard_size=20)
-    array = np.load(folder / "vectors.npy")
-    (folder / "vectors.npy").unlink()
-    for number in range(3):
-        np.save(
-            folder / f"vectors-0000{number}-of-00003.npy",
-            array[number * 20 : (number + 1) * 20],
-        )
-    before = contents(folder)
-    np.testing.assert_array_equal(np.concatenate(list(read_shards(folder))), array)
-    assert len(encode(model, source, folder, shard_size=20, resume=True).shards) == 3
-    assert contents(folder) == before
-    (folder / "vectors-00001-of-00003.npy").unlink()
-    with pytest.raises(
-        ValueError,
-        match="a part of the npy shards of version 0.4.0: encode with overwrite",
-    ):
-        encode(model, source, folder, shard_size=20, resume=True)
-    encode(model, source, folder, shard_size=20, overwrite=True)
-    assert contents(folder).keys() == {"_manifest.json", "vectors.npy"}
 
 
 def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source, tmp_path):
@@ -472,24 +444,16 @@ def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, 
     [
         lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',"),
         lambda path: path.write_bytes(path.read_bytes()[:-5]),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"(5, 4)", b"(9999999999, 4)")),
         lambda path: np.save(path, np.ones((2, 4), dtype=np.float32)),
-        lambda path: np.save(path, np.ones((3, 0), dtype=np.float32)),
-        lambda path: np.save(path, np.ones(3, dtype=np.float32)),
-        lambda path: np.savez(path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)),
+        lambda path: np.save(path, np.ones((5, 0), dtype=np.float32)),
+        lambda path: np.save(path, np.ones(5, dtype=np.float32)),
+        lambda path: np.savez(path.open("wb"), vectors=np.ones((5, 4), dtype=np.float32)),
     ],
 )
-def test_a_damaged_shard_is_named(folder, damage):
-    first, second = sorted(folder.glob("*.npy"))
-    for array in (np.ones((2, 5), dtype=np.float32), np.ones((2, 4), dtype=np.float64)):
-        np.save(second, array)
-        with pytest.raises(
-            ValueError,
-            match="vectors-00001-of-00002.npy: damaged .*unlike the shards before it",
-        ):
-            list(read_shards(folder))
-    damage(first)
-    with pytest.raises(ValueError, match="vectors-00000-of-00002.npy: damaged"):
+def test_a_damaged_array_is_named(folder, damage):
+    damage(folder / "vectors.npy")
+    with pytest.raises(ValueError, match="vectors.npy: damaged"):
         list(read_shards(folder))
 
 
@@ -510,6 +474,16 @@ def test_a_parquet_shard_without_vectors_is_named(folder, table):
     path = folder / "vectors-00000-of-00002.parquet"
     path.write_bytes(b"PAR1") if table is None else pq.write_table(table, path)
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet: damaged"):
+        list(read_shards(folder))
+
+
+def test_a_parquet_shard_unlike_those_before_it_is_named(folder):
+    settings = MANIFEST["settings"] | {"format": "parquet"}
+    (folder / "_manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
+    for number, (rows, dim) in enumerate([(3, 4), (2, 5)]):
+        vectors = pa.FixedSizeListArray.from_arrays(np.ones(rows * dim, np.float32), dim)
+        pq.write_table(pa.table({"vector": vectors}), folder / f"vectors-0000{number}-of-00002.parquet")
+    with pytest.raises(ValueError, match="vectors-00001-of-00002.parquet: damaged .*unlike the shards before it"):
         list(read_shards(folder))
 
 

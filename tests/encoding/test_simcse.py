@@ -14,7 +14,7 @@ from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.encoding.batching import Encoder, encode_token_ids, tokenize_texts
 from simcse_hf.encoding.files import encode, read_shards
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
@@ -190,7 +190,7 @@ def move_to_accelerator(monkeypatch):
 
     def move(simcse):
         monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))
-        monkeypatch.setattr("simcse_hf.encoding.simcse._WINDOW", 7)
+        monkeypatch.setattr("simcse_hf.encoding.simcse._SORTED_TOGETHER", 7)
 
     return move
 

@@ -199,7 +199,7 @@ def test_a_default_prompt_that_a_search_does_not_use_is_mentioned(role, model, c
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
     model.name_or_path = str(tmp_path)  # a message is said once for a model
-    assert model.role_prompt(role) == ""
+    assert model.resolve_prompt(role=role) == ""
     assert f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
 
 

@@ -63,10 +63,6 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     lines = str(Evaluation.read(tmp_path / "r.json")).splitlines()
     assert " ".join(lines[-3].split()) == "MTEB(eng, v2): STS 60.00 2 of 3"
     assert " ".join(lines[-1].split()) == "MTEB(eng, v2): all data sets 50.00 3 of 5"
-    for average in averages.values():
-        del average["benchmark"]
-    write_results(tmp_path / "old.json", {"results": {"mteb_averages": averages}}, {})
-    assert "MTEB(eng, v1): STS" in str(Evaluation.read(tmp_path / "old.json")), "an earlier version had no other one"
 
 
 def test_without_mteb_the_error_names_the_extra(monkeypatch):

@@ -8,9 +8,7 @@ import pytest
 from simcse_hf.evaluation.report import (
     Evaluation,
     add_averages,
-    describe_protocol,
     format_rows,
-    read_results,
     write_results,
 )
 from simcse_hf.evaluation.scoring import Protocol
@@ -131,7 +129,7 @@ def file(tmp_path):
     }
     document = {
         "model": "m",
-        "protocol": describe_protocol(Protocol()),
+        "protocol": Evaluation({}, {}).to_dict()["protocol"],
         "results": make_results(),
     }
     path = tmp_path / "new" / "results.json"
@@ -149,25 +147,16 @@ def test_results_are_written_with_their_protocol(file):
     assert written["protocol"]["metric"] == "spearman"
 
 
-def test_results_are_read_back(file):
-    document, _ = read_results(file)
-    assert document == json.loads(file.read_text())
-
-
-def test_scores_are_read_back(file):
-    _, scores = read_results(file)
-    assert scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
-
-
-def test_scores_of_a_task_with_a_slash_in_its_name_are_read_back(file):
-    _, scores = read_results(file)
-    assert scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
+def test_results_and_scores_are_read_back(file):
+    found = Evaluation.read(file)
+    assert found.results == json.loads(file.read_text())["results"]
+    assert found.scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
+    assert found.scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
 
 
 def test_results_are_read_without_their_scores(file):
     file.with_name("results.scores.npz").unlink()
-    _, scores = read_results(file)
-    assert scores == {}
+    assert Evaluation.read(file).scores == {}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +185,7 @@ def test_results_are_read_without_their_scores(file):
     ],
 )
 def test_a_protocol_names_the_settings_of_its_classifier(mode, settings):
-    described = describe_protocol(Protocol(mode))["classifier"]
+    described = Evaluation({}, {}, Protocol(mode)).to_dict()["protocol"]["classifier"]
     assert settings.items() <= described.items()
 
 
@@ -209,4 +198,4 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(file, flag):
         content[content.index(signature) + offset] |= flag
     scores.write_bytes(content)
     with pytest.raises(ValueError, match=r"results\.scores\.npz: damaged .*evaluate the model again"):
-        read_results(file)
+        Evaluation.read(file)

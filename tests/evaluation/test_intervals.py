@@ -19,7 +19,7 @@ from simcse_hf.evaluation.bootstrap import (
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.tasks import paired_interval, read_task
 from simcse_hf.evaluation.tasks.base import TaskResult
-from simcse_hf.evaluation.tasks.sts import score_subsets
+from simcse_hf.evaluation.tasks.senteval import score_subsets
 
 random = np.random.RandomState(0)
 
@@ -212,7 +212,7 @@ def test_no_resample_shows_that_such_a_difference_may_vary(always_one_row_better
     ],
 )
 def test_enough_groups_are_drawn_without_a_warning(groups, caplog):
-    assert np.array_equal(groups_to_draw({"group": groups}, f"part {groups.sum()}"), groups)
+    assert np.array_equal(groups_to_draw(groups, f"part {groups.sum()}"), groups)
     assert "so the intervals resample single rows" not in caplog.text
 
 
@@ -226,13 +226,8 @@ def test_enough_groups_are_drawn_without_a_warning(groups, caplog):
 )
 def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, caplog):
     rows = np.arange(len(groups))
-    assert np.array_equal(groups_to_draw({"group": groups}, f"part {groups.sum()}"), rows)
+    assert np.array_equal(groups_to_draw(groups, f"part {groups.sum()}"), rows)
     assert "so the intervals resample single rows" in caplog.text
-
-
-def test_scores_that_were_stored_without_groups_are_refused():
-    with pytest.raises(ValueError, match="test: .*do not say which rows share texts"):
-        groups_to_draw({"gold": np.arange(3)}, "test")
 
 
 # --- the optimism of a choice ---

@@ -23,10 +23,13 @@ from simcse_hf.evaluation import (
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
-from simcse_hf.evaluation.report import read_results, write_results
+from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.evaluation.tasks.sts import read_sts_task, score_parts
-from simcse_hf.evaluation.tasks.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks.senteval import (
+    read_sts_task,
+    read_transfer_task,
+    score_parts,
+)
 
 STSB = "g\tf\t2012\t1\t4.5\ta cat\ta dog\n"
 PAIRS = "sentence1\tsentence2\tscore\n"
@@ -110,7 +113,7 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             "text,label\na,same\nb,same\n",
             "all 2 scored rows have the label 'same'",
         ),
-        (CLASSES, "x.csv", GOOD + "alone,single\n", "the label 'single' has one row"),
+        (CLASSES, "x.csv", GOOD + "alone,single\n", "each label needs 2 row.s. .*'single' has 1"),
         (CLASSES, "x.csv", GOOD + " ,good\n", "line 14: the text is empty"),
         (CLASSES, "x.csv", GOOD + "a text,\n", "line 14: the label is empty"),
         (CLASSES, "x.csv", "text,label\n", "holds no rows"),
@@ -119,7 +122,7 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             CLASSES,
             "x.csv",
             "text,label,split\na,new,test\nb,old,test\nc,old,train\nd,odd,train\n",
-            "1 label.s. of the test rows, such as 'new', have no training row",
+            "each label needs 1 row.s. .*'new' has 0",
         ),
         (
             partial(read_task, "ranking"),
@@ -163,9 +166,9 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
             "query,positive,negative\na,b,c\n",
             "got 'b'. Use a .jsonl or .parquet file",
         ),
-        (read_results, "x.json", "{", "not a JSON file"),
+        (Evaluation.read, "x.json", "{", "not a JSON file"),
         (
-            read_results,
+            Evaluation.read,
             "x.json",
             "[]",
             'not a JSON object with the entry "results".*Name a result file',

@@ -13,8 +13,8 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 from simcse_hf.data import read, scored_pairs
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
-from simcse_hf.evaluation.tasks import read_task, sts
-from simcse_hf.evaluation.tasks.sts import (
+from simcse_hf.evaluation.tasks import read_task, senteval
+from simcse_hf.evaluation.tasks.senteval import (
     STS_PAIRS,
     STS_SUBSETS,
     TaskNotFound,
@@ -173,7 +173,7 @@ def test_folders_of_tables_are_read(tmp_path):
 
 def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeypatch):
     message = []
-    monkeypatch.setattr(sts.logger, "warning", message.append)
+    monkeypatch.setattr(senteval.logger, "warning", message.append)
     write_sts(tmp_path, "STS13")
     read_sts_task("STS13", tmp_path, ("test",))
     assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
@@ -187,7 +187,7 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     for split, number in (("train", 2), ("validation", 3), ("test", 6)):
         write_rows(tmp_path / f"set/{split}.jsonl", HEADER, rows[:number])
     local = str(tmp_path / "set")
-    monkeypatch.setattr(sts, "HUB_DATASETS", dict.fromkeys(sts.HUB_DATASETS, local))
+    monkeypatch.setattr(senteval, "HUB_DATASETS", dict.fromkeys(senteval.HUB_DATASETS, local))
     splits = read_sts_task("STSBenchmark", "hub", ("test", "dev"))
     assert {split: len(pairs) for split, pairs in splits.items()} == {
         "test": 6,

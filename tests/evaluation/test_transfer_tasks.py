@@ -9,14 +9,13 @@ from evaluation_helpers import SHARED, BagOfWords, write_transfer
 from torch.nn.functional import cross_entropy
 
 from simcse_hf.evaluation.classifier import (
-    FAST_CONFIG,
+    CLASSIFIER_CONFIGS,
     SEED,
-    TEST_CONFIG,
     LogisticRegressionGrid,
 )
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.tasks.transfer import (
+from simcse_hf.evaluation.tasks.senteval import (
     TRANSFER_EXAMPLES,
     TransferTask,
     read_transfer_task,
@@ -40,7 +39,7 @@ def test_the_real_sets_have_their_published_sizes(task):
 @REAL_TASKS
 def test_no_text_of_the_real_sets_is_empty(task):
     for examples in read_transfer_task(task, SHARED / "data/senteval/downstream").values():
-        assert all(examples.texts)
+        assert all(text for texts, _ in examples for text in texts)
 
 
 # --- scores of small sets ---
@@ -172,9 +171,9 @@ def slow_fit(train, held_out, classes, config, l2):
 L2 = (1e-5, 1e-2, 1.0)
 
 
-@pytest.fixture(scope="module", params=[TEST_CONFIG, FAST_CONFIG], ids=["test", "fast"])
+@pytest.fixture(scope="module", params=["test", "fasttest"])
 def config(request):
-    return request.param
+    return CLASSIFIER_CONFIGS[request.param]
 
 
 @pytest.fixture(

@@ -20,8 +20,7 @@ from simcse_hf.data.read import table_cleaners
 from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
-from simcse_hf.evaluation.tasks.sts import read_sts_task
-from simcse_hf.evaluation.tasks.transfer import read_transfer_task
+from simcse_hf.evaluation.tasks.senteval import read_sts_task, read_transfer_task
 from simcse_hf.training.arguments import (
     DataArguments,
     ModelArguments,

@@ -19,7 +19,7 @@ from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.simcse import load_model
-from simcse_hf.evaluation.report import read_results
+from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.training.arguments import ModelArguments
 from simcse_hf.training.parser import read_recipe
@@ -248,11 +248,11 @@ def test_result_files_run_nothing(payload, tmp_path):
     (tmp_path / "e.json").write_text(json.dumps({"results": {}, "scores": "e.npz"}))
     np.savez(tmp_path / "e.npz", **{"STS12/all/x": np.array([payload], dtype=object)})
     with pytest.raises(ValueError, match=r"e\.npz: damaged"):
-        read_results(tmp_path / "e.json")
+        Evaluation.read(tmp_path / "e.json")
     for content in (pickle.dumps(payload), b"PK\x03\x04", b""):
         (tmp_path / "e.npz").write_bytes(content)
         with pytest.raises(ValueError, match=r"e\.npz: damaged"):
-            read_results(tmp_path / "e.json")
+            Evaluation.read(tmp_path / "e.json")
     (tmp_path / "results.json").write_bytes(pickle.dumps(payload))
     with pytest.raises(ValueError):
         read_run(tmp_path / "results.json")
@@ -262,7 +262,7 @@ def test_a_result_file_names_scores_beside_it_only(tmp_path):
     (tmp_path / "inner").mkdir()
     np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
     (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
-    assert read_results(tmp_path / "inner" / "e.json")[1] == {}
+    assert Evaluation.read(tmp_path / "inner" / "e.json").scores == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from simcse_hf.evaluation import compare
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
-from simcse_hf.evaluation.tasks.sts import score_parts
+from simcse_hf.evaluation.tasks.senteval import score_parts
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
 from simcse_hf.training.run_results import Results, dev_change, keep_dev_scores
 

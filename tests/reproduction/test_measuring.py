@@ -18,8 +18,11 @@ from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.tasks import MissingTask
-from simcse_hf.evaluation.tasks.sts import ScoredPairs, ScoredPairsTask, SplitsTask
-from simcse_hf.evaluation.tasks.transfer import LabelledTexts, TransferTask
+from simcse_hf.evaluation.tasks.senteval import (
+    ScoredPairs,
+    ScoredPairsTask,
+    TransferTask,
+)
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
 
@@ -63,9 +66,7 @@ class FinishedRuns:
 
     def measured(self, run):
         score = score_of(run.settings["temp"], run.settings["learning_rate"]) + run.seed
-        return Measured(
-            {"geometry": {"geometry": {"alignment": score}}}, {"geometry": {}}
-        )
+        return Measured({"geometry": {"geometry": {"alignment": score}}}, {"geometry": {}})
 
 
 @pytest.fixture
@@ -79,19 +80,13 @@ def planned(table, sources):
     return plan(table, Options(sources, seeds=2))
 
 
-def test_a_row_is_run_with_each_combination_and_seed_and_columns_share_the_runs(
-    planned, sources
-):
+def test_a_row_is_run_with_each_combination_and_seed_and_columns_share_the_runs(planned, sources):
     runs = {each.run.key(sources) for each in planned}
     assert len(runs) == len(TEMPERATURES) * len(LEARNING_RATES) * 2
 
 
-@pytest.mark.parametrize(
-    "column, quantile", [(0, 1.0), (1, 0.5)], ids=["max", "median"]
-)
-def test_a_scanned_row_shows_the_quantile_over_all_combinations(
-    table, planned, column, quantile
-):
+@pytest.mark.parametrize("column, quantile", [(0, 1.0), (1, 0.5)], ids=["max", "median"])
+def test_a_scanned_row_shows_the_quantile_over_all_combinations(table, planned, column, quantile):
     samples, _ = _samples(table, planned, planned, FinishedRuns())
     scores = [score_of(*values) for values in product(TEMPERATURES, LEARNING_RATES)]
     expected = {seed: np.quantile(scores, quantile) + seed for seed in (42, 43)}
@@ -151,9 +146,7 @@ def load(loaded):
 @pytest.fixture
 def measured(load, tmp_path, scored, nli):
     """A model that is measured without a transform and with two."""
-    return measure(
-        load, [variant.of("dev") for variant in VARIANTS], tmp_path, scored, nli
-    )
+    return measure(load, [variant.of("dev") for variant in VARIANTS], tmp_path, scored, nli)
 
 
 def test_a_model_is_loaded_once_for_all_transforms(measured, loaded):
@@ -161,9 +154,7 @@ def test_a_model_is_loaded_once_for_all_transforms(measured, loaded):
 
 
 def test_each_transform_gives_a_score_of_its_own(measured):
-    scores = [
-        figure(measured, "dev", "all", "spearman", variant)[0] for variant in VARIANTS
-    ]
+    scores = [figure(measured, "dev", "all", "spearman", variant)[0] for variant in VARIANTS]
     assert len(set(scores)) == 3
 
 
@@ -200,7 +191,7 @@ METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
 def results(method):
     """The results of STS-B and of a user's pairs; STS12 is missing."""
     data = {
-        "STSBenchmark": SplitsTask.of("STSBenchmark", {"test": STS_B}, "folder"),
+        "STSBenchmark": ScoredPairsTask.of("STSBenchmark", {"test": STS_B}, "folder"),
         "c": ScoredPairsTask.of("c", {"pairs": OF_USER}, "c.csv"),
         "STS12": MissingTask("folder", "STS12", ["no folder"]),
     }
@@ -209,12 +200,8 @@ def results(method):
 
 def score_by_hand(pairs, method):
     """Spearman's correlation after a transform that is fitted on the texts of the pairs."""
-    vectors = torch.from_numpy(
-        RandomVectors().encode([*pairs.sentences1, *pairs.sentences2])
-    )
-    transform = (
-        fit_whitening([vectors]) if method == "whitening" else fit_flow(vectors)[0]
-    )
+    vectors = torch.from_numpy(RandomVectors().encode([*pairs.sentences1, *pairs.sentences2]))
+    transform = fit_whitening([vectors]) if method == "whitening" else fit_flow(vectors)[0]
     first, second = transform.transform(vectors).chunk(2)
     return 100 * spearman(cosine_similarity_pairs(first, second), pairs.scores)
 
@@ -226,9 +213,7 @@ def test_a_split_is_scored_with_a_transform_fitted_on_its_own_texts(results, met
 
 
 @METHODS
-def test_a_users_pairs_are_scored_with_a_transform_fitted_on_their_own_texts(
-    results, method
-):
+def test_a_users_pairs_are_scored_with_a_transform_fitted_on_their_own_texts(results, method):
     found = results["c"]["spearman"]
     assert found == pytest.approx(score_by_hand(OF_USER, method), abs=1e-6)
 
@@ -247,7 +232,7 @@ def test_a_set_with_too_few_texts_for_a_whitening_is_named():
 
 @METHODS
 def test_a_transfer_task_is_not_scored_with_a_transform_of_its_own(method):
-    task = TransferTask.of("MR", {"train": LabelledTexts([(["a text"], 0)])}, "folder")
+    task = TransferTask.of("MR", {"train": [(["a text"], 0)]}, "folder")
     with pytest.raises(ValueError, match="leave out MR"):
         score_per_set({"MR": task}, RandomVectors().encode, method)
 
@@ -263,9 +248,7 @@ def table_with_a_start(tmp_path):
 
 
 @pytest.mark.parametrize("name, number", [("start", 1), ("trained", 3)])
-def test_a_row_without_training_is_one_run_for_all_seeds(
-    table_with_a_start, sources, name, number
-):
+def test_a_row_without_training_is_one_run_for_all_seeds(table_with_a_start, sources, name, number):
     runs = set()
     for row, _, run in runs_of(table_with_a_start, "small", 3, sources):
         if row.name == name:
@@ -273,9 +256,7 @@ def test_a_row_without_training_is_one_run_for_all_seeds(
     assert len(runs) == number
 
 
-def test_a_row_without_training_is_measured_with_its_pooler(
-    table_with_a_start, sources
-):
+def test_a_row_without_training_is_measured_with_its_pooler(table_with_a_start, sources):
     start, trained, *_ = plan(table_with_a_start, Options(sources))
     assert start.groups == ("dev;avg;;",)
     assert trained.groups == ("dev",)
@@ -318,9 +299,7 @@ def made(tmp_path, write_nli):
 
 
 def test_entailed_pairs_are_taken_from_the_training_sets(made):
-    assert made("entailment") == [
-        ["A dog runs.", "An animal moves."]
-    ]  # not from breaking-nli
+    assert made("entailment") == [["A dog runs.", "An animal moves."]]  # not from breaking-nli
 
 
 def test_contradicted_pairs_are_taken_from_the_training_sets(made):
@@ -359,7 +338,5 @@ def test_a_file_whose_source_is_missing_has_no_digest(made, tmp_path):
 
 
 def test_a_file_that_is_not_defined_is_refused():
-    with pytest.raises(
-        ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"
-    ):
+    with pytest.raises(ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"):
         source_files("prepared/none.csv")

@@ -9,17 +9,14 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf import load_text_dataset
-from simcse_hf.retrieval.indexes.exact import ExactIndex
 from simcse_hf.retrieval.mining import (
     SUSPICIONS,
     MiningOptions,
     choose_negatives,
+    false_negatives,
     fold_text,
     group_texts,
-    make_rows,
     mine_hard_negatives,
-    search_candidates,
-    suspect,
 )
 
 
@@ -120,10 +117,7 @@ def slow_ranking(anchor, dataset, candidates):
 def slow_mining(dataset, options, corpus=()):
     """The negatives of each pair, one candidate at a time in float64, and the reasons of what is dropped."""
     candidates = slow_candidates([*dataset["sent1"], *corpus])
-    rankings = {
-        anchor: slow_ranking(anchor, dataset, candidates)
-        for anchor in set(dataset["sent0"])
-    }
+    rankings = {anchor: slow_ranking(anchor, dataset, candidates) for anchor in set(dataset["sent0"])}
     negatives = []
     dropped = Counter()
     for anchor, positive in rows_of(dataset):
@@ -170,7 +164,7 @@ def mined(options, ninety_pairs):
     """The rows and the report, where the anchors are searched in several blocks."""
     triplets = ninety_pairs.add_column("hard_neg", GIVEN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcse_hf.retrieval.mining._BLOCK", 16)
+        patch.setattr("simcse_hf.retrieval.mining._ANCHORS", 16)
         return mine(triplets, corpus=CORPUS, output_format="triplet", **options)
 
 
@@ -180,9 +174,7 @@ def slowly_mined(options, ninety_pairs):
 
 
 @EVERY_WAY_TO_MINE
-def test_the_negatives_of_each_pair_are_those_of_a_slow_search(
-    mined, slowly_mined, ninety_pairs
-):
+def test_the_negatives_of_each_pair_are_those_of_a_slow_search(mined, slowly_mined, ninety_pairs):
     found = {}
     for anchor, positive, negative in rows_of(mined[0]):
         found.setdefault((anchor, positive), []).append(negative)
@@ -198,9 +190,7 @@ def test_the_report_counts_what_each_bound_dropped(mined, slowly_mined):
 
 
 @EVERY_WAY_TO_MINE
-def test_the_report_counts_the_pairs_with_too_few_negatives(
-    mined, slowly_mined, options
-):
+def test_the_report_counts_the_pairs_with_too_few_negatives(mined, slowly_mined, options):
     wanted = options.get("num_negatives", 1)
     too_few = [each for each in slowly_mined[0] if len(each) < wanted]
     assert mined[1].pairs_without_negatives == len(too_few)
@@ -218,9 +208,7 @@ def test_the_report_counts_the_rows(mined, slowly_mined):
 @pytest.fixture
 def mined_from_equal_texts():
     """Three pairs of two anchors; in the corpus only "three" is none of their texts."""
-    dataset = pairs_of(
-        sent0=["A  Cat", "a cat", "a dog"], sent1=["one", "Two", "a cat"]
-    )
+    dataset = pairs_of(sent0=["A  Cat", "a cat", "a dog"], sent1=["one", "Two", "a cat"])
     return mine(dataset, corpus=["two ", "ONE", "three"])
 
 
@@ -237,12 +225,8 @@ def test_equal_texts_are_counted_once(counted, number, mined_from_equal_texts):
     assert getattr(report, counted) == number
 
 
-@pytest.mark.parametrize(
-    "reason, number", [("repeated candidate", 2), ("the anchor itself", 1)]
-)
-def test_the_report_counts_what_is_left_out_as_an_equal_text(
-    reason, number, mined_from_equal_texts
-):
+@pytest.mark.parametrize("reason, number", [("repeated candidate", 2), ("the anchor itself", 1)])
+def test_the_report_counts_what_is_left_out_as_an_equal_text(reason, number, mined_from_equal_texts):
     _, report = mined_from_equal_texts
     assert report.dropped[reason] == number
 
@@ -343,7 +327,7 @@ class Drawn:
             self.negatives.append([(words(), float(score)) for score in scores])
 
     def suspects(self):
-        return suspect(self.anchors, self.positives, self.scores, self.negatives)
+        return false_negatives(self.anchors, self.positives, self.scores, self.negatives)
 
     def are_a_pair(self, one, other):
         """Whether two texts stand in a pair, whatever their case."""
@@ -461,23 +445,6 @@ def test_a_pair_with_too_few_negatives_gives_the_triplets_that_it_has(few_candid
     assert triplets["sent0"] == ["a", "a", "b", "b"]
 
 
-ONE_FULL_ROW = [["n1", "n2", "n3"], ["n4"]]
-
-
-def test_negatives_that_do_not_fill_a_row_are_left_out():
-    assert make_rows(["a", "b"], ["p", "q"], ONE_FULL_ROW, 2)[:] == {
-        "sent0": ["a"],
-        "sent1": ["p"],
-        "hard_neg_1": ["n1"],
-        "hard_neg_2": ["n2"],
-    }
-
-
-def test_rows_of_one_negative_hold_all_negatives():
-    rows = make_rows(["a", "b"], ["p", "q"], ONE_FULL_ROW, 1)
-    assert rows["hard_neg"] == ["n1", "n2", "n3", "n4"]
-
-
 # --- random negatives ---
 
 
@@ -549,9 +516,7 @@ def test_all_candidates_are_drawn_if_there_are_fewer_than_asked_for():
 
 
 @pytest.mark.parametrize("backend, least", [("Flat", 1), ("hnsw", 0.6), ("ivf", 0.6)])
-def test_faiss_finds_what_exact_search_finds_among_few_candidates(
-    backend, least, ninety_pairs
-):
+def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend, least, ninety_pairs):
     """The approximate indexes find most of it."""
     pytest.importorskip("faiss")
     exact, _ = mine(ninety_pairs)
@@ -566,13 +531,17 @@ class FindsOne:
     def __len__(self):
         return 3
 
+    def add(self, vectors):
+        pass
+
     def search(self, queries, top_k):
         return np.array([[0.5, -1, -1]]), np.array([[2, -1, -1]])
 
 
-def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest():
-    [candidates] = search_candidates(FindsOne(), [("a", [0])], np.ones((1, 2)), 5)
-    assert candidates == [(2, 0.5)]
+def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest(monkeypatch):
+    monkeypatch.setattr("simcse_hf.retrieval.mining.new_index", lambda *given: FindsOne())
+    rows, _ = mine(pairs_of(sent0=["a"], sent1=["b"]), corpus=["c", "d"], num_negatives=2, output_format="triplet")
+    assert rows_of(rows) == [("a", "b", "d")]
 
 
 # --- the steps ---
@@ -581,18 +550,6 @@ def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest():
 def test_equal_texts_are_grouped_in_the_order_of_the_first_of_each():
     groups = group_texts(["A  cat", "dog", "a cat", "bird"])
     assert list(groups.items()) == [("a cat", [0, 2]), ("dog", [1]), ("bird", [3])]
-
-
-def test_each_anchor_is_searched_past_its_own_positives(monkeypatch):
-    monkeypatch.setattr("simcse_hf.retrieval.mining._BLOCK", 1)
-    index = ExactIndex(2)
-    index.add(np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], dtype=np.float32))
-    anchors = [("a", [0]), ("b", [1, 2])]
-    queries = np.array([[1, 0], [0, 1]], dtype=np.float32)
-    numbers = []
-    for candidates in search_candidates(index, anchors, queries, last_rank=1):
-        numbers.append([number for number, _ in candidates])
-    assert numbers == [[0, 1, 2], [2, 1, 0, 3]]
 
 
 FOUR_RANKED = [(0, 0.9), (1, 0.8), (2, 0.6), (3, 0.2)]

@@ -373,11 +373,6 @@ def test_an_option_of_loading_is_refused_for_a_model_that_is_loaded(model, texts
             {"threshold": "saved", "prompt": "query: "},
             "threshold saved .* the prompt 'query'",
         ),
-        (
-            "a",
-            {"prompt": "a", "prompt_name": "query"},
-            "prompt and prompt_name are both given",
-        ),
         ("a", {"threshold": 2}, "threshold must be a cosine"),
         ("a", {"pooler_type": "max"}, "pooler 'avg' there, 'max' here"),
     ],

@@ -1,7 +1,5 @@
 """What search refuses, and that the message names the argument, the sentence or the file."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from retrieval_helpers import SENTENCES, CountingModel
 from sentence_transformers import SentenceTransformer
 from tokenizers.normalizers import Lowercase
 
-from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE, describe
+from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.retrieval.indexes.faiss_index import FaissIndex
 from simcse_hf.retrieval.mining import MiningOptions, mine_hard_negatives
@@ -165,46 +163,6 @@ def test_an_index_of_another_model_or_setting_is_refused(model, checkpoint, save
     ):
         with pytest.raises(ValueError, match=words):
             SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", **options))
-
-
-@pytest.fixture
-def old(model, tmp_path):
-    """The folder of an index as 0.3 and commits up to 145232b have described it."""
-    folder = tmp_path / "old"
-    SentenceIndex.build(model, SENTENCES[:3]).save(folder)
-    described = json.loads((folder / "index.json").read_text())
-    saved = described.pop("model")
-    described |= {name: saved[name] for name in ("revision", "pooler", "max_length", "long_texts", "similarity")}
-    described |= {
-        "model": saved["name_or_path"],
-        "document_prompt": saved["prompts"]["document"],
-    }
-    (folder / "index.json").write_text(json.dumps(described))
-    return folder
-
-
-def test_an_index_without_an_identity_opens_with_its_model_only(model, checkpoint, save_checkpoint, old):
-    assert describe(old).model.name_or_path == str(checkpoint)
-    assert len(SentenceIndex.load(old, model)) == 3
-    other = AutoModelForCL.from_config(tiny_config(), pooler_type="avg")
-    for folder, options, words in (
-        (
-            save_checkpoint(other, "other"),
-            {},
-            "embedding of a fixed sentence has a cosine of 0",
-        ),
-        (
-            checkpoint,
-            {"pooler_type": "cls_before_pooler"},
-            "pooler 'avg' there, 'cls_before_pooler' here",
-        ),
-        (checkpoint, {"max_length": 8}, "max_length 40 there, 8 here"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            SentenceIndex.load(old, SimCSE(folder, device="cpu", **options))
-    index = SentenceIndex.load(old, model)
-    index.save(old)
-    assert describe(old).model.weights is None, "the index does not say more of its model than it knew"
 
 
 def whiten(model, tmp_path):

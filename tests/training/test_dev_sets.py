@@ -26,7 +26,7 @@ from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.training.dev_sets import (
     DevSetCallback,
     make_dev_sets,

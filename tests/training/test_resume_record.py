@@ -11,7 +11,7 @@ from trainer_helpers import End, logged
 from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 

@@ -24,7 +24,7 @@ from simcse_hf import (
     load_text_dataset,
 )
 from simcse_hf.data.documents import next_sentence_pairs
-from simcse_hf.evaluation.tasks.sts import ScoredPairs
+from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 
 
 def ids_of(trainer, row=0):
@@ -81,12 +81,8 @@ def trained_weights(tmp_path, tokenizer):
     return train
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"gradcache_chunk_size": 4}], ids=["one pass", "chunks"]
-)
-def test_a_custom_collator_may_omit_the_attention_mask(
-    tmp_path, tokenizer, trained_weights, changes
-):
+@pytest.mark.parametrize("changes", [{}, {"gradcache_chunk_size": 4}], ids=["one pass", "chunks"])
+def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer, trained_weights, changes):
     default = make(tmp_path, tokenizer).data_collator
 
     def without_mask(rows):
@@ -97,9 +93,7 @@ def test_a_custom_collator_may_omit_the_attention_mask(
     assert_same_weights(found, with_mask)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"objective": "contrastive_tension"}, {"encoders": 2}], ids=str
-)
+@pytest.mark.parametrize("settings", [{"objective": "contrastive_tension"}, {"encoders": 2}], ids=str)
 def test_two_encoders_train_without_dropout(tmp_path, tokenizer, settings):
     """The authors of Contrastive Tension switch dropout off: the two views come from two encoders."""
     model = model_of(dropout=0.0, pooler_type="avg", **settings)
@@ -222,9 +216,7 @@ def report_of(tmp_path, tokenizer, caplog):
         ),
     ],
 )
-def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(
-    rows, batch, advice, report_of
-):
+def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(rows, batch, advice, report_of):
     assert advice in report_of(rows, batch)
 
 
@@ -253,9 +245,7 @@ def fresh_head(tmp_path, save_checkpoint):
 
     def draw(seed, noise=0):
         torch.manual_seed(noise)
-        args = SimCSETrainingArguments(
-            str(tmp_path), seed=seed, use_cpu=True, report_to="none"
-        )
+        args = SimCSETrainingArguments(str(tmp_path), seed=seed, use_cpu=True, report_to="none")
         model = SimCSETrainer(start, args, texts(8)).model
         return model.contrastive_head.dense.weight.clone()
 
@@ -324,9 +314,7 @@ def trainer_of_file(files, tmp_path, tokenizer, objective, file, view):
     return make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
 
 
-EVERY_FILE = pytest.mark.parametrize(
-    ("objective", "file", "view", "width", "content"), NAMED
-)
+EVERY_FILE = pytest.mark.parametrize(("objective", "file", "view", "width", "content"), NAMED)
 
 
 @EVERY_FILE
@@ -380,9 +368,7 @@ def test_a_view_of_documents_draws_the_pairs_of_the_file(neighbours):
     assert neighbours.rows.texts[0][:] == expected[:]
 
 
-def test_pairs_of_a_document_in_memory_give_the_rows_of_the_file(
-    neighbours, tmp_path, tokenizer
-):
+def test_pairs_of_a_document_in_memory_give_the_rows_of_the_file(neighbours, tmp_path, tokenizer):
     in_memory = next_sentence_pairs("documents.txt")
     trainer = make(tmp_path, tokenizer, in_memory, view="next_sentence")
     assert trainer.train_dataset[:] == neighbours.train_dataset[:]

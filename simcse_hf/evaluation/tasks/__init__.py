@@ -7,11 +7,17 @@ from typing import Any
 from ...runtime.files import StrPath
 from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult, paired_interval
-from .geometry import GeometryTask
 from .labelled import ClassificationTask, ClusteringTask, KNNTask
 from .ranking import PairsTask, RerankingTask, RetrievalTask
-from .sts import STS_PAIRS, STS_SUBSETS, ScoredPairsTask, SplitsTask, SubsetsTask, TaskNotFound, read_sts_task
-from .transfer import TRANSFER_TASKS, TransferTask, read_transfer_task
+from .senteval import (
+    STS_PAIRS,
+    TRANSFER_TASKS,
+    ScoredPairsTask,
+    TaskNotFound,
+    TransferTask,
+    read_sts_task,
+    read_transfer_task,
+)
 
 __all__ = [
     "Task",
@@ -33,7 +39,7 @@ KINDS: dict[str, type[Task]] = {
 }
 #: The tasks of SentEval.
 SENTEVAL: dict[str, type[Task]] = {
-    **{task: SubsetsTask if task in STS_SUBSETS else SplitsTask for task in STS_PAIRS},
+    **dict.fromkeys(STS_PAIRS, ScoredPairsTask),
     **dict.fromkeys((*TRANSFER_TASKS, "SST5"), TransferTask),
 }
 
@@ -79,7 +85,7 @@ def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device:
 
     Args:
         name (`str`): One of `SENTEVAL`.
-        data_dir (`str` or `os.PathLike`): See [`~tasks.sts.read_sts_task`] and [`~tasks.transfer.read_transfer_task`].
+        data_dir (`str` or `os.PathLike`): See [`read_sts_task`] and [`read_transfer_task`].
         protocol (`Protocol`): Its mode decides which splits are read.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
@@ -94,8 +100,7 @@ def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device:
     if SENTEVAL[name] is TransferTask:
         return TransferTask.of(name, read_transfer_task(name, data_dir), str(data_dir), protocol, device)
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
-    sts: type[ScoredPairsTask] = SubsetsTask if name in STS_SUBSETS else SplitsTask
-    return sts.of(name, read_sts_task(name, data_dir, splits), str(data_dir), protocol)
+    return ScoredPairsTask.of(name, read_sts_task(name, data_dir, splits), str(data_dir), protocol)
 
 
 def read_task(
@@ -203,12 +208,3 @@ def roles_of(tasks: Mapping[str, Task]) -> dict[Any, list[str]]:
         for role, texts in task.roles.items():
             found.setdefault(role, []).extend(texts)
     return found
-
-
-def geometry_task(data_dir: StrPath) -> GeometryTask:
-    """Read all of STS-B; a `FileNotFoundError` says that it is missing."""
-    try:
-        parts = read_sts_task("STSBenchmark", data_dir, ("train", "dev", "test"))
-    except TaskNotFound as error:
-        raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
-    return GeometryTask.of("geometry", parts, str(data_dir))

@@ -53,7 +53,7 @@ class Task(ABC):
 
     A subclass is all that a new task needs, beside its entry in `KINDS`. It says what it scores ([`score`]), how its
     file is read ([`read`]), and by its attributes how reports and cards treat it. What is resampled for an interval,
-    the arrays of a result say by their names, see [`STATISTICS`].
+    the arrays of a result say by their names, see [`resampled_scores`].
 
     Args:
         source (`str`): The file or folder, for messages and results.

@@ -1,8 +1,9 @@
 """Classification and clustering of labelled texts: a table, or a folder with a table for each split."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -15,9 +16,6 @@ from ...retrieval.indexes.exact import unit_length
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
 from .base import Task, TaskResult, checked_text, file_of, short_name
-
-if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import it
-    from sklearn.model_selection import KFold, StratifiedKFold
 
 logger = logging.get_logger(__name__)
 
@@ -34,34 +32,46 @@ RESTARTS = 5
 
 
 class LabelledTask(Task):
-    """A task on rows of a text and a label, in which no text occurs twice; it needs at least two labels."""
+    """A task on rows of a text and its label, in which no text occurs twice; it needs at least two labels.
+
+    Where texts may have several labels, the label of each is a tuple of them.
+    """
 
     #: Rows of a label that a part of a split needs.
     least = 1
 
     def __post_init__(self) -> None:
         self.rows = [*self.units, *(self.shared or [])]
-        self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
         self.roles = {None: [text for text, _ in self.rows]}
-        if isinstance(self.labels[0], tuple):
+        self.has_several = isinstance(self.units[0][1], tuple)
+        labels = chain.from_iterable(self._labels_of(row) for row in self.units)
+        self.known = sorted(set(labels))
+        if self.has_several and self.kind != "classification":
             advice = "give each text one label, or use the kind classification"
             raise ValueError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
-        if len(set(self.labels)) < 2:
+        if not self.has_several and len(self.known) < 2:
             raise ValueError(
-                f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}. Add others."
+                f"{self.source}: all {len(self)} scored rows have the label {self.known[0]!r}. Add others."
             )
 
-    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: object) -> TaskResult:
-        known, gold = np.unique(self.labels, return_inverse=True)
-        return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
+    def _labels_of(self, row: tuple) -> tuple:
+        return row[1] if self.has_several else row[1:]
+
+    def _labelled_result(self, metrics: dict, scores: dict, **details: object) -> TaskResult:
+        if not self.has_several:
+            scores = {"gold": np.searchsorted(self.known, [label for _, label in self.units]), **scores}
+        marks = [(row[0], *self._labels_of(row)) for row in self.units]
+        return self._result(metrics, scores, marks, labels=len(self.known), **details)
 
     def _divide(self, share: float, seed: int) -> ndarray:
         """Divide the rows at random within each label; a label with too few rows goes to one part as a whole."""
+        if self.has_several:
+            return super()._divide(share, seed)
         random = np.random.default_rng(seed)
-        labels = np.array(self.labels)
+        labels = np.array([label for _, label in self.units])
         first = np.zeros(len(self), dtype=bool)
-        for label in np.unique(labels):
+        for label in self.known:
             rows = random.permutation(np.flatnonzero(labels == label))
             # A fractional row goes to the first part with the probability of the fraction, so that shares are met.
             count = int(share * len(rows) + random.random())
@@ -74,10 +84,14 @@ class LabelledTask(Task):
 
 
 class ClassificationTask(LabelledTask):
-    """Predict the label of a text from its embedding.
+    """Predict the label of a text, or its labels, from its embedding.
 
-    With training rows, a classifier is fitted on them and scored on the other rows. Without, each row is scored by a
-    classifier that was fitted on the other folds of a stratified division into five.
+    With training rows, classifiers are fitted on them and scored on the other rows. Without, each row is scored by
+    classifiers that were fitted on the other folds of a division into five, which is stratified by label.
+
+    Where texts may have several labels, or none, each label has a logistic regression of its own, with balanced
+    weights, and a text gets the labels that have more than half of the weight of its nearest neighbours. The folds are
+    not stratified, and the score is the mean of F1 over the labels of the scored rows.
 
     Args:
         source (`str`): The file or folder.
@@ -98,141 +112,82 @@ class ClassificationTask(LabelledTask):
         rows, train = read_labelled_rows(path, label_separator)
         known = {text for text, _ in train or []}
         shared = sum(text in known for text, _ in rows)
-        if shared:
+        if shared and cls is ClassificationTask:
             logger.warning(
                 f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
                 "nearest neighbours."
             )
-        task = MultiLabelTask if isinstance(rows[0][1], tuple) else ClassificationTask
-        return task(str(path), short_name(path), rows, train)
+        return cls(str(path), short_name(path), rows, train)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = Counter(self.labels)
-        self.folds = min(FOLDS, *counts.values())
-        if self.shared is None:
-            self.least = 2
-            if self.folds < 2:
-                single = min(counts, key=counts.__getitem__)
-                raise ValueError(
-                    f"{self.source}: the label {single!r} has one row, which cannot be both trained on and scored. "
-                    "Add rows of this label, remove it, or give training rows (a column 'split', or a folder with "
-                    "train.csv and test.csv)."
-                )
-        else:
-            self.least = 0
-            unseen = counts.keys() - {label for _, label in self.shared}
-            if unseen:
-                such = f"{len(unseen)} label(s) of the test rows, such as {min(unseen)!r}"
-                raise ValueError(
-                    f"{self.source}: {such}, have no training row. Add training rows, or remove these rows."
-                )
+        if self.has_several:
+            self.metrics = ("macro_f1", "knn_macro_f1")  # type: ignore[misc]
+        fitted = self.units if self.shared is None else self.shared
+        counts = Counter(chain.from_iterable(self._labels_of(row) for row in fitted))
+        needed = 2 if self.shared is None else 1
+        rare = [label for label in self.known if counts[label] < needed]
+        if rare or not self.known:
+            found = f"the label {rare[0]!r} has {counts[rare[0]]}" if rare else "no row has a label"
+            raise ValueError(
+                f"{self.source}: each label needs {needed} row(s) to fit its classifier, and {found}. Add rows, "
+                "remove the label, or give training rows (a column 'split', or a folder with train.csv and test.csv)."
+            )
+        self.folds = min(FOLDS, len(self.rows) if self.has_several else min(counts.values()))
+        self.least = 2 if self.shared is None else 0
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Fit the classifiers and compute their accuracies; see [`Task.score`]."""
+        """Fit the classifiers, and compute their accuracies or mean F1; see [`Task.score`]."""
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import StratifiedKFold
-
-        y = np.array([label for _, label in self.rows], dtype=object)
-        folds = StratifiedKFold(self.folds, shuffle=True, random_state=SEED)
-        linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
-        predicted, details = self._predict(embeddings, y, folds, linear)
-        correct = predicted == y[: len(self)]
-        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
-        return self._labelled_result(
-            {"accuracy": accuracy, "knn_accuracy": knn_accuracy}, "correct", correct[0], **details
-        )
-
-    def _predict(
-        self,
-        embeddings: SentenceEmbeddings,
-        y: ndarray,
-        folds: "KFold | StratifiedKFold",
-        linear: Any,
-    ) -> tuple[ndarray, dict]:
-        """Return what the linear classifier and the nearest neighbours predict for the scored rows, and how."""
-        from sklearn.model_selection import StratifiedKFold
+        from sklearn.model_selection import KFold, StratifiedKFold
+        from sklearn.multiclass import OneVsRestClassifier
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
+        # 1. The classifiers, and the rows that fit and test them
         x = unit_length(embeddings([text for text, _ in self.rows]).astype(np.float32))
+        options = {"C": PROBE_C, "max_iter": PROBE_ITERATIONS, "tol": PROBE_TOLERANCE}
+        if self.has_several:
+            y = np.array([[label in labels for label in self.known] for _, labels in self.rows])
+            linear = OneVsRestClassifier(LogisticRegression(class_weight="balanced", **options))
+        else:
+            y = np.array([label for _, label in self.rows], dtype=object)
+            linear = LogisticRegression(**options)
         if self.shared is None:
-            parts = folds.split(x, y)
-            kind = "stratified " if isinstance(folds, StratifiedKFold) else ""
-            fitted = f"{kind}{folds.n_splits}-fold cross-validation"
+            divide = KFold if self.has_several else StratifiedKFold
+            parts = divide(self.folds, shuffle=True, random_state=SEED).split(x, y)
+            fitted = f"{'' if self.has_several else 'stratified '}{self.folds}-fold cross-validation"
         else:
             scored, train = np.split(np.arange(len(x)), [len(self)])
             parts = [(train, scored)]
             fitted = f"fitted on {len(train)} training rows"
+
+        # 2. What they predict
         predicted = np.empty((2, len(self), *y.shape[1:]), dtype=y.dtype)
         for train, held in parts:
             nearest = KNeighborsClassifier(min(NEIGHBOURS, len(train)), metric="cosine", weights="distance")
             for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
                 model.fit(x[train], y[train])
                 predicted[row, held] = model.predict(x[held])
-        protocol = (
-            f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
-            f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)"
-        )
-        return predicted, {"protocol": protocol, "train_examples": None if self.shared is None else len(self.shared)}
 
-
-class MultiLabelTask(ClassificationTask):
-    """Predict the labels of a text, which may have any number of them, from its embedding.
-
-    Each label has a logistic regression of its own, with balanced weights, and a text gets the labels that have more
-    than half of the weight of its nearest neighbours. Without training rows there are five folds, which are not
-    stratified. The score is the mean of F1 over the labels of the scored rows. A text may have no label.
-
-    Args:
-        units (`list[tuple[str, tuple[str, ...]]]`): The scored rows.
-        shared (`list[tuple[str, tuple[str, ...]]]`, *optional*): The training rows.
-        source, name (`str`): See [`ClassificationTask`].
-
-    Raises:
-        ValueError: If there is no label, or one has no training row or, without training rows, a single row.
-    """
-
-    metrics = ("macro_f1", "knn_macro_f1")
-
-    def __post_init__(self) -> None:
-        self.rows = [*self.units, *(self.shared or [])]
-        self.links = [[text] for text, _ in self.units]
-        self.roles = {None: [text for text, _ in self.rows]}
-        self.labels = sorted({label for _, labels in self.units for label in labels})
-        counts = Counter(label for _, labels in self.shared or self.units for label in labels)
-        least = 2 if self.shared is None else 1
-        rare = [label for label in self.labels if counts[label] < least]
-        if rare or not self.labels:
-            found = f"the label {rare[0]!r} has {counts[rare[0]]}" if rare else "no row has a label"
-            raise ValueError(
-                f"{self.source}: each label needs {least} row(s) to fit its classifier, and {found}. Add rows, or "
-                "remove the label."
-            )
-
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
-        """Fit the classifiers and compute their mean F1; see [`Task.score`]."""
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import KFold
-        from sklearn.multiclass import OneVsRestClassifier
-
-        y = np.array([[label in labels for label in self.labels] for _, labels in self.rows])
-        folds = KFold(min(FOLDS, len(self.rows)), shuffle=True, random_state=SEED)
-        linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE, class_weight="balanced")
-        predicted, details = self._predict(embeddings, y, folds, OneVsRestClassifier(linear))
+        # 3. The scores
         gold = y[: len(self)]
-        once = np.ones((1, len(self)), dtype=int)
-        macro_f1, knn_macro_f1 = (100 * float(counted_macro_f1(each, gold, once)[0]) for each in predicted)
-        return self._result(
-            {"macro_f1": macro_f1, "knn_macro_f1": knn_macro_f1},
-            {"assigned": predicted[0], "labels": gold},
-            [(text, *labels) for text, labels in self.units],
-            labels=len(self.labels),
-            **details,
+        if self.has_several:
+            once = np.ones((1, len(self)), dtype=int)
+            values = [float(counted_macro_f1(each, gold, once)[0]) for each in predicted]
+            scores = {"assigned": predicted[0], "labels": gold}
+        else:
+            correct = predicted == gold
+            values = correct.mean(axis=1).tolist()
+            scores = {"correct": correct[0]}
+        return self._labelled_result(
+            {metric: 100 * value for metric, value in zip(self.metrics, values, strict=True)},
+            scores,
+            protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
+            f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
+            train_examples=None if self.shared is None else len(self.shared),
         )
-
-    _divide = Task._divide
 
 
 class KNNTask(ClassificationTask):
@@ -246,11 +201,6 @@ class KNNTask(ClassificationTask):
     metrics = ("accuracy",)
     needs_vectors = False
 
-    @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
-        """Read a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
-        return cls(str(path), short_name(path), *read_labelled_rows(path, label_separator))
-
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Find the nearest text of each, and compute the accuracy; see [`Task.score`]."""
         labels = dict(self.shared or self.units)
@@ -262,8 +212,7 @@ class KNNTask(ClassificationTask):
             correct[row] = labels[nearest] == label
         return self._labelled_result(
             {"accuracy": 100 * float(correct.mean())},
-            "correct",
-            correct,
+            {"correct": correct},
             protocol=f"label of the nearest of {len(labels)} texts by {embeddings.similarity}",
         )
 
@@ -291,20 +240,19 @@ class ClusteringTask(LabelledTask):
         from sklearn.metrics import v_measure_score
         from threadpoolctl import threadpool_limits
 
-        count = len(set(self.labels))
         x = unit_length(embeddings(self.texts).astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
         clusters = []
         with threadpool_limits(1, user_api="openmp"):
             for seed in range(RESTARTS):
-                kmeans = KMeans(count, n_init=1, random_state=seed)
+                kmeans = KMeans(len(self.known), n_init=1, random_state=seed)
                 clusters.append(kmeans.fit_predict(x))
-        values = [100 * float(v_measure_score(self.labels, each)) for each in clusters]
+        labels = [label for _, label in self.units]
+        values = [100 * float(v_measure_score(labels, each)) for each in clusters]
         return self._labelled_result(
             {"v_measure": float(np.mean(values))},
-            "clusters",
-            np.stack(clusters, axis=1).astype(np.int32),
-            protocol=f"k-means of unit embeddings into {count} clusters, mean over {RESTARTS} seeds",
+            {"clusters": np.stack(clusters, axis=1).astype(np.int32)},
+            protocol=f"k-means of unit embeddings into {len(self.known)} clusters, mean over {RESTARTS} seeds",
             by_seed=values,
         )
 

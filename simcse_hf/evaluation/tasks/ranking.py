@@ -1,5 +1,6 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,10 +136,23 @@ class RankingTask(Task):
         self.units = kept
         self.roles = {"query": [query.text for query in kept], "document": list(documents)}
 
-    def _ranked_result(self, values: list, marks: list, **details: object) -> TaskResult:
-        """Average the metrics of each query over the queries; the headline is resampled."""
-        metrics = {name: 100 * float(np.mean([each[name] for each in values])) for name in values[0]}
-        return self._result(metrics, {"value": np.array([each[self.metric] for each in values])}, marks, **details)
+    def _ranked_result(self, rankings: Iterable[list[str]], marks: list, **details: object) -> TaskResult:
+        """Average the metrics of each query's ranking over the queries; the headline is resampled."""
+        values: dict = {metric: [] for metric in self.metrics}
+        for query, ranking in zip(self.units, rankings, strict=True):
+            grades = np.array([max(query.relevance.get(document, 0), 0) for document in ranking])
+            ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
+            hits = 1 + np.flatnonzero(grades)  # the ranks of the relevant documents
+            found = {
+                "map": (np.arange(1, len(hits) + 1) / hits).sum() / len(ideal),
+                f"mrr@{MRR_CUTOFF}": 1 / hits[0] if len(hits) and hits[0] <= MRR_CUTOFF else 0.0,
+                "ndcg@10": _gain(grades) / _gain(ideal),
+                f"recall@{DEPTH}": len(hits) / len(ideal),
+            }
+            for metric in self.metrics:
+                values[metric].append(found[metric])
+        metrics = {metric: 100 * float(np.mean(each)) for metric, each in values.items()}
+        return self._result(metrics, {"value": np.array(values[self.metric])}, marks, **details)
 
 
 class RerankingTask(RankingTask):
@@ -168,10 +182,15 @@ class RerankingTask(RankingTask):
         queries = []
         in_both = 0
         for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
-            relevant = _texts(positives, 1, f"{where}, column positive")
-            others = _texts(negatives, 0, f"{where}, column negative")
-            in_both += len(relevant.keys() & others)
-            relevance = relevant | others | relevant  # the positives come first, and count as such in both lists
+            relevance: dict[str, int] = {}
+            for column, cell, grade in (("positive", positives, 1), ("negative", negatives, 0)):
+                place = f"{where}, column {column}"
+                if not isinstance(cell, (list, tuple, type(None))):
+                    raise ValueError(
+                        f"{place}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file."
+                    )
+                for text in dict.fromkeys(checked_text(text, place) for text in cell or ()):
+                    in_both += relevance.setdefault(text, grade) != grade
             queries.append(Query(checked_text(query, where), relevance))
         if in_both:
             logger.warning(
@@ -181,28 +200,18 @@ class RerankingTask(RankingTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`Task.score`]."""
-        values = []
+        rankings: list = []
         marks = []
         for query in self.units:
             candidates = {text: text for text in query.relevance}  # a candidate has no other id
-            [ranking] = embeddings.rank([query.text], candidates, len(candidates))
-            hits = 1 + np.flatnonzero([query.relevance[text] > 0 for text in ranking])
-            precisions = np.arange(1, len(hits) + 1) / hits
-            values.append({"map": precisions.mean(), f"mrr@{MRR_CUTOFF}": _reciprocal_rank(hits)})
+            rankings += embeddings.rank([query.text], candidates, len(candidates))
             marks.append((query.text, *query.documents(relevant=True), "", *query.documents(relevant=False)))
         return self._ranked_result(
-            values,
+            rankings,
             marks,
             protocol=f"candidates ranked by {embeddings.similarity}, mean over the queries",
             candidates=len(self.roles["document"]),
         )
-
-
-def _texts(cell: object, grade: int, where: str) -> dict:
-    """Return the relevance of each distinct text of a list, in its order."""
-    if not isinstance(cell, (list, tuple, type(None))):
-        raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
-    return dict.fromkeys((checked_text(text, where) for text in cell or ()), grade)
 
 
 class RetrievalTask(RankingTask):
@@ -213,7 +222,7 @@ class RetrievalTask(RankingTask):
     """
 
     kind = "retrieval"
-    metrics = ("ndcg@10", f"mrr@{MRR_CUTOFF}", "recall@100")
+    metrics = ("ndcg@10", f"mrr@{MRR_CUTOFF}", f"recall@{DEPTH}")
     hub_type = "information-retrieval"
 
     @classmethod
@@ -274,33 +283,18 @@ class RetrievalTask(RankingTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`Task.score`]."""
-        rankings = embeddings.rank(self.roles["query"], self.shared, DEPTH + 1)
-        values = []
+        rankings = []
         marks = []
-        for query, ranking in zip(self.units, rankings, strict=True):
-            retrieved = [id for id in ranking if id != query.itself][:DEPTH]
-            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved])
-            ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
-            hits = 1 + np.flatnonzero(grades)
-            values.append(
-                {
-                    "ndcg@10": _gain(grades) / _gain(ideal),
-                    f"mrr@{MRR_CUTOFF}": _reciprocal_rank(hits),
-                    "recall@100": len(hits) / len(ideal),
-                }
-            )
+        found = embeddings.rank(self.roles["query"], self.shared, DEPTH + 1)
+        for query, ranking in zip(self.units, found, strict=True):
+            rankings.append([id for id in ranking if id != query.itself][:DEPTH])
             marks.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
         return self._ranked_result(
-            values,
+            rankings,
             marks,
             protocol=f"exact search by {embeddings.similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
-
-
-def _reciprocal_rank(hits: ndarray) -> float:
-    """Return 1 / rank of the first relevant document, 0 beyond the cut-off, by the ranks of all relevant ones."""
-    return 1 / hits[0] if len(hits) and hits[0] <= MRR_CUTOFF else 0.0
 
 
 def _gain(grades: ndarray) -> float:

@@ -58,10 +58,8 @@ class Description:
         before = self.model
         now = identify(model, before)
         may_change = {"dtype", "backend"}
-        if before.weights is None:  # of an older index, or of a model of another package
-            may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
-            if before.pooler is None:
-                may_change.add("max_length")
+        if before.weights is None:  # of a model of another package
+            may_change |= {"weights", "tokenizer", "templates", "postprocessing", "max_length"}
         problems = before.changes(now, may_change)
         if not problems:
             probe = embed_documents(model, [PROBE], self.truncate_dim)[0]
@@ -130,14 +128,7 @@ def describe(folder: StrPath) -> Description:
         raise ValueError(
             f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
         )
-    described = read_json(path, REBUILD)
-    match described:
-        # Until 0.4 the entries of the model stood beside the others.
-        case {"model": str(name), "document_prompt": prompt}:
-            backend = described.get("model_backend", "torch")
-            now = {"name_or_path": name, "prompts": {"document": prompt or ""}, "backend": backend}
-            described["model"] = {**described, **now}
-    match described:
+    match read_json(path, REBUILD):
         case {
             "model": {
                 "name_or_path": str(),

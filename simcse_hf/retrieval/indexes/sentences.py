@@ -41,7 +41,7 @@ from .faiss_index import NOT_FOUND, FaissIndex, new_index
 
 logger = logging.get_logger(__name__)
 
-_WINDOW = 10_000  # sentences that are encoded together
+_TOGETHER = 10_000  # sentences that are encoded together
 _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
@@ -253,7 +253,7 @@ class SentenceIndex:
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
         """Yield rows with their embeddings."""
-        while part := list(islice(rows, _WINDOW)):
+        while part := list(islice(rows, _TOGETHER)):
             try:
                 yield part, embed_documents(self.model, [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
@@ -365,7 +365,16 @@ class SentenceIndex:
         self._check_model()
 
         # 2. Select rows, and find the nearest of them.
-        embeddings, is_single = self._encode_queries(queries)
+        if isinstance(queries, (ndarray, torch.Tensor)) and not holds_texts(queries):
+            is_single = queries.ndim == 1
+            queries = queries[None] if is_single else queries
+            self._check_given(queries, "queries")
+            embeddings = torch.as_tensor(queries).float().cpu().numpy()
+        else:
+            is_single = isinstance(queries, str)
+            embeddings = embed_texts(self.model, list_texts(queries), "query", truncate_dim=self.truncate_dim)
+        embeddings = comparable(embeddings, self.similarity)
+        check_finite(embeddings, "query {}".format)
         among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
         top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
         results: list[Results] = [[] for _ in embeddings]
@@ -387,20 +396,6 @@ class SentenceIndex:
                     f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
                 )
         return results[0] if is_single else results
-
-    def _encode_queries(self, queries: Queries) -> tuple[ndarray, bool]:
-        """Return the embeddings of queries, of shape `(queries, dim)`, and whether a single query was given."""
-        if isinstance(queries, (ndarray, torch.Tensor)) and not holds_texts(queries):
-            is_single = queries.ndim == 1
-            queries = queries[None] if is_single else queries
-            self._check_given(queries, "queries")
-            embeddings = comparable(torch.as_tensor(queries).float().cpu().numpy(), self.similarity)
-        else:
-            is_single = isinstance(queries, str)
-            embeddings = embed_texts(self.model, list_texts(queries), "query", truncate_dim=self.truncate_dim)
-            embeddings = comparable(embeddings, self.similarity)
-        check_finite(embeddings, "query {}".format)
-        return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
         """Return whether each row is there and its kept columns hold these values, of shape `(len(self.rows),)`."""
