@@ -13,9 +13,9 @@ import yaml
 from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
-from simcse_hf.models.resolve import resolve_settings
+from simcse_hf.models.settings import resolve_settings
 from simcse_hf.publishing.card import FRONT_MATTER, Card
-from simcse_hf.publishing.card_results import Table
+from simcse_hf.publishing.card_results import ScoreTable
 from simcse_hf.publishing.card_subject import Subject
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
 PATHS = ("dataset_name", "dev_file", "output_dir")
 
 
-def paper_tables(name: str, paper: dict) -> list[Table]:
+def paper_tables(name: str, paper: dict) -> list[ScoreTable]:
     """Build the tables of the paper's figures for a model, where the paper has a row for it."""
     tables = []
     for kind, protocol in PROTOCOLS.items():
@@ -38,7 +38,7 @@ def paper_tables(name: str, paper: dict) -> list[Table]:
         if figures:
             row = [f"{figure:.2f}" for figure in figures]
             source = f"{NOT_THE_PAPERS} ({paper[kind]['table']}). {protocol}"
-            tables.append(Table(TITLES[kind], source, paper[kind]["tasks"], [row]))
+            tables.append(ScoreTable(TITLES[kind], source, paper[kind]["tasks"], [row]))
     return tables
 
 

@@ -129,7 +129,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     if not command.together:
         check_together(1, alone=name)
     given = import_name(command.read)(words) if command.read else vars(make_parser(name, command).parse_args(words))
-    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
+    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose")
     given.pop("action", None)
     if command.says_steps:
         show_messages(quiet)
@@ -206,14 +206,13 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
 
 def add_general(parser: ArgumentParser, verbose: str | None = None) -> None:
     """Add the options that every command has, and `--verbose` with its help where there is more to show."""
+    parser.set_defaults(json=False, quiet=False, verbose=False)
     general = parser.add_argument_group("general")
-    general.add_argument(
-        "--json", default=False, action="store_true", help="Print the result as JSON on standard output"
-    )
+    general.add_argument("--json", action="store_true", help="Print the result as JSON on standard output")
     words = "Show warnings and errors only, and the result, unless --output writes it as JSON"
-    general.add_argument("--quiet", default=False, action="store_true", help=words)
+    general.add_argument("--quiet", action="store_true", help=words)
     if verbose is not None:
-        general.add_argument("--verbose", default=False, action="store_true", help=verbose)
+        general.add_argument("--verbose", action="store_true", help=verbose)
 
 
 def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], dict[str, Any]]:

@@ -43,19 +43,14 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     assert isinstance(node, ast.FunctionDef)
     words = _read_args(node)
     arguments = [*node.args.args, *node.args.kwonlyargs]
-    defaults = [*node.args.defaults, *node.args.kw_defaults]
-    required = len(arguments) - len(defaults)
+    given = [*node.args.defaults, *node.args.kw_defaults]
+    defaults = [None] * (len(arguments) - len(given)) + given
     parameters = []
-    for number, argument in enumerate(arguments):
-        default = defaults[number - required] if number >= required else None
-        parameters.append(
-            Parameter(
-                argument.arg,
-                ast.unparse(argument.annotation),
-                REQUIRED if default is None else ast.literal_eval(default),
-                words.get(argument.arg, ""),
-            )
-        )
+    for argument, default in zip(arguments, defaults, strict=True):
+        assert argument.annotation is not None
+        kind = ast.unparse(argument.annotation)
+        value = REQUIRED if default is None else ast.literal_eval(default)
+        parameters.append(Parameter(argument.arg, kind, value, words.get(argument.arg, "")))
     options = node.args.kwarg and node.args.kwarg.annotation
     if isinstance(options, ast.Subscript):  # Unpack[...]
         parameters += _read_typed_dict(ast.unparse(options.slice))

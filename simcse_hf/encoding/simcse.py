@@ -145,7 +145,8 @@ class SimCSE(Encoder):
         # 2. The model, of which nothing may be random.
         model: ContrastiveModel | ExportedModel
         if backend == "torch":
-            loading: Values = {"do_mlm": False, "dtype": dtype or torch.float32}  # that head is for training
+            # The head of masked language modelling is for training only.
+            loading: Values = {"do_mlm": False, "dtype": dtype or torch.float32}
             if head is not None:
                 loading["head"] = head
             loading |= settings_of_pooler(pooler_type, own)

@@ -10,11 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers.integrations.peft import MIN_PEFT_VERSION
-from transformers.utils import check_peft_version
 
 from ..runtime.errors import require_extra
 from ..runtime.files import StrPath, digest, read_json_object, write_json
@@ -62,18 +59,11 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
             encoder get an adapter, but not its pooler.
 
     Raises:
-        ImportError: If peft is not installed, or transformers does not take adapters from its version.
-        ValueError: If an argument is unknown, or the encoder has no such layers.
+        ImportError: If peft is not installed.
+        ValueError: If an argument is unknown, the encoder has no such layers, or transformers does not take adapters
+            from this version of peft.
     """
     peft = require_extra("peft", "lora", "lora_r")
-    try:
-        check_peft_version(min_version=MIN_PEFT_VERSION)
-    except ValueError as error:
-        raise ImportError(
-            f"lora_r needs peft {MIN_PEFT_VERSION}, the first one that transformers {transformers.__version__} takes; "
-            f"{peft.__version__} is installed. Run pip install --upgrade 'simcse-hf[lora]', which chooses "
-            "versions that work together."
-        ) from error
     arguments = {"target_modules": "all-linear", **arguments}
     if model.has_own_pooler:
         arguments.setdefault("exclude_modules", r"pooler(\..*)?")

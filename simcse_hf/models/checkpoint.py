@@ -238,11 +238,7 @@ class Checkpoint:
         # 2. Without our section, the files of sentence-transformers count, unless the caller names another pooler.
         if saved is None:
             section = self.section
-            if pooler_type not in (None, modules[0]) and (modules[0] or files.unsupported):
-                listed = files.unsupported or " + ".join([str(modules[0]), *["dense"] * modules[1]])
-                logger.warning(
-                    f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({listed})."
-                )
+            if pooler_type not in (None, modules[0]):
                 replaced = ("pooler_type", "dense_layers", "normalize")
                 section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
             return resolve_settings(section, **given)

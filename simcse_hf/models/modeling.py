@@ -533,7 +533,7 @@ class ContrastiveModel(ContrastiveBase):
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
-    def _upload_modified_files(
+    def _upload_modified_files(  # type: ignore[override]  # options are the other arguments of transformers
         self,
         working_dir: StrPath,
         repo_id: str,

@@ -153,7 +153,7 @@ class Distill(Objective):
             `torch.Tensor` or `dict[str, torch.Tensor]`: The loss, with names if it has several parts.
 
         Raises:
-            ValueError: If the batch has no vectors of a teacher, or they are of another size.
+            ValueError: If the batch has no vectors of a teacher.
         """
         if self.rows == "scored_lists":
             return self._from_scores(as_full_precision(batch.embeddings, self.similarity == "cosine"), batch.inputs)
@@ -181,9 +181,6 @@ class Distill(Objective):
                 return similarities
             teacher = teacher.flatten(0, 1)
             projected = self.projection(embeddings.flatten(0, 1))
-            if projected.shape != teacher.shape:
-                sizes = f"{teacher.shape[1]} numbers and are compared with {projected.shape[1]}"
-                raise ValueError(f"the teacher's vectors have {sizes}: set model.teacher_dim before training")
             distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
             mean = mean_over_processes((distances * present).sum(), present.sum(), self.training)
             return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}

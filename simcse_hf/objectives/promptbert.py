@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..runtime.errors import check_values
-from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
@@ -146,14 +146,6 @@ class PromptBERT(SimCSEObjective):
             nn.init.normal_(dense.weight, std=0.02)  # as BERT draws its layers
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
-
-    def check(self, rows: TrainingRows) -> None:
-        """Refuse token ids that were made without the templates."""
-        super().check(rows)
-        longest = max(sum(edges) for edges in self.template_edges)
-        if min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
-            problem = f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest})"
-            raise ValueError(f"{problem}: give texts, or token ids that were made with the templates")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the batch's embeddings; in training, denoised and passed through the head."""

@@ -19,7 +19,7 @@ from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..runtime.outputs import Result
 from ..runtime.upload import hub_id
 from . import card_text
-from .card_results import Table, hub_scores, tables
+from .card_results import ScoreTable, hub_scores, tables
 from .card_subject import Subject, Weights, read_comparisons, read_evaluations, read_run, read_subject
 
 logger = logging.get_logger(__name__)
@@ -46,7 +46,7 @@ class Card:
         name (`str`): The heading.
         training (`str`): How the model was trained.
         hyperparameters (`list`): Their names and values.
-        tables (`list[Table]`): What was measured.
+        tables (`list[ScoreTable]`): What was measured.
         comparisons (`list[str]`, *optional*, defaults to `()`): Tables of `simcse-hf compare`.
         marker (`str`, *optional*): The comment by which a card that a program wrote is recognised.
         all_hyperparameters (`bool`, *optional*, defaults to `False`): Whether they are all listed.
@@ -57,18 +57,18 @@ class Card:
     name: str
     training: str
     hyperparameters: list[tuple[str, object]]
-    tables: list[Table]
+    tables: list[ScoreTable]
     comparisons: Sequence[str] = ()
     marker: str = MARKER
     all_hyperparameters: bool = False
 
     def __str__(self) -> str:
         template = read_template(Path(__file__).with_name("template.md"))
-        text = template.render(card=self, model=self.model, say=card_text, plain=_plain, row=_row)
+        text = template.render(card=self, model=self.model, say=card_text, plain=_one_line, row=_row)
         return text.strip() + "\n"
 
 
-def _plain(text: object) -> str:
+def _one_line(text: object) -> str:
     """Return a sentence without line breaks and HTML, by which metadata could become headings and markup."""
     return " ".join(str(text).split()).replace("<", "&lt;")
 
@@ -81,7 +81,7 @@ def _row(cells: Sequence[object]) -> str:
             cell = "n/a"
         elif isinstance(cell, float):
             cell = f"{cell:.2f}"
-        texts.append(_plain(cell).replace("|", "\\|"))
+        texts.append(_one_line(cell).replace("|", "\\|"))
     return f"| {' | '.join(texts)} |"
 
 
@@ -207,7 +207,7 @@ def write_card(
         )
         run = {}
     datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
-    model = read_subject(weights, _plain(repo_id), run, list(dict.fromkeys(datasets)))
+    model = read_subject(weights, _one_line(repo_id), run, list(dict.fromkeys(datasets)))
 
     # 3. What was measured.
     measured = read_evaluations(model, weights, evaluations)
@@ -237,7 +237,7 @@ def write_card(
         model,
         data,
         name=name,
-        training=_plain(card_text.training(model)),
+        training=_one_line(card_text.training(model)),
         hyperparameters=card_text.hyperparameters(model),
         tables=tables(model, measured),
         comparisons=read_comparisons(weights, comparisons),

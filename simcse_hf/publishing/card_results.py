@@ -17,7 +17,7 @@ SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
 
 
-class Table(NamedTuple):
+class ScoreTable(NamedTuple):
     """A table of a card.
 
     Args:
@@ -33,7 +33,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
-def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
+def tables(model: Subject, evaluations: Iterable[Measured]) -> list[ScoreTable]:
     """Make the tables of everything that was measured.
 
     Args:
@@ -41,7 +41,7 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
         evaluations (`Iterable[Measured]`): Its evaluations.
 
     Returns:
-        `list[Table]`: The dev set, the adaptation, and those of each evaluation.
+        `list[ScoreTable]`: The dev set, the adaptation, and those of each evaluation.
     """
     found = [*_dev_set(model), *_adaptation(model.adaptation)]
     for each in evaluations:
@@ -50,18 +50,18 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
         results = each.evaluation.results
         if results.get("mteb"):
             protocol = f"Main scores, measured with the package `mteb`. {_origin(model)}"
-            found.append(Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()]))
+            found.append(ScoreTable("MTEB", protocol, ["task", "score"], [*results["mteb"].items()]))
         rows = average_rows(results)
         if rows:
             protocol = f"Means of the main scores; each data set counts once. {_origin(model)}"
-            found.append(Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows))
+            found.append(ScoreTable("MTEB averages", protocol, ["average over", "score", "data sets"], rows))
     return found
 
 
 # During training ----------------------------------------------------------------------------------------------------
 
 
-def _dev_set(model: Subject) -> Iterator[Table]:
+def _dev_set(model: Subject) -> Iterator[ScoreTable]:
     # 1. A row for each evaluation, or for the mean over the seeds.
     run = model.run
     metrics = [key for key in run.get("final") or () if key == run.get("dev_metric") or find_metric(key).on_card]
@@ -118,10 +118,10 @@ def _dev_set(model: Subject) -> Iterator[Table]:
         sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {gain}.")
     if model.transform:
         sentences.append(f"All scores are without the {model.method}, which was fitted later.")
-    yield Table("Dev set", " ".join(sentences), ["", *metrics], rows)
+    yield ScoreTable("Dev set", " ".join(sentences), ["", *metrics], rows)
 
 
-def _adaptation(adaptation: dict) -> Iterator[Table]:
+def _adaptation(adaptation: dict) -> Iterator[ScoreTable]:
     if not adaptation:
         return
     rows = []
@@ -134,13 +134,15 @@ def _adaptation(adaptation: dict) -> Iterator[Table]:
         f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it ({means}"
         f"brackets: {adaptation['confidence']:.0%} interval over {over})."
     )
-    yield Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
+    yield ScoreTable(
+        "Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows
+    )
 
 
 # After training -----------------------------------------------------------------------------------------------------
 
 
-def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
+def _of_tasks(model: Subject, measured: Measured) -> Iterator[ScoreTable]:
     results = measured.evaluation.results
 
     # 1. The tasks that an average is over, and the average.
@@ -177,7 +179,7 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
             f"{_origin_of_scores(model, measured, 'column `value`')}"
         )
         mean = [f"mean of {len(measured.seeds)} seeds"] if measured.seeds else []
-        yield Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
+        yield ScoreTable("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
 
     # 3. The geometry.
     geometry = results.get("geometry")
@@ -191,7 +193,9 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
         yield _of_all_seeds(model, measured, "Geometry", protocol, columns)
 
 
-def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str, columns: dict[str, list]) -> Table:
+def _of_all_seeds(
+    model: Subject, measured: Measured, title: str, protocol: str, columns: dict[str, list]
+) -> ScoreTable:
     """Make a table with a row for the published model and, with seeds, one for their mean."""
     header = list(columns)
     rows = [[format_scores(values[:1], name) for name, values in columns.items()]]
@@ -200,7 +204,7 @@ def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str,
         rows[0] = ["published", *rows[0]]
         means = [format_scores(values[1:], name) for name, values in columns.items()]
         rows.append([f"mean of {len(measured.seeds)} seeds", *means])
-    return Table(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
+    return ScoreTable(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
 
 
 # From how many seeds ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ logger = logging.get_logger(__name__)
 #: The record of `simcse-hf adapt` beside a model that it made.
 ADAPTATION = "adaptation.json"
 #: What a model may be measured with besides its own settings.
-_MAY_CHANGE = ("max_length", "long_texts")
+_MAY_DIFFER = ("max_length", "long_texts")
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Weights(SavedModel):
         """
         reasons = []
         for each in recorded:
-            changed = each.changes(self.identity(each.dtype), _MAY_CHANGE)
+            changed = each.changes(self.identity(each.dtype), _MAY_DIFFER)
             if not changed:
                 return True
             reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
@@ -323,7 +323,7 @@ def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[
             if before.weights is None or not other.exists():
                 continue
             now = SavedModel(other).identity(before.dtype) if other.is_dir() else Evaluation.read(other).identity
-            if before.changes(now, _MAY_CHANGE):
+            if before.changes(now, _MAY_DIFFER):
                 changed.append(name)
         if changed:
             _leave_out(

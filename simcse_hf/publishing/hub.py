@@ -24,7 +24,7 @@ _OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
 # The class of errors of the HTTP library differs between versions of huggingface_hub, so it is taken from the hub's
 # own error. The hub checks the front matter of the card before any upload, which is a ValueError.
 _PUSH_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError, ValueError, *_OIDC_ERRORS)
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
+_WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 
 
 class PushError(ValueError):
@@ -52,7 +52,7 @@ def files_to_push(directory: StrPath) -> list[str]:
     paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
-        "weights (model.safetensors)": WEIGHTS,
+        "weights (model.safetensors)": _WEIGHT_FILES,
         "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
     }
     missing = [part for part, names in required.items() if set(names).isdisjoint(paths)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Numbers of a larger weight that a digest reads at least, unless it reads all.
 _READ_NUMBERS = 65_536
-_ROWS = 10_000  # that are in memory together
+_ROWS_AT_ONCE = 10_000  # that are in memory together
 # The same model may have another name, and be another commit of its repository.
 _NAMES = ("name_or_path", "revision")
 # How a message says that the digest of these is another one.
@@ -150,7 +150,7 @@ def digest_texts(texts: Iterable[str]) -> tuple[int, str]:
 def digest_rows(rows: "Dataset") -> str:
     """Return a digest of the rows of a data set, in their order; names of columns do not count."""
     total = blake2b(digest_size=16)
-    for batch in rows.with_format("arrow").iter(batch_size=_ROWS):
+    for batch in rows.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE):
         for column in batch.columns:
             values = column.combine_chunks()
             while hasattr(values, "value_lengths"):  # lists, and lists of lists

@@ -38,7 +38,7 @@ _OF_A_TOKENIZER = re.compile(
     r"(tokenizer|tokenizer_config|vocab|special_tokens_map|added_tokens)\.json|(vocab|merges)\.txt|[^/]+\.model"
 )
 #: What may hold a path: a run of characters without spaces that has a slash.
-_WORD = re.compile(r"""[^\s'"`=,;()\[\]{}<>|]*[/\\][^\s'"`=,;()\[\]{}<>|]*""")
+_WITH_SLASH = re.compile(r"""[^\s'"`=,;()\[\]{}<>|]*[/\\][^\s'"`=,;()\[\]{}<>|]*""")
 _ABSOLUTE = re.compile(r"[/~\\]|\.{1,2}[/\\]|[A-Za-z]:[/\\]")
 
 
@@ -95,7 +95,7 @@ class PublicNames:
             return value
         if _ABSOLUTE.match(value) or ("/" in value and os.path.exists(value)):
             return self._name(value)
-        return _WORD.sub(self._shorten, value)
+        return _WITH_SLASH.sub(self._shorten, value)
 
     def _shorten(self, found: re.Match[str]) -> str:
         word = found[0]

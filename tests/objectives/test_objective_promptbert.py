@@ -29,7 +29,7 @@ from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.token_ids import parse_template
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.encoding.batching import tokenize_texts
-from simcse_hf.objectives import EncodedBatch, TrainingRows
+from simcse_hf.objectives import EncodedBatch
 from simcse_hf.publishing.card import write_card
 
 TEMPLATE = ["the {text} , [MASK] ."]
@@ -217,22 +217,6 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 def test_the_transform_of_berts_head_is_refused_for_other_encoders():
     with pytest.raises(ValueError, match="'roberta': use denoising 'tanh'"):
         AutoModelForCL.from_config(tiny_config("roberta"), **OPTIONS, denoising="transform")
-
-
-def rows_of_one_text(ids):
-    return TrainingRows(1, 4, [], Dataset.from_dict({"input_ids": [[ids]]}))
-
-
-def test_a_row_without_the_tokens_of_its_template_is_refused(tokenizer):
-    objective = promptbert(tokenizer).objective
-    with pytest.raises(ValueError, match="row 1 .* fewer tokens than the template"):
-        objective.check(rows_of_one_text([CLS, 7, SEP]))
-
-
-def test_a_row_with_an_empty_text_in_its_template_is_taken(tokenizer):
-    objective = promptbert(tokenizer).objective
-    longest = max(sum(edges) for edges in objective.template_edges)
-    objective.check(rows_of_one_text([CLS] * longest))
 
 
 # --- a template that belongs to the embedding ---

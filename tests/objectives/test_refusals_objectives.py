@@ -312,11 +312,6 @@ def test_rows_with_another_number_of_texts_are_refused(name, options, rows, mess
         ),
         ("softmax", selected_rows(), r"training row 2 has the relations \[1, 7\]"),
         (
-            "softmax",
-            training_rows([[0, 2], [1]], sentences=[3, 3]),
-            r"row 2 has 3 texts and 1 relation\(s\)",
-        ),
-        (
             "supcon",
             training_rows([[1], [1, 2]]),
             "none of the 2 training rows has an entailed hypothesis.*check the",

@@ -6,13 +6,10 @@ import shutil
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
-from conftest import NEEDS_PEFT, tiny_config
+from conftest import NEEDS_PEFT
 
 import simcse_hf
-from simcse_hf import AutoModelForCL
-from simcse_hf.models.adapters import add_lora
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "https://example.org/someone/simcse_hf"
@@ -22,14 +19,6 @@ def test_the_versions_of_peft_and_transformers_work_together():
     # Where they do not, the tests of adapters are skipped. Something has to fail then.
     is_broken, reason = NEEDS_PEFT.args[0], NEEDS_PEFT.kwargs["reason"]
     assert not is_broken, reason
-
-
-def test_a_pair_that_does_not_work_is_refused_with_what_to_run(monkeypatch):
-    monkeypatch.setattr("peft.__version__", "0.1.0")
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1.0")
-    model = AutoModelForCL.from_config(tiny_config())
-    with pytest.raises(ImportError, match=r"lora_r needs peft \S+, .* 0.1.0 is installed.*simcse-hf\[lora\]"):
-        add_lora(model, {"r": 2})
 
 
 def test_the_citation_names_this_version():

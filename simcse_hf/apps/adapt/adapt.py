@@ -29,7 +29,7 @@ from .verdict import ADAPTATION, Adaptation, choose, draw, judge, sum_up
 logger = logging.get_logger(__name__)
 
 #: The record of an adaptation, beside the files that it works with.
-RECORD = "search/record.json"
+RECORD_FILE = "search/record.json"
 _GO_ON = "Continue it as it began, start again with --overwrite, or name another --output."
 
 #: The longest texts that are trained on; longer ones cost more time than the budgets of this command allow.
@@ -142,8 +142,10 @@ def adapt(
     directory = Path(output).expanduser()
     with lock(directory):
         # 2. The output directory is empty, or holds an adaptation to continue or to delete.
-        if entries(directory) and not (directory / RECORD).is_file():
-            raise ValueError(f"{output} holds something else (there is no {RECORD} in it): name another --output.")
+        if entries(directory) and not (directory / RECORD_FILE).is_file():
+            raise ValueError(
+                f"{output} holds something else (there is no {RECORD_FILE} in it): name another --output."
+            )
         if overwrite:
             for path in entries(directory):
                 remove(path)
@@ -154,8 +156,8 @@ def adapt(
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
         record = {"arguments": asked | digests, "done": {}}
-        if (directory / RECORD).exists():
-            begun = read_json_object(directory / RECORD, "arguments", "done", advice=_GO_ON)
+        if (directory / RECORD_FILE).exists():
+            begun = read_json_object(directory / RECORD_FILE, "arguments", "done", advice=_GO_ON)
             refuse_changes(begun["arguments"], record["arguments"], f"The adaptation in {directory}", _GO_ON)
             record = begun
         if (directory / ADAPTATION).is_file():
@@ -166,7 +168,7 @@ def adapt(
         result = _Adaptation(SimpleNamespace(**asked), directory, record).run()
         write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
         logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
-        for path in (directory / RECORD).parent.iterdir():
+        for path in (directory / RECORD_FILE).parent.iterdir():
             if path.is_dir():
                 remove(path)
         return result
@@ -187,7 +189,7 @@ class _Adaptation:
         self.asked = asked
         self.output = output
         self.record = record
-        self.work = (output / RECORD).parent
+        self.work = (output / RECORD_FILE).parent
 
         # 1. The present model, and the pooler to train it with if that is not its own.
         name = asked.model
@@ -214,9 +216,8 @@ class _Adaptation:
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         self.work.mkdir(exist_ok=True)
-        write_json(
-            output / RECORD, record
-        )  # before other files, because it marks their folder as that of an adaptation
+        # Before other files, because it marks their folder as that of an adaptation.
+        write_json(output / RECORD_FILE, record)
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
@@ -311,7 +312,7 @@ class _Adaptation:
         done = self.record["done"]
         if name not in done:
             done[name] = compute(*args)
-            write_json(self.output / RECORD, self.record)
+            write_json(self.output / RECORD_FILE, self.record)
         return done[name]
 
     def _plan(self) -> dict:
