@@ -52,6 +52,11 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .retrieval.indexes.sentences import Match as Match
     from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
     from .runtime.distributed import gather_rows as gather_rows
+    from .runtime.errors import DataError as DataError
+    from .runtime.errors import ModelError as ModelError
+    from .runtime.errors import NotFiniteError as NotFiniteError
+    from .runtime.errors import SettingError as SettingError
+    from .runtime.errors import SimCSEError as SimCSEError
     from .training.arguments import SimCSETrainingArguments as SimCSETrainingArguments
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
@@ -65,14 +70,19 @@ _MODULE_OF = {
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
+    "DataError": "runtime.errors",
     "EncodedBatch": "objectives.base",
     "Match": "retrieval.indexes.sentences",
+    "ModelError": "runtime.errors",
+    "NotFiniteError": "runtime.errors",
     "Objective": "objectives.base",
     "Recipe": "training.recipe",
     "RobertaForCL": "models.modeling",
     "ScoredPairs": "data.scored_pairs",
     "SentenceIndex": "retrieval.indexes.sentences",
+    "SettingError": "runtime.errors",
     "SimCSE": "encoding.simcse",
+    "SimCSEError": "runtime.errors",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.arguments",
     "SimilarityEvalCallback": "training.dev_sets",

@@ -12,7 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.metrics import find_metric
 from ..evaluation.report import Evaluation
-from ..runtime.errors import require_extra
+from ..runtime.errors import SettingError, require_extra
 from ..runtime.files import StrPath, read_json_object, write_json
 from ..runtime.outputs import Result, output_folder
 
@@ -84,7 +84,7 @@ def analyze(
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If a source is neither a run nor a result file, or the sources do not have different names.
+        SettingError: If a source is neither a run nor a result file, or the sources do not have different names.
 
     Examples:
         >>> from simcse_hf import analyze
@@ -100,7 +100,7 @@ def analyze(
     if names is None:
         names = [path.parent.name if path.stem in ("", "results") else path.stem for path in files]
     if len(set(names)) != len(files):
-        raise ValueError(f"names must give {len(files)} different names, one for each source")
+        raise SettingError(f"names must give {len(files)} different names, one for each source")
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
     with output_folder(output, overwrite, "analysis.json", sources) as folder:
         # 2. Their numbers.
@@ -169,7 +169,7 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
         `uniformity` on the first dev set that has both.
 
     Raises:
-        ValueError: If the folder holds no log, or a file is damaged.
+        SettingError: If the folder holds no log, or a file is damaged.
     """
     # 1. The log, of the run or of its last checkpoint.
     folder = Path(folder)
@@ -177,13 +177,13 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     if not path.is_file():
         path = Path(get_last_checkpoint(str(folder)) or folder, _STATE)
     if not path.is_file():
-        raise ValueError(
+        raise SettingError(
             f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
             "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
         )
     history = read_json_object(path).get("log_history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")
+        raise SettingError(f"{path}: log_history is not a list of objects; the file is damaged")
 
     # 2. Its metrics by step.
     series: dict[str, dict[int, float]] = {}

@@ -16,6 +16,7 @@ from ..encoding.simcse import SimCSE, load_model
 from ..models.pooling import POOLERS
 from ..names import ModelOptions
 from ..retrieval.indexes.description import SAME
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result
 
@@ -77,7 +78,7 @@ def check_server(
         [`ServerCheck`]: The smallest cosine and, if it is below 0.999, the likely cause.
 
     Raises:
-        ValueError: If the model is wrong, or the server does not answer with an embedding of its size for each text.
+        SettingError: If the model is wrong, or the server does not answer with an embedding of its size for each text.
     """
     encoder = load_model(model, **loading)
     texts = SERVED[:-2] if skip_long else SERVED
@@ -89,13 +90,13 @@ def check_server(
             served = torch.tensor([row["embedding"] for row in json.load(answer)["data"]])
     except Exception as error:  # of the connection, of HTTP, of JSON, or of its content
         said = error.read()[:300] if isinstance(error, HTTPError) else ""
-        raise ValueError(
+        raise SettingError(
             f"{address} gives no embeddings ({error!r} {said!r}): start the server, check the address, which often "
             f"ends in /v1/embeddings, and give served_name if the model is not {name!r} there"
         ) from error
     expected = encoder.encode(texts)
     if served.shape != expected.shape:
-        raise ValueError(
+        raise SettingError(
             f"{url} gives embeddings of shape {tuple(served.shape)}, and {encoder.name_or_path} of "
             f"{tuple(expected.shape)}: it serves another model, or leaves out a layer after the pooling"
         )

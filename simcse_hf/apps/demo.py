@@ -12,7 +12,7 @@ from ..encoding.simcse import SimCSE
 from ..names import ModelOptions
 from ..retrieval.commands import lowest_score, open_index
 from ..retrieval.indexes.sentences import SentenceIndex
-from ..runtime.errors import check_values, require_extra
+from ..runtime.errors import SettingError, check_values, require_extra
 from ..runtime.files import StrPath, read_template
 from ..runtime.outputs import Result
 
@@ -90,7 +90,7 @@ def demo(
 
     Raises:
         ImportError: If gradio is not installed.
-        ValueError: If the index cannot be opened, or the address is in use.
+        SettingError: If the index cannot be opened, or the address is in use.
     """
     check_values(range(1, 65536), port=port)
     check_values("an integer above 0", top_k=top_k)
@@ -120,7 +120,7 @@ def demo(
             prevent_thread_lock=True,
         )
     except OSError as error:
-        raise ValueError(f"cannot listen on {host}, port {port}: name another port or host ({error})") from error
+        raise SettingError(f"cannot listen on {host}, port {port}: name another port or host ({error})") from error
     return Demo(page.local_url, page)
 
 

@@ -33,6 +33,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..runtime.distributed import lock_together
+from ..runtime.errors import SettingError
 from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
@@ -210,16 +211,16 @@ def make_encoder(
         contrastive training from it draws a fresh head; and the tokenizer.
 
     Raises:
-        ValueError: If not exactly one of the two was requested.
+        SettingError: If not exactly one of the two was requested.
     """
     name = args.model_name_or_path
     if bool(name) == args.train_tokenizer:
-        raise ValueError(
+        raise SettingError(
             "name an encoder to continue with --model, which keeps its tokenizer, or make a new one with "
             "--train_tokenizer: one of the two"
         )
     if args.extend_tokenizer and not name:
-        raise ValueError(
+        raise SettingError(
             "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
             "--model, or raise --vocab_size of a tokenizer that is trained"
         )
@@ -354,7 +355,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     texts = list(dataset["sent0"])
     number = min(args.held_out, len(texts) // 10)
     if number < 1:
-        raise ValueError(
+        raise SettingError(
             f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
             "least 10 sentences and --held_out of at least 1"
         )

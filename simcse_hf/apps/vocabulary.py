@@ -9,6 +9,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.token_ids import to_token_ids
+from ..runtime.errors import SettingError
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -34,11 +35,11 @@ def extend_vocabulary(
         `int`: The number of words that were added.
 
     Raises:
-        ValueError: If the tokenizer is written in Python, or no word is frequent enough and split.
+        SettingError: If the tokenizer is written in Python, or no word is frequent enough and split.
     """
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
-        raise ValueError(f"{name} is written in Python: words can be added to fast tokenizers only.")
+        raise SettingError(f"{name} is written in Python: words can be added to fast tokenizers only.")
     normalizer = tokenizer.backend_tokenizer.normalizer
     counts: Counter[str] = Counter()
     for text in texts:
@@ -52,7 +53,7 @@ def extend_vocabulary(
         if is_split and len(split) < number:
             split[word] = ids
     if not split:
-        raise ValueError(
+        raise SettingError(
             f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
         )
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.

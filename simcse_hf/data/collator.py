@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..kernels.packing import Packing
 from ..objectives.base import ABSENT
+from ..runtime.errors import DataError
 from .token_ids import number_of
 
 #: Tensors by name, the packing of their texts, and what stays on the host.
@@ -96,12 +97,12 @@ class ContrastiveCollator:
             lists, `(batch, most numbers)` with -100 where a row has fewer, and the `vectors`.
 
         Raises:
-            ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
+            DataError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
                 token.
         """
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
-            raise ValueError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
+            raise DataError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
         # 1. The sentences of each row as lists, also of a dataset in the format of torch or numpy
         sentences = []
         for row in rows:
@@ -111,7 +112,7 @@ class ContrastiveCollator:
             if not found or not all(isinstance(ids, (list, tuple)) for ids in found):
                 got = repr(row.get("input_ids", f"the keys {list(row)}"))
                 form = "a list of token id lists, one for each sentence, such as [[101, 7592, 102]]"
-                raise ValueError(f"input_ids of a row must be {form}; got {got:.80}. Tokenize first.")
+                raise DataError(f"input_ids of a row must be {form}; got {got:.80}. Tokenize first.")
             sentences.append(found)
         if all(len(found) == 1 for found in sentences):
             sentences = [found * self.repeat for found in sentences]
@@ -122,7 +123,7 @@ class ContrastiveCollator:
             texts += found + [[]] * (width - len(found))
         if "relations" not in rows[0] and not all(texts):
             number, place = divmod(list(map(bool, texts)).index(False), width)
-            raise ValueError(f"sentence {place} of row {number} of the batch has no token: remove it")
+            raise DataError(f"sentence {place} of row {number} of the batch has no token: remove it")
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id)
         batch: dict = {

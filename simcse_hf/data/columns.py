@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, TypeGuard
 
+from ..runtime.errors import DataError
+
 #: The most characters of a line or a text. A tokenizer took more than 7 GB of memory for 100 million characters.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
@@ -39,14 +41,14 @@ def is_plain(text: object) -> bool:
 def check_text(text: object, where: str) -> str:
     """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
-        raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
+        raise DataError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
     if len(text) > LONGEST_TEXT:
-        raise ValueError(f"{where}: {TOO_LONG}")
+        raise DataError(f"{where}: {TOO_LONG}")
     try:
         text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:
         half = f"half of a surrogate pair, {text[error.start]!r}. Write the character itself, or both halves"
-        raise ValueError(f"{where}: the text {text[:50]!r} holds {half}.") from None
+        raise DataError(f"{where}: the text {text[:50]!r} holds {half}.") from None
     return text
 
 
@@ -57,7 +59,7 @@ def list_texts(texts: str | Iterable[str]) -> list[str]:
     is_table = isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns")
     if is_table or not isinstance(texts, Iterable):
         kind = type(texts).__name__
-        raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
+        raise DataError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
     return [check_text(plain(text), f"sentence {position}") for position, text in enumerate(texts)]
 
 
@@ -168,7 +170,7 @@ def resolve_columns(
         `list[str]`: The names of the chosen columns. A cell may list several positives or hard negatives.
 
     Raises:
-        ValueError: If `columns` names a missing column or one column twice, if negatives come without a positive, or
+        DataError: If `columns` names a missing column or one column twice, if negatives come without a positive, or
             if the names do not say which columns to take.
     """
     # 1. Refuse columns that are missing, and names that contradict each other.
@@ -184,7 +186,7 @@ def resolve_columns(
         match = _NEGATIVE.fullmatch(column)
         other = numbered.setdefault(int(match[1] or -1), column) if match else column
         if other != column:
-            raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
+            raise DataError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
     negatives = [column for _, column in sorted(numbered.items())]
     has_judgement = any(map(JUDGEMENT.fullmatch, column_names))
     pairs: list[tuple[str, str]] = []
@@ -192,7 +194,7 @@ def resolve_columns(
         pairs = pairs or [pair for pair in known if own.keys() >= set(pair)]
     for anchor, positive in _PAIR_NAMES:
         if negatives and anchor in own and not pairs:
-            raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
+            raise DataError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
 
     # 2. The first rule that applies decides.
     texts = []  # the columns that hold no numbers, and are not named like labels, scores or identifiers
@@ -224,7 +226,7 @@ def resolve_columns(
     excluded = [own[column] for column in column_names if column not in texts]
     cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
     found = f"the column names do not say which columns hold the texts{cannot}"
-    raise ValueError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
+    raise DataError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
 
 
 def part_of(column: str) -> int:
@@ -240,10 +242,10 @@ def part_of(column: str) -> int:
 def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str) -> None:
     """Refuse columns that a table does not have, or one of them twice."""
     if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
-        raise ValueError(f"{name}: columns must be a non-empty list of different column names, got {columns!r}.")
+        raise DataError(f"{name}: columns must be a non-empty list of different column names, got {columns!r}.")
     missing = [column for column in columns if column not in column_names]
     if missing:
-        raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
+        raise DataError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
 
 
 def class_columns(
@@ -287,7 +289,7 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str | No
         `dict[str, str]`: The column of each part that has one.
 
     Raises:
-        ValueError: If there is a `name` and a part has no column. The message lists the columns that there are.
+        DataError: If there is a `name` and a part has no column. The message lists the columns that there are.
     """
     by_name: dict[str, str] = {}
     for column in column_names:
@@ -303,7 +305,7 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str | No
             missing.append(f"no column {first!r} (also accepted: {', '.join(others) or 'no other name'})")
     if missing and name is not None:
         columns = quote(by_name.values())
-        raise ValueError(f"{name}: {' and '.join(missing)}. The columns are {columns}. Rename one.")
+        raise DataError(f"{name}: {' and '.join(missing)}. The columns are {columns}. Rename one.")
     return found
 
 

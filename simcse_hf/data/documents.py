@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, check_values
 from .table import open_table
 from .token_ids import special_tokens
 from .view_dataset import SeededDataset
@@ -36,12 +36,12 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
 
     Raises:
         DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
-        ValueError: If the file has another format, is not UTF-8, or has no blank line between its sentences, so that
+        DataError: If the file has another format, is not UTF-8, or has no blank line between its sentences, so that
             it is a list of sentences rather than of documents.
     """
     table = open_table(path)
     if not table.name.lower().removesuffix(".gz").endswith(".txt"):
-        raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
+        raise DataError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
     document: list[str] = []
     is_divided = False
     last = 0
@@ -53,10 +53,10 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
         document.append(sentence)
         last = number
     if not document:
-        raise ValueError(f"{path}: the file holds no sentences, only blank lines.")
+        raise DataError(f"{path}: the file holds no sentences, only blank lines.")
     if not is_divided:
         divided = f"there is no empty line between line 1 and line {last}"
-        raise ValueError(f"{path}: {divided}. Write {_FORM}, or neighbours might come from different texts.")
+        raise DataError(f"{path}: {divided}. Write {_FORM}, or neighbours might come from different texts.")
     yield document
 
 
@@ -76,7 +76,7 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
         `datasets.Dataset`: A dataset with the columns `sent0` and `sent1`, in the order of the file.
 
     Raises:
-        ValueError: If the documents cannot be read, or each has a single sentence.
+        DataError: If the documents cannot be read, or each has a single sentence.
     """
     rng = random.Random(seed)
     first = []
@@ -88,7 +88,7 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
             first.append(sentence)
             second.append(rng.choice(document[place + 1 : place + 1 + window]))
     if not first:
-        raise ValueError(f"{path}: all {alone} documents are a single sentence, which has no next one. Write {_FORM}.")
+        raise DataError(f"{path}: all {alone} documents are a single sentence, which has no next one. Write {_FORM}.")
     if alone:
         logger.info(f"{path}: {alone} documents of a single sentence give no pair.")
     return Dataset.from_dict({"sent0": first, "sent1": second})
@@ -151,7 +151,7 @@ class SpanDataset(SeededDataset):
         self.max_span = room if max_span is None else max_span
         self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
         if not 1 <= self.min_span <= self.max_span <= room:
-            raise ValueError(
+            raise DataError(
                 f"spans of {self.min_span} to {self.max_span} tokens are not possible: set 1 <= min_span <= max_span "
                 f"<= {room} (max_seq_length={max_seq_length} without special tokens)"
             )
@@ -169,7 +169,7 @@ class SpanDataset(SeededDataset):
         left_out = len(lengths) - len(kept)
         if not kept:
             found = f"none of the {left_out} documents has {shortest} tokens, and the longest has"
-            raise ValueError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
+            raise DataError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
         if left_out:
             logger.info(f"{left_out} of {len(lengths)} documents have under {shortest} tokens, and are left out.")
         self._tokens = np.concatenate(kept)

@@ -12,6 +12,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
+from ..runtime.errors import SettingError
 from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli import build_nli_groups
@@ -87,7 +88,7 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
         document.
 
     Raises:
-        ValueError: If the source cannot be read, or has not the form of the kind.
+        SettingError: If the source cannot be read, or has not the form of the kind.
     """
     data: Any = source.data
     shared: Any = {"columns": source.columns, "max_rows": source.limit, "name": source.name}
@@ -108,9 +109,9 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
     form = _FORMS[kind]
     if form == "documents" and isinstance(data, str) and find_paths(data) is None:
         advice = "name one with --train_file, or in Python with train_dataset"
-        raise ValueError(f"{form} are read from a file, and {data!r} is not a file here: {advice}")
+        raise SettingError(f"{form} are read from a file, and {data!r} is not a file here: {advice}")
     if source.columns is not None:
-        raise ValueError(f"--columns does not apply to rows of {form}: leave it out, and give {data} their form")
+        raise SettingError(f"--columns does not apply to rows of {form}: leave it out, and give {data} their form")
     if kind == "spans":
         return islice(read_documents(data), source.limit)
     if kind == "documents":
@@ -138,10 +139,10 @@ def check_width(source: Source, width: int) -> None:
     """Refuse single texts for supervised training, and for a view that draws neighbours."""
     if source.supervised and width == 1:
         needed = "a class label in a column 'label', or an anchor, a positive and any number of hard negatives"
-        raise ValueError(
+        raise SettingError(
             f"{source.data} holds one text in a row, and supervised training needs {needed}. Add the columns, or "
             "train without labels (simcse-hf train unsup)."
         )
     if source.window and width == 1:
         advice = 'pass the name of a file of documents, "documents.txt", or next_sentence_pairs("documents.txt")'
-        raise ValueError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")
+        raise SettingError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")

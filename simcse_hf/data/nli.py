@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..names import NLI_LABELS
 from ..objectives.labelled_contrastive import SAMPLINGS
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, check_values
 from .columns import check_text, find_parts, has_text
 from .read import TextSource, name_of_class, open_source
 
@@ -68,7 +68,7 @@ def build_nli_triplets(
 
     Raises:
         DataFileNotFoundError: If a file does not exist (also a ValueError).
-        ValueError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
+        DataError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
             message names the file and the line or row.
 
     Examples:
@@ -83,12 +83,12 @@ def build_nli_triplets(
     """
     for name, labels in (("negatives", negatives), ("positives", positives)):
         if isinstance(labels, str) or not labels or len(set(labels) & set(NLI_LABELS)) < len(labels):
-            raise ValueError(f"{name} must list distinct labels of {', '.join(NLI_LABELS)}, got {labels!r}.")
+            raise DataError(f"{name} must list distinct labels of {', '.join(NLI_LABELS)}, got {labels!r}.")
     check_values("an integer of 0 or more", hard_negatives_per_pair=hard_negatives_per_pair)
     check_values("an integer above 0", max_rows=max_rows)
     if hard_negatives_per_pair and set(negatives) & set(positives):
         advice = "name different labels, or set hard_negatives_per_pair to 0"
-        raise ValueError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
+        raise DataError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
     premises, skipped = _read_premises(source)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]
@@ -168,7 +168,7 @@ def _report(source: TextSource, rows: int, premises: int, skipped: Counter[str])
     counts = [f"{count} {what}" for what, count in skipped.items() if count]
     left_out = ", ".join(counts) or "nothing"
     if not rows:
-        raise ValueError(f"{source!s:.200}: no row could be built from {premises} premise(s); left out: {left_out}.")
+        raise DataError(f"{source!s:.200}: no row could be built from {premises} premise(s); left out: {left_out}.")
     # Rows that were cut from a larger file have lost the other hypotheses of their premises.
     log = logger.warning if sum(skipped.values()) > rows else logger.info
     log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
@@ -185,7 +185,7 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
             the order in which they were first seen; and how many pairs were left out for what.
 
     Raises:
-        ValueError: If a column is missing, a label is unknown, or a text is none.
+        DataError: If a column is missing, a label is unknown, or a text is none.
     """
     premises: dict[str, tuple[str, dict[str, set[str]]]] = {}
     skipped: Counter[str] = Counter()
@@ -202,7 +202,7 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
                 continue
             if name not in _LABEL:
                 known = f"{', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none"
-                raise ValueError(f"{where}: unknown label {label!r}; expected {known}.")
+                raise DataError(f"{where}: unknown label {label!r}; expected {known}.")
             for text in (premise, hypothesis):
                 if text is not None:
                     check_text(text, where)

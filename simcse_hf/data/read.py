@@ -28,7 +28,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, check_values
 from ..runtime.files import digest, read_json, write_atomically, write_json
 from .columns import (
     ADVICE,
@@ -112,7 +112,7 @@ def load_text_dataset(
 
     Raises:
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
-        ValueError: If the input is malformed. The message names the file and the line or row.
+        DataError: If the input is malformed. The message names the file and the line or row.
 
     Examples:
         >>> from simcse_hf import load_text_dataset
@@ -157,7 +157,7 @@ def load_text_dataset(
                     write_json(dropped, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
             except OSError as error:
                 advice = "Set HF_HOME, or cache_dir, to a folder that can be written"
-                raise ValueError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
+                raise DataError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
         dataset = Dataset.from_file(str(path))
         dataset._fingerprint = key  # the default depends on the time of the file
         for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
@@ -210,7 +210,7 @@ def open_source(
         `list[Table]`: The tables.
 
     Raises:
-        ValueError: If the source cannot be read.
+        DataError: If the source cannot be read.
     """
     paths = find_paths(source)
     if paths is not None:
@@ -222,7 +222,7 @@ def open_source(
         source = load_from_hub(name, split or "train", cache_dir=cache_dir)
     elif isinstance(source, DatasetDict) and split is not None:
         if split not in source:
-            raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
+            raise DataError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]
@@ -237,12 +237,12 @@ def open_source(
                 if len(others) < len(values):
                     found = f"row {len(others) + 1} has a cell in column {column!r} and none in {other!r}"
                     advice = "Give all columns as many cells; None is a missing text"
-                    raise ValueError(f"{name or 'the columns'}: {found}. {advice}.")
+                    raise DataError(f"{name or 'the columns'}: {found}. {advice}.")
         source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     elif isinstance(source, IterableDataset):
         source = list(source.with_format(None))
     if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
-        raise ValueError(
+        raise DataError(
             f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
             "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "
             "or rows in a list or another iterable, or, for training, a datasets.IterableDataset."
@@ -259,7 +259,7 @@ def open_one(source: TextSource, name: str | None) -> Table:
     """Open the one table of a source whose rows are not read from several files; see [`open_source`]."""
     table, *further = open_source(source, name=name)
     if further:
-        raise ValueError(f"{table} and {further[0]}: such rows are read from one file. Write them into one.")
+        raise DataError(f"{table} and {further[0]}: such rows are read from one file. Write them into one.")
     return table
 
 
@@ -284,7 +284,7 @@ def find_paths(source: object) -> list[Path] | None:
         return list(map(Path, source))
     for item in filter(is_path, source[:5]):
         if Path(item).exists():
-            raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
+            raise DataError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
     return None
 
 
@@ -301,7 +301,7 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         `datasets.Dataset` or `datasets.IterableDataset`: The rows.
 
     Raises:
-        ValueError: If the dataset cannot be loaded.
+        DataError: If the dataset cannot be loaded.
     """
     name, *words = _COLON.split(source)
     configuration = None
@@ -315,7 +315,7 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
         return load_dataset(name, configuration, split=split, **options)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data
         why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
+        raise DataError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
 def table_cleaners(
@@ -334,7 +334,7 @@ def table_cleaners(
         `list[RowCleaner]`: One for each table, with room for the longest list of hard negatives of its first rows.
 
     Raises:
-        ValueError: If a table has no rows, its columns are unclear or not `expected_columns`, or two tables have
+        DataError: If a table has no rows, its columns are unclear or not `expected_columns`, or two tables have
             different numbers of columns.
     """
     cleaners: list[RowCleaner] = []
@@ -342,17 +342,17 @@ def table_cleaners(
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
-            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
+            raise DataError(f"{table.name}: there are no rows, only a header or blank lines.")
         chosen = resolve_columns(table.columns, name=table.name, sample=sample, columns=columns)
         found = f"{len(chosen)} text column(s) ({quote(chosen)})"
         if expected_columns not in (None, len(chosen)):
             message = f"{table.name}: {found} where {expected_columns} must be. {ADVICE}; the columns are"
             hint = " `simcse-hf train sup` reads pairs and triplets." if expected_columns == 1 else ""
-            raise ValueError(f"{message} {quote(table.columns)}.{hint}")
+            raise DataError(f"{message} {quote(table.columns)}.{hint}")
         first = cleaners[0] if cleaners else None
         if first and len(chosen) != len(first.columns):
             other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
-            raise ValueError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
+            raise DataError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
         ignored = [column for column in table.columns if column not in chosen]
         judgements = [column for column in ignored if JUDGEMENT.fullmatch(column)]
         message = f"{table.name}: the sentences are in column {chosen[0]!r}"
@@ -481,7 +481,7 @@ def load_class_rows(
             hard negative. Labels of one text, and texts without another label, are left out, with a warning.
 
     Raises:
-        ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
+        DataError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
     table = open_one(source, name)
     if isinstance(table.source, Dataset):
@@ -494,7 +494,7 @@ def load_class_rows(
     [cleaner] = table_cleaners([table], columns)
     if len(cleaner.columns) < 2:
         advice = f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}."
-        raise ValueError(f"{table.name}: a row holds one text and no class label. {advice}")
+        raise DataError(f"{table.name}: a row holds one text and no class label. {advice}")
     make_room([cleaner])
     texts = []
     relations = []
@@ -534,7 +534,7 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None, s
     found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
     logger.info(f"{found}.")
     if len(classes) < 2:
-        raise ValueError(
+        raise DataError(
             f"{found}. At least two classes must have two texts or more, and {len(classes)} of these have as many: "
             f"check the column {chosen[1]!r}, or add texts of other classes."
         )
@@ -581,5 +581,5 @@ def name_of_class(label: object, where: str) -> str | None:
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats
     if label is not None and not isinstance(label, (str, int, float)):
-        raise ValueError(f"{where}: the label {label!r} is neither a name nor a number. Write one, or a list of them.")
+        raise DataError(f"{where}: the label {label!r} is neither a name nor a number. Write one, or a list of them.")
     return None if label is None else str(label)

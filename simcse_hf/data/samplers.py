@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import Sampler
 from transformers.utils import logging
 
+from ..runtime.errors import SettingError
+
 logger = logging.get_logger(__name__)
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
@@ -161,7 +163,7 @@ class NoDuplicatesSampler(FilledSampler):
             f"{block} rows with different texts"
         )
         if not self.num_rows:
-            raise ValueError(f"{found}: lower per_device_train_batch_size")
+            raise SettingError(f"{found}: lower per_device_train_batch_size")
         if len(texts) - self.num_rows >= block:
             logger.warning_once(f"{found}. Each epoch leaves out other rows.")
 
@@ -217,7 +219,7 @@ class MixtureSampler(PermutedSampler):
         for name, part in parts.items():
             if len(part) < block:
                 few = f"{len(part)} rows, fewer than one batch of {block} over all processes"
-                raise ValueError(f"the data set {name!r} has {few}: lower per_device_train_batch_size")
+                raise SettingError(f"the data set {name!r} has {few}: lower per_device_train_batch_size")
         self.parts = list(parts.values())
         self.starts = starts
         self.block = block

@@ -14,6 +14,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
+from ..runtime.errors import DataError
 from .columns import LABEL, SCORE, check_text, find_parts, first_few, flatten, has_text, quote, resolve_columns
 from .read import TextSource, dataset_table, find_paths, load_from_hub, open_one, open_source, table_cleaners
 from .table import SUFFIX, Table, open_csv, open_table, read_lines
@@ -179,13 +180,13 @@ def _unquoted_rows(
         width = 7
         lines = [(number, cells[:width]) for number, cells in lines]
     else:
-        raise ValueError(
+        raise DataError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
             f"layout (score in column 5 and texts in 6 and 7) or score, text, text, got {header}."
         )
     for number, cells in lines:
         if len(cells) != width:
-            raise ValueError(f"{path}, line {number}: {len(cells)} columns instead of {width}.")
+            raise DataError(f"{path}, line {number}: {len(cells)} columns instead of {width}.")
         yield f"{path}, line {number}", [cells[place] for place in places]
 
 
@@ -225,7 +226,7 @@ def collect_pairs(
         [`ScoredPairs`]: At least one pair.
 
     Raises:
-        ValueError: If a sentence is empty or a score is not a finite number, with its place, or no row has a score.
+        DataError: If a sentence is empty or a score is not a finite number, with its place, or no row has a score.
     """
     pairs = ScoredPairs(name, [], [], [])
     dropped = []
@@ -242,13 +243,13 @@ def collect_pairs(
         elif drop_empty:
             dropped.append(place)
         else:
-            raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+            raise DataError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
     total = len(pairs)
     if dropped:
         counted = f"{len(dropped)} of {len(dropped) + total} rows dropped for an empty cell"
         logger.warning(f"{where}: {counted}: {first_few(dropped)}.")
     if not total:
-        raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
+        raise DataError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     # A score of -1 among others that are not negative often means that there is none.
     missing = pairs.scores.count(-1)
     if missing and missing == sum(score < 0 for score in pairs.scores):
@@ -266,7 +267,7 @@ def _finite(cell: Any, place: str) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
+        raise DataError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
     return score
 
 
@@ -291,7 +292,7 @@ def read_scored_lists(
             positive and 2 for a negative, and `score`, a list.
 
     Raises:
-        ValueError: If there are no columns of scores, or a row lacks a text, a candidate or a finite score.
+        DataError: If there are no columns of scores, or a row lacks a text, a candidate or a finite score.
     """
     table = open_one(source, name)
     if isinstance(table.source, Dataset) and {"texts", "relations", SCORE} <= set(table.columns):
@@ -301,7 +302,7 @@ def read_scored_lists(
     known = [names for names in _SCORE_COLUMNS if own.keys() >= set(names)]
     if not known:
         found = f"no scores of candidates; the columns are {quote(table.columns)}"
-        raise ValueError(f"{table.name}: {found}. Add pos_scores and neg_scores, or scores.")
+        raise DataError(f"{table.name}: {found}. Add pos_scores and neg_scores, or scores.")
     score_columns = [own[name] for name in known[0]]
     text_columns = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)
     width = len(text_columns)
@@ -315,7 +316,7 @@ def read_scored_lists(
         counts = [len(flatten([cell])) for cell in cells[width:]]
         wanted = [len(positives), len(candidates) - len(positives)]
         if counts != wanted and counts != [len(candidates)]:
-            raise ValueError(
+            raise DataError(
                 f"{where}: {' and '.join(map(str, counts))} scores in {quote(score_columns)} for {wanted[0]} "
                 f"positives and {wanted[1]} negatives: give each candidate one."
             )
@@ -323,12 +324,12 @@ def read_scored_lists(
         # A table has as many columns as its longest row: the cells that a row does not need are empty.
         negatives = [candidate for candidate in scored[len(positives) :] if candidate != (None, None)]
         if not positives or not negatives:
-            raise ValueError(f"{where}: a query needs a positive and at least one negative. Remove the row.")
+            raise DataError(f"{where}: a query needs a positive and at least one negative. Remove the row.")
         for positive in scored[: len(positives)]:
             texts, scores = zip(positive, *negatives, strict=True)
             for text in (cells[0], *texts):
                 if not check_text(text, where).strip():
-                    raise ValueError(f"{where}: a text is empty. Fill or remove it with its score.")
+                    raise DataError(f"{where}: a text is empty. Fill or remove it with its score.")
             rows.append(
                 {
                     "texts": [cells[0], *texts],

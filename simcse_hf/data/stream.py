@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from datasets import IterableDataset
 
+from ..runtime.errors import DataError
 from .columns import SAMPLE_ROWS, plain
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table
@@ -36,7 +37,7 @@ def load_text_stream(
 
     Raises:
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
-        ValueError: If the columns are unclear, or `source` is neither a file nor a dataset on the hub.
+        DataError: If the columns are unclear, or `source` is neither a file nor a dataset on the hub.
     """
     # 1. Files.
     paths = find_paths(source)
@@ -63,12 +64,12 @@ def load_text_stream(
         name = source
         source = load_from_hub(name, "train", streaming=True)
     if not isinstance(source, IterableDataset):
-        raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
+        raise DataError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
     stream = source.with_format(None)
     head = list(stream.take(SAMPLE_ROWS))
     table = open_records(name, lambda: enumerate(head, 1), "row")
     if "input_ids" in table.columns:
-        raise ValueError(f"{name} is a stream of token ids: stream texts, or pass token ids as a datasets.Dataset.")
+        raise DataError(f"{name} is a stream of token ids: stream texts, or pass token ids as a datasets.Dataset.")
     [cleaner] = table_cleaners([table], columns, expected_columns)
     chosen = cleaner.columns
     features = text_features(cleaner.width)

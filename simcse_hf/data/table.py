@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers.utils import logging
 
+from ..runtime.errors import DataError
 from ..runtime.files import StrPath
 from .columns import (
     LONGEST_TEXT,
@@ -63,7 +64,7 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         `tuple[int, str]`: The number and the line.
 
     Raises:
-        ValueError: If a byte is not in this encoding, with its line and character, the file is not a complete gzip
+        DataError: If a byte is not in this encoding, with its line and character, the file is not a complete gzip
             stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
     """
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
@@ -88,7 +89,7 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             elif len(line) == limit:
                 problem = TOO_LONG
             if problem:
-                raise ValueError(f"{path}, line {number}: {problem}")
+                raise DataError(f"{path}, line {number}: {problem}")
             yield number, line
 
 
@@ -98,7 +99,7 @@ def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        raise ValueError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
+        raise DataError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -121,7 +122,7 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         `tuple[int, list[str]]`: The line number, from 1, and the cells.
 
     Raises:
-        ValueError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
+        DataError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
     """
     csv.field_size_limit(max(LONGEST_TEXT, csv.field_size_limit()))  # csv's own 131072 is below one long document
     lines = (line for _, line in decoded_lines(path))
@@ -135,7 +136,7 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 quoted = f"{place}: a cell that opens with a double quote runs on to line {reader.line_num}"
                 # An unescaped quote at the start of a tsv cell takes the lines up to the next quote without an error.
                 if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
-                    raise ValueError(f"{quoted}. Quote the cell and double its quotes, or use .jsonl.")
+                    raise DataError(f"{quoted}. Quote the cell and double its quotes, or use .jsonl.")
                 if not is_reported:
                     logger.warning_once(
                         f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the "
@@ -148,7 +149,7 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             number = reader.line_num + 1
     except csv.Error as error:
         advice = "A quote inside a quoted cell must be doubled, and a cell with a line break quoted; or use .jsonl."
-        raise ValueError(f"{path}, line {number}: not valid csv: {error}. {advice}") from None
+        raise DataError(f"{path}, line {number}: not valid csv: {error}. {advice}") from None
 
 
 @dataclass
@@ -187,7 +188,7 @@ class Table:
         """Refuse an object with a key that is not among the columns, which the first rows name."""
         for key in keys:
             if key not in self.columns:
-                raise ValueError(
+                raise DataError(
                     f"{self.at(number)}: the key {key!r} does not occur in the first {SAMPLE_ROWS} rows, whose keys "
                     f"are the columns. Add it to the first row (null is no text), or {_NAME_COLUMNS}."
                 )
@@ -203,14 +204,14 @@ def check_repeated(columns: Iterable[str], name: str) -> None:
     """Refuse several columns of the same name."""
     repeated = [column for column, count in Counter(columns).items() if count > 1]
     if repeated:
-        raise ValueError(f"{name}: column name(s) {quote(repeated)} occur more than once.")
+        raise DataError(f"{name}: column name(s) {quote(repeated)} occur more than once.")
 
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
     """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
     first = next(filter(None, (plain(value) for _, value in values())), None)
     if first is None:
-        raise ValueError(f"{name}: there are no rows.")
+        raise DataError(f"{name}: there are no rows.")
     form = 'every row must be an object such as {"sent0": "..."}, an array as long as the first, or a text'
 
     def records() -> Iterator[tuple[int, Mapping]]:
@@ -221,7 +222,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
             elif is_list(first) and is_list(value) and len(value) == len(first):
                 value = {f"sent{place}": cell for place, cell in enumerate(value)}
             elif is_list(first) or not isinstance(value, Mapping):
-                raise ValueError(f"{table.at(number)}: {form}; got {value!r:.100}.")
+                raise DataError(f"{table.at(number)}: {form}; got {value!r:.100}.")
             yield number, value
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
@@ -256,7 +257,7 @@ def open_table(path: StrPath) -> Table:
 
     Raises:
         DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
-        ValueError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
+        DataError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
             its header or first row is malformed. Reading its rows raises the same for later rows.
     """
     path = Path(path).expanduser()
@@ -264,12 +265,12 @@ def open_table(path: StrPath) -> Table:
     if not path.exists():
         raise DataFileNotFoundError(f"{path}: no such file.")
     if path.is_dir():
-        raise ValueError(f"{path}: this is a folder. Name the files in it instead.")
+        raise DataError(f"{path}: this is a folder. Name the files in it instead.")
     suffix = SUFFIX.search(path.name)
     if suffix is None:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
+        raise DataError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
     if not path.stat().st_size:
-        raise ValueError(f"{path}: the file is empty.")
+        raise DataError(f"{path}: the file is empty.")
 
     # 2. Open it by its format.
     table = READERS[suffix[1].lower()](path)
@@ -290,7 +291,7 @@ def open_csv(path: Path, delimiter: str) -> Table:
     _, header = next(csv_records(path, delimiter), (1, []))
     names = [cell.strip() for cell in header]
     if not names:
-        raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+        raise DataError(f"{path}: the file holds no header and no rows, only blank lines.")
     sentences = list(filter(looks_like_sentence, names))
     if sentences:
         logger.warning_once(
@@ -299,18 +300,18 @@ def open_csv(path: Path, delimiter: str) -> Table:
         )
     if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
         separators = "Separate the cells of a .csv file by commas, those of a .tsv file by tabs"
-        raise ValueError(f"{path}: the header is one column, {names[0]!r}. {separators}, or rename the column.")
+        raise DataError(f"{path}: the header is one column, {names[0]!r}. {separators}, or rename the column.")
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         indices = [names.index(column) for column in columns]
         for number, cells in islice(csv_records(path, delimiter), 1, None):
             if len(cells) != len(names):
-                raise ValueError(
+                raise DataError(
                     f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
                     f"({', '.join(names)}). Put double quotes around a cell that contains {delimiter!r}."
                 )
             if cells == header:
-                raise ValueError(f"{path}, line {number}: this line repeats the header. Remove it.")
+                raise DataError(f"{path}, line {number}: this line repeats the header. Remove it.")
             yield number, [cells[index] for index in indices]
 
     return Table(str(path), names, rows, "line")
@@ -325,9 +326,7 @@ def _open_json(path: Path) -> Table:
         except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
             number += getattr(error, "lineno", 1) - 1
             form = "The file must hold one object on each line, or one array of objects."
-            raise ValueError(
-                f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. {form}"
-            ) from None
+            raise DataError(f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. {form}") from None
 
     lines = _lines(path)
     _, (first,) = next(lines, (1, ("",)))
@@ -364,7 +363,7 @@ def _open_parquet(path: Path) -> Table:
                 yield from enumerate(map(plain, zip(*cells, strict=True)), number + 1)
                 number += len(batch)
             if number != file.metadata.num_rows:
-                raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
+                raise DataError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
 
     return Table(str(path), names, rows, "row")
 
@@ -477,14 +476,14 @@ class RowCleaner:
             `list[list[str | None]]`: See [`clean`].
 
         Raises:
-            ValueError: If a row is malformed, or none gives a row of texts.
+            DataError: If a row is malformed, or none gives a row of texts.
         """
         for number, cells in islice(self.table.rows(self.columns), max_rows):
             yield self.clean(number, cells)
         if not self.kept:
             dropped = f"each of the {self.counts['dropped']} row(s) has an empty cell"
             columns = " or ".join(map(repr, self.columns))
-            raise ValueError(f"{self.table.name}: {dropped} in {columns}. Fill the cells, or name other columns.")
+            raise DataError(f"{self.table.name}: {dropped} in {columns}. Fill the cells, or name other columns.")
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""
@@ -509,14 +508,14 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
         `tuple[Table, str]`: The table and the name of the column.
 
     Raises:
-        ValueError: If the file cannot be read, a column is missing, or there are several that may be meant.
+        DataError: If the file cannot be read, a column is missing, or there are several that may be meant.
     """
     table = open_table(path)
     table.refuse_late_keys = column is None
     if column is None:
         column, *others = resolve_columns(table.columns, name=table.name, sample=table.sample())
         if others:
-            raise ValueError(
+            raise DataError(
                 f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it (--column)."
             )
     check_columns([column, *keep], table.columns, table.name)

@@ -13,6 +13,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from ..runtime.errors import DataError
+
 logger = logging.get_logger(__name__)
 
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
@@ -93,7 +95,7 @@ def check_known(
         `bool`: Whether more than 5% of the tokens are unknown, which gives a warning.
 
     Raises:
-        ValueError: If more than half of the tokens are unknown.
+        DataError: If more than half of the tokens are unknown.
     """
     unknown = tokenizer.unk_token_id
     special = set(tokenizer.all_special_ids) - {unknown}
@@ -109,7 +111,7 @@ def check_known(
         "with `simcse-hf train mlm --train_tokenizer true`."
     )
     if refuses and share > _UNREADABLE:
-        raise ValueError(message)
+        raise DataError(message)
     logger.warning(message)
     return True
 
@@ -182,12 +184,12 @@ class Template:
             `int`: The number, template included.
 
         Raises:
-            ValueError: If the template leaves no room for a text.
+            DataError: If the template leaves no room for a text.
         """
         longest = int(tokenizer.model_max_length)
         if longest <= self.num_tokens:
             found = f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length)"
-            raise ValueError(f"{found}, so there is no room for a text: shorten the template")
+            raise DataError(f"{found}, so there is no room for a text: shorten the template")
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
@@ -203,19 +205,19 @@ def parse_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Templat
         `Template`: The token ids before and after the text.
 
     Raises:
-        ValueError: If the template does not contain both once, or the tokenizer has no mask token.
+        DataError: If the template does not contain both once, or the tokenizer has no mask token.
     """
     if tokenizer.mask_token is None:
-        raise ValueError(f"the template {template!r} needs a mask token, but this tokenizer has none")
+        raise DataError(f"the template {template!r} needs a mask token, but this tokenizer has none")
     if template.count(TEXT) != 1 or template.count(MASK) != 1:
-        raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
+        raise DataError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
     around = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     stripped = before.rstrip()
     ids_before, ids_after = tokenizer([stripped, after], add_special_tokens=False)["input_ids"]
     if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
-        raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
+        raise DataError(f"the tokenizer does not recognise the mask token in the template {template!r}")
     return Template(around.before + ids_before, ids_after + around.after, space=before != stripped)
 
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
+from ..runtime.errors import DataError
 from .columns import NO_TEXT, first_few, has_text
 from .read import apply_transform, cached_map
 from .token_ids import Template, number_of, parse_template, to_token_ids
@@ -50,10 +51,10 @@ def tokenize_dataset(
         the columns that hold no texts; and where rows have fewer hard negatives than others, their `relations`.
 
     Raises:
-        ValueError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
+        DataError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
     """
     if len(dataset) == 0:
-        raise ValueError("the dataset to tokenize is empty.")
+        raise DataError("the dataset to tokenize is empty.")
     row_tokenizer = RowTokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
     backend: Any = tokenizer
     # The state of a fast tokenizer holds the truncation of its last call, so its state is read after a call like ours.
@@ -113,12 +114,12 @@ def as_sentences(tokens: Dataset, tokenizer: PreTrainedTokenizerBase, name: str)
             if is_flat:
                 texts, masks = [texts], [masks]
             if list(map(len, texts)) != list(map(len, masks)):
-                raise ValueError(f"{where}: attention_mask must have one number for each of the input_ids.")
+                raise DataError(f"{where}: attention_mask must have one number for each of the input_ids.")
             kept = [list(compress(*text)) for text in zip(texts, masks, strict=True)] if has_mask else texts
             if not all(kept):
-                raise ValueError(f"{where}: no token of a text is left (see attention_mask). Remove the row.")
+                raise DataError(f"{where}: no token of a text is left (see attention_mask). Remove the row.")
             if not has_mask and padding & {*texts[0][:1], *texts[0][-1:]}:
-                raise ValueError(f"{where}: the tokens are padded. Add the column attention_mask, or do not pad.")
+                raise DataError(f"{where}: the tokens are padded. Add the column attention_mask, or do not pad.")
             sentences.append(kept)
         return {"input_ids": sentences}
 
@@ -171,7 +172,7 @@ class RowTokenizer:
         self.tokenizer = tokenizer
         self.is_grouped = "texts" in column_names
         if self.is_grouped and templates:
-            raise ValueError(
+            raise DataError(
                 "templates are for sentences, pairs and triplets, but these rows have relations: drop templates"
             )
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length

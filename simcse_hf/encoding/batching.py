@@ -24,7 +24,7 @@ from ..models.settings import ContrastiveSettings, check_max_length, length_limi
 from ..names import LONG_TEXTS
 from ..runtime.distributed import world
 from ..runtime.encoders import Role
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from .windows import mean_of_windows, split_long
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def full_length(
         `int`: The number of tokens, special tokens included.
 
     Raises:
-        ValueError: If the prompt leaves no room for a text. All texts would then be the same.
+        SettingError: If the prompt leaves no room for a text. All texts would then be the same.
     """
     length = max_length
     if templates:
@@ -82,7 +82,7 @@ def full_length(
         needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
         if needed >= length:
             taken = f"takes {needed} of the {length} tokens of a text, so no room is left for the text itself"
-            raise ValueError(f"the prompt {prompt[:60]!r} {taken}: shorten it, or raise the maximum length.")
+            raise SettingError(f"the prompt {prompt[:60]!r} {taken}: shorten it, or raise the maximum length.")
     return length
 
 
@@ -290,7 +290,7 @@ class Encoder:
             `str`: The text.
 
         Raises:
-            ValueError: If the model has no prompt of that name.
+            SettingError: If the model has no prompt of that name.
         """
         if prompt is not None:
             if prompt_name is not None:
@@ -302,7 +302,7 @@ class Encoder:
         if name is None:
             return ""
         if name not in self.prompts:
-            raise ValueError(
+            raise SettingError(
                 f"{self.name_or_path} has no prompt named {name!r}; its prompts are {', '.join(self.prompts)}. "
                 "Add it to model.prompts, or give the text itself as prompt."
             )

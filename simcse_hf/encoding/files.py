@@ -23,7 +23,7 @@ from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
 from ..runtime.distributed import lock_together, on_first_process, wait_for_all, world
-from ..runtime.errors import check_finite, check_values, refuse_changes
+from ..runtime.errors import SettingError, check_finite, check_values, refuse_changes
 from ..runtime.files import (
     ARRAY_DAMAGE,
     StrPath,
@@ -74,11 +74,11 @@ class Shard:
         """Return the vectors, of shape `(rows, dim)`: mapped from an npy file, or read from parquet.
 
         Raises:
-            ValueError: If the file is missing or damaged.
+            SettingError: If the file is missing or damaged.
         """
         path = self.path
         if not path.exists():
-            raise ValueError(f"{path} is missing, because the run was interrupted: finish it with resume.")
+            raise SettingError(f"{path} is missing, because the run was interrupted: finish it with resume.")
         try:
             if path.suffix == ".npy":
                 vectors = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
@@ -91,11 +91,11 @@ class Shard:
                 elif pa.types.is_fixed_size_list(column.type) and not column.null_count:
                     vectors = column.flatten().to_numpy().reshape(len(column), -1)
                 else:
-                    raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+                    raise SettingError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
             if vectors.ndim != 2 or len(vectors) != self.rows or not vectors.shape[1]:
-                raise ValueError(f"it holds an array of shape {vectors.shape}")
+                raise SettingError(f"it holds an array of shape {vectors.shape}")
         except _DAMAGE as error:
-            raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from error
+            raise SettingError(f"{path}: damaged ({error}); {_AGAIN}") from error
         return vectors
 
     def is_whole(self) -> bool:
@@ -141,11 +141,11 @@ def read_manifest(folder: StrPath) -> Manifest:
         `format`).
 
     Raises:
-        ValueError: If there is no manifest, or it is damaged.
+        SettingError: If there is no manifest, or it is damaged.
     """
     path = Path(folder).expanduser() / MANIFEST
     if not path.is_file():
-        raise ValueError(f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
+        raise SettingError(f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
     manifest = read_json(path, "Encode into a new folder.")
     match manifest:
         case {
@@ -154,7 +154,7 @@ def read_manifest(folder: StrPath) -> Manifest:
             "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
         } if type(rows) is type(size) is int and 1 <= rows <= size * MAX_SHARDS:
             return manifest
-    raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
+    raise SettingError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
 def shards_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
@@ -194,7 +194,7 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
         `np.ndarray`: The embeddings or codes of `shard_size` texts, of shape `(n, dim)`, in the order of the texts.
 
     Raises:
-        ValueError: If a file is missing or damaged.
+        SettingError: If a file is missing or damaged.
 
     Examples:
         >>> from simcse_hf import encode
@@ -211,7 +211,9 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
         kind = f"{vectors.dtype} in {vectors.shape[1]} dimensions"
         first = first or kind
         if kind != first:
-            raise ValueError(f"{file.path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}")
+            raise SettingError(
+                f"{file.path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}"
+            )
         for start in range(0, len(vectors), size):
             yield vectors[start : start + size]
 
@@ -278,17 +280,17 @@ def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: st
         shard_size (`int`, *optional*, defaults to `50_000`): Vectors that [`read_shards`] yields together.
 
     Raises:
-        ValueError: If there is not a vector for each text, or the folder is not empty.
+        SettingError: If there is not a vector for each text, or the folder is not empty.
     """
     folder = Path(folder).expanduser()
     vectors = np.asarray(vectors, dtype=np.float32)
     vectors = vectors.reshape(-1, vectors.shape[-1])
     count, texts = digest_texts(text for _, text in texts_of_rows(rows))
     if len(vectors) != count:
-        raise ValueError(f"there are {len(vectors)} vectors for {count} texts")
+        raise SettingError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty: name a new folder")
+        raise SettingError(f"{folder} is not empty: name a new folder")
     write_npy(folder / ARRAY, vectors)
     manifest = {
         "input": {"file": "rows", "rows": count, "texts": texts},
@@ -396,7 +398,7 @@ def encode(
         `EncodedFile`: What was written.
 
     Raises:
-        ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+        SettingError: If the input, a setting or the folder is invalid, or an embedding is not finite.
 
     Examples:
         >>> import numpy as np
@@ -416,15 +418,15 @@ def encode(
     }
     for names, both in pairs.items():
         if both:
-            raise ValueError(f"{names} are both given: give one of the two")
+            raise SettingError(f"{names} are both given: give one of the two")
     if ranges is not None and precision not in SCALAR_PRECISIONS:
-        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+        raise SettingError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
     codes = ranges if isinstance(ranges, np.ndarray) else None
     if isinstance(ranges, (str, os.PathLike)):
         try:
             codes = read_npy(ranges)
         except ARRAY_DAMAGE as error:
-            raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
+            raise SettingError(f"ranges {ranges}: not a readable npy file: {error}") from error
 
     # 2. Load the model, and refuse ranges that are not for it.
     encoder = load_model(model, **loading)
@@ -436,7 +438,7 @@ def encode(
         before = Identity.from_dict(read_manifest(Path(ranges).parent)["model"])
         changes = before.changes(encoder.identity(), ("dtype", "backend", "max_length", "long_texts"))
         if changes:
-            raise ValueError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
+            raise SettingError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
 
     # 3. Encode what is missing.
     texts = TextSource(input, column, columns)
@@ -502,7 +504,7 @@ class TextSource:
     def check(self) -> None:
         """Refuse a file that was written to. Rows that were read before this check are those of the first pass."""
         if self._version() != self._before:
-            raise ValueError(
+            raise SettingError(
                 f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
             )
 
@@ -538,7 +540,7 @@ class EncodeJob:
             `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
 
         Raises:
-            ValueError: If a missing shard is a link, through which nothing is written.
+            SettingError: If a missing shard is a link, through which nothing is written.
         """
         rank, processes = world()
         precision = self.settings["precision"]
@@ -552,7 +554,9 @@ class EncodeJob:
                 missing = [shard for shard in shards if not shard.is_whole()]
             for shard in missing:
                 if shard.path.is_symlink():
-                    raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
+                    raise SettingError(
+                        f"{shard.path} is a link to a shard that is missing or damaged: remove the link."
+                    )
             if precision in SCALAR_PRECISIONS:
                 codes = on_first_process(lambda: self.common_ranges(codes))
             with (
@@ -593,18 +597,18 @@ class EncodeJob:
             `Manifest`: The manifest.
 
         Raises:
-            ValueError: If there is no text, or the folder holds anything else than the run to continue.
+            SettingError: If there is no text, or the folder holds anything else than the run to continue.
         """
         folder = self.folder
         texts = self.texts
         is_there = (folder / MANIFEST).exists()
         if is_there and not (resume or overwrite):
-            raise ValueError(
+            raise SettingError(
                 f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
                 "overwrite, or name another folder."
             )
         if not is_there and entries(folder):
-            raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+            raise SettingError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
         is_new = overwrite or not is_there
         source: dict[str, Any] = {"file": texts.name, "blake2b": None}
         if is_new or texts.path is None:
@@ -613,7 +617,7 @@ class EncodeJob:
             source["rows"], source["texts"] = digest_texts(text for _, text in texts.read())
             size = self.settings["shard_size"]
             if not 1 <= source["rows"] <= size * MAX_SHARDS:
-                raise ValueError(
+                raise SettingError(
                     f"{texts.name}: {source['rows']} texts cannot be divided into 1 to {MAX_SHARDS} shards of {size}: "
                     "raise shard_size."
                 )
@@ -704,7 +708,7 @@ class EncodeJob:
                 ranges = read_npy(path)
                 check_ranges(ranges, ranges.shape[-1])
             except ARRAY_DAMAGE as error:
-                raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+                raise SettingError(f"{path}: damaged ({error}). Encode into a new folder.") from error
         if ranges is None:
             sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
             _, rows, parts = next(self.encode([sample]))

@@ -22,7 +22,7 @@ from ..postprocessing.transform import (
     fit_whitening,
     save_transform,
 )
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 from .probes import probe_embedding
@@ -111,8 +111,8 @@ def fit_postprocessing(
         `FittedTransform`: What was fitted.
 
     Raises:
-        ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
-            beside files that name another pooler, or as [`fit_transform`].
+        SettingError: If an option belongs to the other method, `output` must not be replaced, the transform would
+            stand beside files that name another pooler, or as [`fit_transform`].
 
     Examples:
         >>> from simcse_hf import SimCSE, fit_postprocessing
@@ -128,13 +128,15 @@ def fit_postprocessing(
     settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
         if (name == "dim") != (method == "whitening"):
-            raise ValueError(f"method {method} has no option {name}: leave it out")
+            raise SettingError(f"method {method} has no option {name}: leave it out")
 
     folder = Path(output).expanduser()
     in_place = not isinstance(model, SimCSE) and folder.exists() and Path(model).exists() and folder.samefile(model)
     marker = f"{FOLDER}/{TRANSFORM_FILE}"
     if in_place and (folder / marker).exists() and not overwrite:
-        raise ValueError(f"output {folder} has a transform already: replace it with overwrite, or name another folder")
+        raise SettingError(
+            f"output {folder} has a transform already: replace it with overwrite, or name another folder"
+        )
     target: AbstractContextManager[Path] = nullcontext(folder)
     if not in_place:
         target = output_folder(folder, overwrite, marker, [] if isinstance(model, SimCSE) else [model])
@@ -144,7 +146,7 @@ def fit_postprocessing(
             # sentence-transformers' files there describe the checkpoint's own pooler: they would be wrong for another.
             saved = SimCSE(folder, device="cpu", postprocess=False).pooler_type
             if saved != encoder.pooler_type:
-                raise ValueError(
+                raise SettingError(
                     f"output {folder} is a model with pooler {saved!r}, and the transform is for pooler "
                     f"{encoder.pooler_type!r}: name another folder."
                 )
@@ -196,11 +198,11 @@ def fit_transform(
         `Fit`: The record of what it was fitted on.
 
     Raises:
-        ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
+        SettingError: If the model has a transform already, or the method, the input or a setting is invalid.
     """
     check_values(TRANSFORMS, method=method)
     if model.postprocessing is not None:
-        raise ValueError(f"{model.name_or_path} applies a transform already: load it with postprocess=False")
+        raise SettingError(f"{model.name_or_path} applies a transform already: load it with postprocess=False")
     named: Sequence[str | None] = columns or [None]
     columns = [text_column(sentences, column)[1] for column in named]
     texts = [text for column in columns for _, text in stream_texts(sentences, column)]
@@ -218,7 +220,7 @@ def fit_transform(
             vectors = torch.cat([torch.zeros(0, model.dim), *embedded]).to(model.device)
             model.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
     except ValueError as error:
-        raise ValueError(f"{sentences}: {error}") from error
+        raise SettingError(f"{sentences}: {error}") from error
     name = Path(sentences).name
     fit = Fit(model.pooler_type, model.max_length, name, columns, len(texts), settings, history, probe)
     model.postprocessing_fit = fit

@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import settings_of_config
 from ..names import BACKENDS, INSTRUCTIONS
-from ..runtime.errors import check_values, require_extra
+from ..runtime.errors import ModelError, check_values, require_extra
 from ..runtime.files import digest
 from ..runtime.loading import HubArguments, explain_damage, find_file
 
@@ -329,7 +329,7 @@ class ExportedModel(nn.Module):
             if path is not None:
                 break
         else:
-            raise ValueError(f"{name_or_path} has no {graph.file}. {_write_one(name_or_path, backend)}")
+            raise ModelError(f"{name_or_path} has no {graph.file}. {_write_one(name_or_path, backend)}")
         self.files = [path]
         self.rounds = name in graph.int8.values() or dtype != torch.float32
         weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
@@ -369,7 +369,7 @@ class ExportedModel(nn.Module):
         super().__setstate__(state)
         for file, before in zip(self.files, self.digests, strict=True):
             if not os.path.exists(file) or digest(file) != before:
-                raise ValueError(f"{file} was changed or removed after the model was loaded. Load the model again.")
+                raise ModelError(f"{file} was changed or removed after the model was loaded. Load the model again.")
         self.compute = self._open()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
@@ -379,7 +379,7 @@ class ExportedModel(nn.Module):
 
     def update_settings(self, **settings: object) -> None:
         """Refuse, because a graph cannot be changed or saved."""
-        raise ValueError("an exported graph cannot be saved: copy its folder, or save the model that was exported")
+        raise ModelError("an exported graph cannot be saved: copy its folder, or save the model that was exported")
 
     def get_input_embeddings(self) -> SimpleNamespace:
         """Return the number of token ids that the graph knows, by the name that torch's embeddings have for it."""
@@ -394,4 +394,4 @@ def refuse_settings(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
-            raise ValueError(f"an exported graph cannot be changed: leave out {name}, or export the model again.")
+            raise ModelError(f"an exported graph cannot be changed: leave out {name}, or export the model again.")

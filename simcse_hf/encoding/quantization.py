@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ..names import PRECISIONS
-from ..runtime.errors import check_finite, check_values
+from ..runtime.errors import SettingError, check_finite, check_values
 
 #: The precisions whose codes depend on the ranges of the dimensions.
 SCALAR_PRECISIONS = ("int8", "uint8")
@@ -21,11 +21,11 @@ def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
         `np.ndarray`: The smallest and the largest value of each dimension, of shape `(2, dim)`.
 
     Raises:
-        ValueError: If there are fewer than two embeddings, or values that are not finite.
+        SettingError: If there are fewer than two embeddings, or values that are not finite.
     """
     embeddings = np.asarray(embeddings, dtype=np.float32)
     if embeddings.ndim != 2 or len(embeddings) < 2:
-        raise ValueError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
+        raise SettingError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
     check_finite(embeddings, "row {}".format)
     return np.stack([embeddings.min(axis=0), embeddings.max(axis=0)])
 
@@ -33,10 +33,12 @@ def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
 def check_ranges(ranges: np.ndarray, dim: int) -> None:
     """Raise a `ValueError` unless `ranges` has shape `(2, dim)`, is finite, and no minimum exceeds its maximum."""
     if ranges.shape != (2, dim):
-        raise ValueError(f"ranges must be (2, {dim}), a minimum and a maximum for each dimension, got {ranges.shape}")
+        raise SettingError(
+            f"ranges must be (2, {dim}), a minimum and a maximum for each dimension, got {ranges.shape}"
+        )
     least, most = ranges
     if not np.isfinite(ranges).all() or not (least <= most).all():
-        raise ValueError("ranges must be finite, and each minimum at most its maximum")
+        raise SettingError("ranges must be finite, and each minimum at most its maximum")
 
 
 def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
@@ -58,7 +60,7 @@ def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.n
         `np.ndarray`: Float32 values or 8-bit codes of shape `(n, dim)`, or bits of shape `(n, ceil(dim / 8))`.
 
     Raises:
-        ValueError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
+        SettingError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
 
     Examples:
         >>> import numpy as np
@@ -78,7 +80,7 @@ def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.n
     check_finite(codes, "row {}".format)
     if precision in SCALAR_PRECISIONS:
         if ranges is None:
-            raise ValueError(f"{precision} needs ranges, the same for all embeddings: calibrate_ranges(a sample)")
+            raise SettingError(f"{precision} needs ranges, the same for all embeddings: calibrate_ranges(a sample)")
         check_ranges(np.asarray(ranges), codes.shape[1])
         lowest, highest = torch.as_tensor(ranges, dtype=torch.float32, device=codes.device)
         steps = (highest - lowest) / 255

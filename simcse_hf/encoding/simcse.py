@@ -24,7 +24,7 @@ from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.indexes.description import PROBE, agreement, least_cosine
 from ..retrieval.indexes.sentences import Results, SentenceIndex
-from ..runtime.errors import check_finite, check_values, no_model
+from ..runtime.errors import ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.loading import HubArguments, hub_commit, load_pretrained
@@ -135,7 +135,7 @@ class SimCSE(Encoder):
         transform, fit = find_transform(name_or_path, hub_arguments)
         if transform and fit:
             if postprocess and pooler_type not in (None, fit.pooler):
-                raise ValueError(
+                raise SettingError(
                     f"{name_or_path} has a {transform.method} for embeddings of pooler_type {fit.pooler!r}, not "
                     f"{pooler_type!r}. Leave out pooler_type, or load the model with postprocess=False."
                 )
@@ -161,7 +161,7 @@ class SimCSE(Encoder):
             model = ExportedModel(name_or_path, backend, config, dtype or torch.float32, **hub_arguments)
         check_tokenizer(tokenizer, model, name_or_path)
         if model.settings.inference_pooler == "cls" and model.head_source != "kept":
-            raise ValueError(
+            raise SettingError(
                 f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
                 f"Train the model first, or choose another pooler_type, mostly avg: {', '.join(POOLER_TYPES[1:])}."
             )
@@ -178,7 +178,7 @@ class SimCSE(Encoder):
             weights = SimCSE(name_or_path, device="cpu", postprocess=False)
             x, y = (probe_embedding(each, self.max_length).numpy() for each in (self, weights))
             if not agreement(x, y) >= least:
-                raise ValueError(
+                raise SettingError(
                     f"{self.model.files[0]} is the graph of other weights than those beside it: export the model "
                     "again, or move the graph into a folder of its own."
                 )
@@ -267,7 +267,7 @@ class SimCSE(Encoder):
         if fit.probe is not None:
             probe = probe_embedding(self, fit.max_length).numpy()
             if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least_cosine(self.backend):
-                raise ValueError(
+                raise ModelError(
                     f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit "
                     "them again, or load the model with postprocess=False."
                 )
@@ -485,7 +485,7 @@ class SimCSE(Encoder):
             `torch.Tensor`: Of shape `(n,)`.
 
         Raises:
-            ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
+            SettingError: If `a` and `b` do not have equally many items, or an embedding is not finite.
 
         Examples:
             >>> from simcse_hf import SimCSE
@@ -497,7 +497,7 @@ class SimCSE(Encoder):
         x = torch.atleast_2d(self._embeddings(a))
         y = torch.atleast_2d(self._embeddings(b))
         if x.shape != y.shape:
-            raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
+            raise SettingError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
         return similarity_pairs(x, y, self.similarity_fn_name)
 
     def is_similar(self, a: Texts | Embeddings, b: Texts | Embeddings) -> bool | torch.Tensor:
@@ -513,16 +513,16 @@ class SimCSE(Encoder):
         """The lowest cosine of two texts that count as similar, which `evaluate --save_threshold` saved.
 
         Raises:
-            ValueError: If none is saved, or it was chosen for other embeddings.
+            SettingError: If none is saved, or it was chosen for other embeddings.
         """
         saved = getattr(self.model.config, THRESHOLD, None)
         if saved is None:
-            raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
+            raise SettingError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         now = (saved, self.identity())
         if now != self._threshold_of:
             reason = threshold_problem(self)
             if reason:
-                raise ValueError(
+                raise SettingError(
                     f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
                 )
             self._threshold_of = now
@@ -552,7 +552,7 @@ class SimCSE(Encoder):
 
     def _existing_index(self) -> SentenceIndex:
         if self.index is None:
-            raise ValueError("the model has no index yet: call build_index or load_index first")
+            raise SettingError("the model has no index yet: call build_index or load_index first")
         return self.index
 
     # --- saving -------------------------------------------------------------------------------------
@@ -611,7 +611,7 @@ class SimCSE(Encoder):
             this model.
 
         Raises:
-            ValueError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
+            SettingError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
                 of a pooler or a transform that sentence-transformers does not have.
         """
         from sentence_transformers import SentenceTransformer
@@ -619,7 +619,7 @@ class SimCSE(Encoder):
 
         if self.backend != "torch" or self.long_texts != "cut":
             how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
-            raise ValueError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
+            raise SettingError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             try:
@@ -628,7 +628,7 @@ class SimCSE(Encoder):
                 )
             except ValueError as error:
                 lacks = "sentence-transformers has no module for its pooler or transform"
-                raise ValueError(f"{self.name_or_path}: {lacks} ({error})") from error
+                raise SettingError(f"{self.name_or_path}: {lacks} ({error})") from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model
@@ -664,7 +664,7 @@ class SimCSE(Encoder):
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)) and not holds_texts(items):
             if "float" not in str(items.dtype):
-                raise ValueError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
+                raise SettingError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}".format)
             if self.similarity_fn_name == "cosine":
@@ -685,17 +685,17 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         `SimCSE`: The model.
 
     Raises:
-        ValueError: If the model or the device does not exist, options are given together with a loaded model, or as
+        SettingError: If the model or the device does not exist, options are given together with a loaded model, or as
             `SimCSE` says.
     """
     settings: dict[str, Any] = {"revision": revision, **loading}
     settings = {name: value for name, value in settings.items() if value is not None}
     if isinstance(model, SimCSE):
         if settings:
-            raise ValueError(f"the model is loaded already: leave out {', '.join(settings)}")
+            raise SettingError(f"the model is loaded already: leave out {', '.join(settings)}")
         return model
     if model == KEYWORDS:
-        raise ValueError(
+        raise SettingError(
             f"{KEYWORDS} is keyword search, which has no vectors: only evaluate and compare take it. For a folder of "
             f"this name, write ./{KEYWORDS}"
         )
@@ -705,7 +705,7 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         try:
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, ImportError) as error:  # unknown, absent, or not in this build of torch
-            raise ValueError(f"device {device}: this machine cannot use it ({error}); leave out device") from None
+            raise SettingError(f"device {device}: this machine cannot use it ({error}); leave out device") from None
     elif state.num_processes > 1:
         settings["device"] = str(state.device)
     if "dtype" in settings:
@@ -715,4 +715,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
     try:
         return SimCSE(model, **settings)
     except (OSError, HFValidationError) as error:
-        raise ValueError(f"model {no_model(model, error)}") from error
+        raise SettingError(f"model {no_model(model, error)}") from error

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from ..retrieval.indexes.description import of_documents
 from ..runtime.distributed import on_first_process, world
+from ..runtime.errors import DataError
 from ..runtime.files import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
 from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
@@ -68,7 +69,7 @@ class RowVectors:
             manifest = read_manifest(folder)
             found = manifest["input"]
             if found.get("texts") != texts:
-                raise ValueError(
+                raise DataError(
                     f"{folder} holds the vectors of other texts, or in another order, than the training rows "
                     f"({found['rows']:,} there, {count:,} here): encode the file of exactly these rows, with its "
                     "--columns, or name the model itself."
@@ -76,7 +77,7 @@ class RowVectors:
             settings = manifest["settings"]
             kind = f"{settings['precision']} in {settings['format']}"
             if kind != "float32 in npy":
-                raise ValueError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
+                raise DataError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
             factor = math.sqrt(weight / total)
             self._folders.append((folder, factor))
             model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
@@ -106,7 +107,7 @@ class RowVectors:
             `np.ndarray`: Of shape `(n, columns, dim)`, in float32.
 
         Raises:
-            ValueError: If a file is missing or damaged, or a vector is not finite or zero.
+            DataError: If a file is missing or damaged, or a vector is not finite or zero.
         """
         places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
@@ -116,9 +117,7 @@ class RowVectors:
             has_direction = (norms > 0) & np.isfinite(norms)
             if not has_direction.all():
                 row = places[has_direction.argmin()] // self.width
-                raise ValueError(
-                    f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again."
-                )
+                raise DataError(f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again.")
             found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 
@@ -133,7 +132,7 @@ def split_weight(source: str) -> tuple[str, float]:
     if not colon or math.isnan(weight) or Path(source).expanduser().exists():
         return source, 1.0
     if not 0 < weight < math.inf:
-        raise ValueError(f"{source}: the weight {tail} is not a number above 0")
+        raise DataError(f"{source}: the weight {tail} is not a number above 0")
     return name, weight
 
 
@@ -143,9 +142,9 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
         model = SimCSE(source, device=device)
     except (HFValidationError, OSError) as error:
         neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
-        raise ValueError(f"{source} {neither}: {error}") from error
+        raise DataError(f"{source} {neither}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"the teacher or guide {source}: {error}") from error
+        raise DataError(f"the teacher or guide {source}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
     cache = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"

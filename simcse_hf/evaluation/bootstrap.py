@@ -7,6 +7,7 @@ from numpy import ndarray
 from scipy.special import ndtri, stdtrit
 from transformers.utils import logging
 
+from ..runtime.errors import SettingError
 from .protocol import PAPER_PROTOCOL, Protocol
 
 logger = logging.get_logger(__name__)
@@ -41,7 +42,7 @@ def divide_groups(
         `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
 
     Raises:
-        ValueError: If a group is so large that a part would have less than half of its share.
+        SettingError: If a group is so large that a part would have less than half of its share.
     """
     numbers, sizes = np.unique(groups, return_counts=True)
     shuffled = np.random.default_rng(seed).permutation(len(numbers))
@@ -54,7 +55,7 @@ def divide_groups(
         if part == 0:
             chosen.append(numbers[position])
     if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise ValueError(
+        raise SettingError(
             f"{where}: {sizes.max()} of {len(groups)} rows are linked by shared texts, so two parts would have texts "
             f"in common. {advice}"
         )
@@ -243,10 +244,10 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
         `tuple[float, float]`: The two ends.
 
     Raises:
-        ValueError: If the confidence does not lie between 0 and 1.
+        SettingError: If the confidence does not lie between 0 and 1.
     """
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}.")
+        raise SettingError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
     if draws and high - low < ROUNDING:
@@ -336,10 +337,10 @@ def resampled_scores(
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
 
     Raises:
-        ValueError: If there is not at least one resample.
+        SettingError: If there is not at least one resample.
     """
     if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}.")
+        raise SettingError(f"resamples must be at least 1, got {resamples}.")
     random = random or np.random.default_rng(0)
     groups = [groups_to_draw(part["group"], name) for name, part in systems[0].items()]
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))

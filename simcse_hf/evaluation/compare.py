@@ -12,6 +12,7 @@ from numpy import ndarray
 from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
@@ -237,22 +238,22 @@ def compare_models(
         [`Comparison`]: The comparison, which is empty in all processes but the first.
 
     Raises:
-        ValueError: If there are fewer than two, models without data, data without models, or as
+        SettingError: If there are fewer than two, models without data, data without models, or as
             [`compare_evaluations`].
     """
     named = {name_of(model): model for model in given}
     evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
     to_score = [name for name in named if name not in evaluations]
     if len(named) < max(2, len(given)):
-        raise ValueError("give at least two different models or result files")
+        raise SettingError("give at least two different models or result files")
     if to_score and not data:
-        raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
+        raise SettingError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
     if data and not to_score:
-        raise ValueError("result files have their tasks: leave out tasks, data_dir, pairs and task")
+        raise SettingError("result files have their tasks: leave out tasks, data_dir, pairs and task")
     for name, evaluation in evaluations.items():
         measured = evaluation.protocol.mode
         if measured != protocol.mode:
-            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {protocol.mode!r}: give the same.")
+            raise SettingError(f"{name} was evaluated with mode {measured!r}, not {protocol.mode!r}: give the same.")
     if KEYWORDS in named:
         check_keywords(data)
     for name in to_score:
@@ -290,7 +291,7 @@ def compare_evaluations(
         [`Comparison`]: The comparison.
 
     Raises:
-        ValueError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
+        SettingError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
             same examples, or, to choose, do not tell the speed or the scores of single examples.
     """
     # 1. The scores, and the tasks for which all systems have one
@@ -301,7 +302,7 @@ def compare_evaluations(
         scores[name] = {task: headline(task, each.get(task, {"missing": ""}), protocol) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
-        raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+        raise SettingError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     pairs = 1
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
@@ -341,7 +342,7 @@ def compare_evaluations(
     for name in named if choose else ():
         high = differences[name]["mean"]["high"] if name in others else 0.0
         if high is None or not costs[name]:
-            raise ValueError(
+            raise SettingError(
                 f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
             )
         if high >= 0:
@@ -399,6 +400,6 @@ def _samples(named: Mapping[str, Evaluation], task: str, protocol: Protocol, res
     examples = scored_examples(first)
     for name, each in stored.items():
         if scored_examples(each) != examples:
-            raise ValueError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
+            raise SettingError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
     random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
     return resampled_scores(list(stored.values()), protocol, resamples, random)

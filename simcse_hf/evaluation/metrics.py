@@ -10,7 +10,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..runtime.errors import check_finite
+from ..runtime.errors import SettingError, check_finite
 from ..runtime.similarity import similarity_pairs
 
 #: Embeddings of shape `(n, dim)`.
@@ -98,13 +98,15 @@ def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:
         arrays.append(np.asarray(values, dtype=np.float64))
     x, y = arrays
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
-        raise ValueError(f"a correlation needs sequences of equal length of at least 2, not {x.shape} and {y.shape}.")
+        raise SettingError(
+            f"a correlation needs sequences of equal length of at least 2, not {x.shape} and {y.shape}."
+        )
     for which, values in (("first", x), ("second", y)):
         broken = np.count_nonzero(~np.isfinite(values))
         if broken:
-            raise ValueError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
+            raise SettingError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
         if (values == values[0]).all():
-            raise ValueError(
+            raise SettingError(
                 f"all {len(values)} values of the {which} sequence equal {values[0]:g}: the embeddings have collapsed "
                 "to one point, or all gold scores are the same."
             )
@@ -156,11 +158,11 @@ def cosine_similarity_pairs(x: Vectors, y: Vectors, similarity: str = "cosine") 
         average of word vectors is zero for a text without a known word.
 
     Raises:
-        ValueError: If the shapes differ or an embedding holds NaN or infinity.
+        SettingError: If the shapes differ or an embedding holds NaN or infinity.
     """
     x, y = (torch.as_tensor(each).detach().cpu() for each in (x, y))
     if x.ndim != 2 or x.shape != y.shape:
-        raise ValueError(f"two arrays of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
+        raise SettingError(f"two arrays of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
     dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
     x = x.to(dtype)
     y = y.to(dtype)
@@ -178,7 +180,7 @@ def _normalized(vectors: Vectors) -> Tensor:
     """Scale the rows to unit length, in float64 if they are float64 and in float32 otherwise."""
     x = torch.as_tensor(vectors).detach()
     if x.ndim != 2 or len(x) == 0:
-        raise ValueError(f"embeddings of shape (n, dim) are needed, not {tuple(x.shape)}.")
+        raise SettingError(f"embeddings of shape (n, dim) are needed, not {tuple(x.shape)}.")
     if x.dtype != torch.float64:
         x = x.float()
     norms = x.norm(dim=1, keepdim=True)
@@ -186,7 +188,7 @@ def _normalized(vectors: Vectors) -> Tensor:
         check_finite(x, lambda number: f"row {number + 1}")
     if not norms.all():
         row = int(norms.argmin()) + 1
-        raise ValueError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")
+        raise SettingError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")
     return x / norms
 
 
@@ -203,7 +205,7 @@ def alignment(x: Vectors, y: Vectors) -> float:
         `float`: A value in [0, 4].
 
     Raises:
-        ValueError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
+        SettingError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
 
     Examples:
         >>> import torch
@@ -216,7 +218,7 @@ def alignment(x: Vectors, y: Vectors) -> float:
     x = _normalized(x)
     y = _normalized(y)
     if x.shape != y.shape:
-        raise ValueError(f"two tensors of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
+        raise SettingError(f"two tensors of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
     differences = (x - y.to(x)).double()
     distances = differences.pow(2).sum(dim=1)
     return distances.mean().item()
@@ -236,7 +238,7 @@ def uniformity(x: Vectors, t: float = 2) -> float:
         `float`: A value in [-4 t, 0], which is 0 if all embeddings are the same.
 
     Raises:
-        ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
+        SettingError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
 
     Examples:
         >>> import torch
@@ -247,7 +249,7 @@ def uniformity(x: Vectors, t: float = 2) -> float:
     x = _normalized(x)
     n = len(x)
     if n < 2:
-        raise ValueError("uniformity needs at least 2 embeddings, but there is 1.")
+        raise SettingError("uniformity needs at least 2 embeddings, but there is 1.")
     rows = max(1, BLOCK_ELEMENTS // n)
     log_sums = []
     for start in range(0, n, rows):

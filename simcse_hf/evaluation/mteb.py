@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from ..encoding.simcse import SimCSE
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder
-from ..runtime.errors import require_extra
+from ..runtime.errors import SettingError, require_extra
 from ..runtime.identity import Identity, digest_value
 from .embeddings import SentenceEmbeddings
 
@@ -136,7 +136,7 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
 
     Raises:
         ImportError: If the extra `mteb` is not installed.
-        ValueError: If `mteb` does not know a data set.
+        SettingError: If `mteb` does not know a data set.
     """
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
 
@@ -150,7 +150,7 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
         try:
             chosen |= groups.get(task) or {task: members.get(task) or mteb.get_task(task)}
         except KeyError as error:
-            raise ValueError(
+            raise SettingError(
                 f"mteb does not know the data set {task!r}. Name its data sets, one of its benchmarks, categories of "
                 f"that ({', '.join(categories)}), or `all`."
             ) from error

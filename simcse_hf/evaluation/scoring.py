@@ -16,6 +16,7 @@ from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity
 from ..runtime.messages import join_processes
@@ -54,7 +55,7 @@ def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
         return load_model(model, **loading)
     not_used = loading.keys() - {"device"}  # on which classifiers are trained
     if not_used:
-        raise ValueError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
+        raise SettingError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
     return model
 
 
@@ -64,7 +65,7 @@ def check_keywords(tasks: Tasks, **options: object) -> None:
     cannot += [name for name, value in options.items() if value]
     if cannot:
         kinds = [kind for kind, task in KINDS.items() if not task.needs_vectors]
-        raise ValueError(
+        raise SettingError(
             f"{KEYWORDS} compares words and has no vectors, so it cannot do {', '.join(cannot)}. It can do the tasks "
             f"{', '.join(kinds)}; knn=FILE reads the files of classification."
         )
@@ -139,7 +140,8 @@ def evaluate(
         but the first are empty.
 
     Raises:
-        ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
+        SettingError: If options do not fit together.
+        ValueError: If data, embeddings or the threshold are wrong.
         FileNotFoundError: If a file does not exist.
 
     Examples:
@@ -152,15 +154,15 @@ def evaluate(
     """
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
-        raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
+        raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
         folder = Path(name_of(model)).expanduser()
         if threshold is None:
-            raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+            raise SettingError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
         if not (folder / "config.json").is_file():
-            raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
+            raise SettingError(f"save_threshold writes into the model's folder, but {folder} is none")
         if (folder / "manifest.json").exists():
-            raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
+            raise SettingError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
     check_output_file(output, overwrite)
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(
@@ -174,7 +176,7 @@ def evaluate(
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
-        raise ValueError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
+        raise SettingError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, protocol, show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark
@@ -274,12 +276,12 @@ def read_tasks(
 
     Raises:
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
-        ValueError: If there are both `tasks` and a `task_set`, a task is unknown, data is malformed, or `data_dir` has
-            none of the tasks.
+        SettingError: If there are both `tasks` and a `task_set`, a task is unknown, data is malformed, or `data_dir`
+            has none of the tasks.
     """
     # 1. The names of the tasks of SentEval
     if tasks is not None and task_set is not None:
-        raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
+        raise SettingError("tasks and task_set name the tasks twice: leave out one of them")
     names: Sequence[str] = ()
     if tasks is not None:
         given = [tasks] if isinstance(tasks, str) else tasks
@@ -289,9 +291,9 @@ def read_tasks(
         names = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
     unknown = [name for name in names if name not in SENTEVAL]
     if unknown:
-        raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(SENTEVAL)}.")
+        raise SettingError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(SENTEVAL)}.")
     if data_dir is None and (names or task_set or geometry):
-        raise ValueError("data_dir is missing. Give SentEval's `downstream` folder.")
+        raise SettingError("data_dir is missing. Give SentEval's `downstream` folder.")
     if data_dir not in (None, HUB) and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
 
@@ -307,7 +309,7 @@ def read_tasks(
             logger.warning(f"{name} is not evaluated: {error}.")
     if names and len(missing) == len(found):
         reason = f"{names[0]}: {missing[names[0]]}"
-        raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({reason}).")
+        raise SettingError(f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({reason}).")
 
     # 3. A user's own
     own = name_tasks(task, label_separator, protocol)
@@ -315,7 +317,7 @@ def read_tasks(
         scored = read_scored_pairs(source)
         where = scored.name if isinstance(source, ScoredPairs) else str(source)
         if scored.name in found or scored.name in own:
-            raise ValueError(f"two tasks are named {scored.name}. Rename the file of pairs of this name.")
+            raise SettingError(f"two tasks are named {scored.name}. Rename the file of pairs of this name.")
         found[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
     found |= own
     if geometry:

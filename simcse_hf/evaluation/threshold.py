@@ -12,6 +12,7 @@ from transformers.utils import logging
 from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
+from ..runtime.errors import SettingError
 from ..runtime.files import read_json_object, write_json
 from .bootstrap import (
     ROUNDING,
@@ -67,7 +68,7 @@ def read_goal(goal: str | None, tasks: Mapping[str, Task]) -> float | None:
         `float`, *optional*: The least precision, between 0 and 1; `None` for `"f1"` and without a goal.
 
     Raises:
-        ValueError: If the goal is another one, or there are no such pairs.
+        SettingError: If the goal is another one, or there are no such pairs.
     """
     if goal is None:
         return None
@@ -76,9 +77,9 @@ def read_goal(goal: str | None, tasks: Mapping[str, Task]) -> float | None:
     with suppress(ValueError):
         precision = float(value)
     if goal != "f1" and not (name == "precision" and precision is not None and 0 < precision <= 1):
-        raise ValueError(f"threshold must be f1, or precision=P with P above 0 and at most 1, got {goal!r}")
+        raise SettingError(f"threshold must be f1, or precision=P with P above 0 and at most 1, got {goal!r}")
     if [task.kind for task in tasks.values()].count("pairs") != 1:
-        raise ValueError("threshold needs the labelled pairs of one file: add --task pairs=FILE")
+        raise SettingError("threshold needs the labelled pairs of one file: add --task pairs=FILE")
     return precision
 
 
@@ -99,8 +100,8 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
         [`Threshold`]: The threshold.
 
     Raises:
-        ValueError: If the pairs cannot be divided, a half lacks pairs of a label, no threshold reaches the precision,
-            or fewer than 10 pairs of the first half reach the threshold.
+        SettingError: If the pairs cannot be divided, a half lacks pairs of a label, no threshold reaches the
+            precision, or fewer than 10 pairs of the first half reach the threshold.
     """
     similarity = scores["similarity"]
     gold = scores["gold"]
@@ -108,7 +109,7 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     first = divide_groups(groups, 0.5, 0, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
-            raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
+            raise SettingError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
 
     # 1. Choose the cosine with the highest F1 or, at a precision, with the highest recall.
     order = np.argsort(-similarity[first], kind="stable")
@@ -123,12 +124,12 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
         highest = precisions[possible].max()
         possible &= precisions >= precision
         if not possible.any():
-            raise ValueError(
+            raise SettingError(
                 f"{source}: no threshold has a precision of {precision}; the highest is {highest:.3f}. Ask for less."
             )
     best = int(np.where(possible, value, -1).argmax())
     if best + 1 < LEAST_PAIRS:
-        raise ValueError(
+        raise SettingError(
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
             f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
@@ -167,10 +168,10 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
         `list[list[float]]`: The share and the two ends of its interval, of the precision and of the recall.
 
     Raises:
-        ValueError: If no pair reaches the threshold.
+        SettingError: If no pair reaches the threshold.
     """
     if not similar.any():
-        raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
+        raise SettingError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
     _, numbers = np.unique(groups, return_inverse=True)
     found = positive & similar
     counted = []

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..runtime.errors import require_extra
+from ..runtime.errors import ModelError, require_extra
 from ..runtime.files import StrPath, digest, read_json_object, write_json
 from ..runtime.loading import (
     ADAPTER_CONFIG,
@@ -43,10 +43,10 @@ def unwrap(model: Any) -> ContrastiveBase:
         `ContrastiveModel`: The model.
 
     Raises:
-        ValueError: If the adapter is a prompt, which is no part of the weights.
+        ModelError: If the adapter is a prompt, which is no part of the weights.
     """
     if any(config.is_prompt_learning for config in model.peft_config.values()):
-        raise ValueError("prompts of peft are not part of the model: use LoRA, or another method that changes weights")
+        raise ModelError("prompts of peft are not part of the model: use LoRA, or another method that changes weights")
     return model.get_base_model()
 
 
@@ -60,7 +60,7 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
 
     Raises:
         ImportError: If peft is not installed.
-        ValueError: If an argument is unknown, the encoder has no such layers, or transformers does not take adapters
+        ModelError: If an argument is unknown, the encoder has no such layers, or transformers does not take adapters
             from this version of peft.
     """
     peft = require_extra("peft", "lora", "lora_r")
@@ -70,7 +70,7 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
     try:
         config = peft.LoraConfig(**arguments)
     except TypeError as error:
-        raise ValueError(f"lora: {error}") from None
+        raise ModelError(f"lora: {error}") from None
     model.base_model.add_adapter(config)
     model.contrastive_head.requires_grad_(True)
     model.freeze_unused_parameters()
@@ -134,7 +134,7 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         hub (`HubArguments`): The arguments that locate its files.
 
     Raises:
-        ValueError: If the adapter lacks weights, does not fit the encoder, or was trained on other weights than those
+        ModelError: If the adapter lacks weights, does not fit the encoder, or was trained on other weights than those
             that are in the folder of its model now.
     """
     peft = require_extra("peft", "lora", f"{source} is an adapter, which")
@@ -154,7 +154,7 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         wrong = " ".join(str(error).split())
     if wrong:
         where = f"base_model_name_or_path in {ADAPTER_CONFIG}"
-        raise ValueError(
+        raise ModelError(
             f"{source}: the adapter does not fit the model in {where} ({wrong}): name there the model that it was "
             "trained on."
         )
@@ -162,7 +162,7 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
     settings = find_file(source, ADAPTER_SETTINGS, **hub)
     trained_on = read_json_object(settings).get("base") if settings else None
     if trained_on and Path(base).is_dir() and trained_on != weights_of_base(base):
-        raise ValueError(
+        raise ModelError(
             f"{source}: the adapter was trained on other weights than those in {base} now: restore these, or train "
             "the adapter again."
         )
@@ -179,7 +179,7 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
         merged (`dict[str, torch.Tensor]`): The weights with the adapter merged.
 
     Raises:
-        ValueError: If the model has no adapter, or one outside of the encoder.
+        ModelError: If the model has no adapter, or one outside of the encoder.
     """
     from peft import get_peft_model_state_dict
 
@@ -187,7 +187,7 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
     prefix = f"{model.base_model_prefix}."
     outside = [name for name in _wrappers(model) if not name.startswith(prefix)]
     if outside:
-        raise ValueError(
+        raise ModelError(
             f"save_adapter saves only what is in the encoder, but the adapter also changes {', '.join(outside)}: "
             "leave save_adapter out, and the merged model is saved"
         )
@@ -220,14 +220,14 @@ def check_adapter(model: ContrastiveBase) -> None:
         model (`ContrastiveModel`): The model with an adapter or `save_adapter` set, before it is trained.
 
     Raises:
-        ValueError: If it has no adapter that could be saved, or what is saved would be another model.
+        ModelError: If it has no adapter that could be saved, or what is saved would be another model.
     """
     if not model.has_adapter():
-        raise ValueError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
+        raise ModelError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
         problem = f"{base or 'the model'} is not a whole model that the adapter could be added to again"
-        raise ValueError(f"save_adapter: {problem}. {_SAVE_WHOLE}")
+        raise ModelError(f"save_adapter: {problem}. {_SAVE_WHOLE}")
     try:
         merged = merged_weights(model, model.state_dict())
         if not model.save_adapter:
@@ -241,7 +241,7 @@ def check_adapter(model: ContrastiveBase) -> None:
         way = "merged, so use another kind"
         if model.save_adapter:
             way = "by itself, so leave save_adapter out"
-        raise ValueError(f"peft's adapter {kind} cannot be saved {way}: {error}") from error
+        raise ModelError(f"peft's adapter {kind} cannot be saved {way}: {error}") from error
     changed = []
     for name, x in saved.items():
         now = merged[name].to(x.device)
@@ -253,7 +253,7 @@ def check_adapter(model: ContrastiveBase) -> None:
             changed.append(name)
     if changed:
         listed = ", ".join(changed[:3])
-        raise ValueError(f"save_adapter: weights of the model differ from those in {base} ({listed}). {_SAVE_WHOLE}")
+        raise ModelError(f"save_adapter: weights of the model differ from those in {base} ({listed}). {_SAVE_WHOLE}")
 
 
 def save_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
@@ -274,11 +274,11 @@ def load_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
         directory (`str` or `os.PathLike`): A checkpoint. It has trained weights, or the model has an adapter.
 
     Raises:
-        ValueError: If only one of the model and the checkpoint has an adapter, or they have different ones.
+        ModelError: If only one of the model and the checkpoint has an adapter, or they have different ones.
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
     fits = bool(tensors) and model.has_adapter()
     if not fits or not tensors.keys() <= model.state_dict().keys():
-        raise ValueError(f"{directory} has another adapter than this run: repeat the arguments of its run (--lora_r)")
+        raise ModelError(f"{directory} has another adapter than this run: repeat the arguments of its run (--lora_r)")
     model.load_state_dict(tensors, strict=False)

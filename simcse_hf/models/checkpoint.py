@@ -24,6 +24,7 @@ from transformers.utils.hub import extract_commit_hash
 from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE, VectorTransform
+from ..runtime.errors import ModelError
 from ..runtime.files import StrPath, digest, read_json_object, replace_files, write_json
 from ..runtime.identity import digest_weights
 from ..runtime.loading import (
@@ -192,7 +193,7 @@ class Checkpoint:
         """The names of the weights.
 
         Raises:
-            ValueError: If there is no file of weights.
+            ModelError: If there is no file of weights.
         """
         names = [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
         variant = self.arguments.get("variant")
@@ -205,7 +206,7 @@ class Checkpoint:
             if name.endswith(".json"):
                 return frozenset(read_json_object(path, "weight_map")["weight_map"])
             return frozenset(load_state_dict(path, map_location="meta"))
-        raise ValueError(
+        raise ModelError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
             "save_pretrained, or name the variant of its files as variant."
         )
@@ -225,7 +226,7 @@ class Checkpoint:
             [`ContrastiveSettings`]: The settings; see [`resolve_settings`].
 
         Raises:
-            ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
+            ModelError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
         files, saved = self.files, self.saved
         pooler_type = given.get("pooler_type")
@@ -234,7 +235,7 @@ class Checkpoint:
         problem = files.refused or (files.unsupported if saved is None else "")
         if problem and pooler_type is None:
             advice = "Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
-            raise ValueError(f"{problem}. {advice}")
+            raise ModelError(f"{problem}. {advice}")
         # 2. Without our section, the files of sentence-transformers count, unless the caller names another pooler.
         if saved is None:
             section = self.section
@@ -249,7 +250,7 @@ class Checkpoint:
         if saved.inference_pooler == "cls":  # the head is the first dense layer
             expected = ("cls_before_pooler", expected[1] + 1)
         if is_saved and modules[0] is not None and modules != expected:
-            raise ValueError(
+            raise ModelError(
                 f"{self.source} describes its pooling twice, and the two differ: modules.json has {modules[0]!r} and "
                 f"{modules[1]} dense layers, and the section {SECTION!r} of config.json {expected[0]!r} and "
                 f"{expected[1]}. Remove that section if sentence-transformers changed the model, or pass pooler_type."
@@ -267,7 +268,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
         info (`Mapping[str, Any]`): transformers' loading info.
 
     Raises:
-        ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
+        ModelError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
     """
     settings = model.settings
     saved = found.saved
@@ -297,7 +298,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
         others += [name for name in info["unexpected_keys"] if not name.endswith("position_ids")]
         keeps = has_head and (found.is_of_reference or not others)
     if keeps and not has_head:
-        raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
+        raise ModelError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
         std = getattr(model.config, "initializer_range", 0.02)
         for part in model.contrastive_head.modules():
@@ -318,7 +319,7 @@ def _settle_head(model: ContrastiveBase, found: Checkpoint, head: str) -> None:
     sentence-transformers trains the copy only. Other tools may change the pooler only.
 
     Raises:
-        ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
+        ModelError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
     """
     linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
     copy = nn.Linear(linear.in_features, linear.out_features)
@@ -327,7 +328,7 @@ def _settle_head(model: ContrastiveBase, found: Checkpoint, head: str) -> None:
     is_listed = is_ours and folders and found.files.pooling.get("pooler_type") == "cls_before_pooler"
     if not is_listed or not load_layer(copy, found.source, folders[0], "linear.", **found.hub):
         if head == "dense":
-            raise ValueError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
+            raise ModelError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
         return
     if head == "pooler" or linear.weight.is_meta:
         return
@@ -340,7 +341,7 @@ def _settle_head(model: ContrastiveBase, found: Checkpoint, head: str) -> None:
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
     tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
-        raise ValueError(
+        raise ModelError(
             f"{found.source} holds two different heads: the encoder's pooler and {folders[0]} differ by up to "
             f"{difference:.2g}. Pass head='dense' if sentence-transformers trained it further, or head='pooler'."
         )
@@ -356,7 +357,7 @@ def _load_layers(
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another.
 
     Raises:
-        ValueError: If the checkpoint lacks a layer.
+        ModelError: If the checkpoint lacks a layer.
     """
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
@@ -373,7 +374,7 @@ def _load_layers(
     for layer, folder, name in saved:
         if not load_layer(layer, source, folder, **hub):
             place = f"{folder}/{WEIGHTS}"
-            raise ValueError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
+            raise ModelError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
 
 
 def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
@@ -384,19 +385,19 @@ def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
         directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
 
     Raises:
-        ValueError: If the checkpoint holds no weights, or those of another model.
+        ModelError: If the checkpoint holds no weights, or those of another model.
     """
     weights: StateDict = {}
     for path in sorted(Path(directory).glob("model*.safetensors")):
         weights |= load_file(path)
     if not weights:
-        raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
+        raise ModelError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
     own = {name for name in model.state_dict() if name.split(".")[0] not in SEPARATE_MODULES}
     tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
     wrong = sorted((own - tied.keys()) ^ weights.keys())
     if wrong:
         listed = ", ".join(wrong[:3])
-        raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
+        raise ModelError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
     model.load_state_dict(weights, strict=False)
     if not model.has_own_pooler:
         load_layer(model.sentence_head[0], directory, HEAD_FOLDER, "linear.")
@@ -414,7 +415,7 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
             of the model. Nothing is loaded if some data set had another objective then, whatever its temperature.
 
     Raises:
-        ValueError: If the file does not fit the model's objective.
+        ModelError: If the file does not fit the model's objective.
     """
     saved = saved or model.settings
     stateful = []
@@ -430,7 +431,7 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
     own = model.state_dict()
     expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if expected != {name: x.shape for name, x in tensors.items()}:
-        raise ValueError(
+        raise ModelError(
             f"{path} holds the state of another objective or of other options. Use those it was saved with, or remove "
             "the file to start the objective anew."
         )
@@ -600,27 +601,27 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
         source (`str` or `os.PathLike`): Where the model comes from, for the message.
 
     Raises:
-        ValueError: If the tokenizer has special tokens only, no padding token, or an id that is not below the number
+        ModelError: If the tokenizer has special tokens only, no padding token, or an id that is not below the number
             of embeddings, or if its `model_max_length` is not a number.
     """
     kind = type(tokenizer).__name__
     if not isinstance(longest := tokenizer.model_max_length, (int, float)):
         where = "model_max_length in tokenizer_config.json"
-        raise ValueError(f"{source}: {where} must be a number of tokens, got {longest!r:.80}")
+        raise ModelError(f"{source}: {where} must be a number of tokens, got {longest!r:.80}")
     if tokenizer.pad_token is None:
-        raise ValueError(f"{source}: the tokenizer has no padding token. Set one, such as its eos_token.")
+        raise ModelError(f"{source}: the tokenizer has no padding token. Set one, such as its eos_token.")
     try:
         rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except NotImplementedError:  # an encoder that reads characters has no table of tokens
         return
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise ValueError(
+        raise ModelError(
             f"{source}: the tokenizer ({kind}) knows {len(tokenizer)} special tokens and no words, because its files "
             f"are missing. {_SAVE_TOKENIZER}."
         )
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if rows is not None and largest >= rows:
-        raise ValueError(
+        raise ModelError(
             f"{source}: the tokenizer ({kind}) has ids up to {largest}, and the encoder only the ids below {rows}. "
             f"{_SAVE_TOKENIZER}; or, if you added tokens, call model.resize_token_embeddings(len(tokenizer))."
         )

@@ -15,6 +15,7 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, add_up
 from ..objectives.masked_lm import IGNORED
 from ..runtime.distributed import gather_rows, sum_over_processes, world
+from ..runtime.errors import SettingError
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
@@ -145,7 +146,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         args (`TrainingArguments`): The training arguments.
 
     Raises:
-        ValueError: If the objective or the arguments do not work with GradCache.
+        SettingError: If the objective or the arguments do not work with GradCache.
     """
     name = objective.name
     if objective.needs_hidden_states:
@@ -158,7 +159,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         problem = "deepspeed and fsdp need the whole batch; one process and DistributedDataParallel do not"
     else:
         return
-    raise ValueError(f"gradcache_chunk_size: {problem}: leave one of the two out")
+    raise SettingError(f"gradcache_chunk_size: {problem}: leave one of the two out")
 
 
 def _split(inputs: Batch, chunk_size: int, unpadded: bool) -> tuple[list[int], list[Batch]]:

@@ -35,7 +35,7 @@ from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, ModelError, check_values
 from ..runtime.files import StrPath
 from ..runtime.loading import (
     check_finite_weights,
@@ -211,7 +211,7 @@ class ContrastiveModel(ContrastiveBase):
             `ModelOutput`: The outputs of the encoder.
 
         Raises:
-            ValueError: If a text has no token, and there is a pooler. The collator has checked a batch with packing.
+            DataError: If a text has no token, and there is a pooler. The collator has checked a batch with packing.
         """
         packing = texts.get("packing")
         if torch.compiler.is_compiling():
@@ -223,7 +223,7 @@ class ContrastiveModel(ContrastiveBase):
             if pooler_type is not None and packing is None:
                 has_tokens = texts["attention_mask"].any(1)
                 if not has_tokens.all():
-                    raise ValueError(
+                    raise DataError(
                         f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
                     )
         pooler = pooling.POOLERS.get(pooler_type or "", _NO_POOLER)
@@ -263,7 +263,7 @@ class ContrastiveModel(ContrastiveBase):
             `(batch, num_sentences, length, dim)`. Without an objective, all columns are embedded.
 
         Raises:
-            ValueError: If `fixed_mask` is set, and a row holds different texts, or the objective needs more than one
+            ModelError: If `fixed_mask` is set, and a row holds different texts, or the objective needs more than one
                 embedding of each text.
         """
         objective = self.objective
@@ -281,11 +281,11 @@ class ContrastiveModel(ContrastiveBase):
             if self.second_encoder is not None or needs_states:
                 reads = "hidden states" if needs_states else "a second encoder"
                 name = self.settings.objective
-                raise ValueError(
+                raise ModelError(
                     f"fixed_mask gives each text one embedding, and objective {name!r} needs {reads}: train without it"
                 )
             if not (ids == ids[:, :1]).all():
-                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
+                raise ModelError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
             passes = [(self, slice(0, 1))]
         columns_of_passes = []
@@ -361,7 +361,7 @@ class ContrastiveModel(ContrastiveBase):
             [`Objective`]: The objective, which is created once.
 
         Raises:
-            ValueError: If the objective is unknown, or has no such options, or their values are not valid.
+            ModelError: If the objective is unknown, or has no such options, or their values are not valid.
         """
         if self.objective is not None:
             return self.objective
@@ -387,7 +387,7 @@ class ContrastiveModel(ContrastiveBase):
         is_used = settings.inference_pooler == "cls" and self.head_source != "kept"
         if is_used and encoder_learns and not head_learns:
             head = "pooler" if self.has_own_pooler else "sentence_head"
-            raise ValueError(
+            raise ModelError(
                 "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the "
                 f"adapter files of peft do not hold it. Add modules_to_save=[{head!r}] to the peft config, or "
                 "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
@@ -413,7 +413,7 @@ class ContrastiveModel(ContrastiveBase):
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
         if self.has_adapter():
             name = self.settings.objective
-            raise ValueError(f"objective {name!r} has a second encoder, without the adapter: train without lora_r")
+            raise ModelError(f"objective {name!r} has a second encoder, without the adapter: train without lora_r")
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
         weights = self.state_dict()
         twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
@@ -457,17 +457,17 @@ class ContrastiveModel(ContrastiveBase):
             [`ContrastiveOutput`]: The embeddings and the loss.
 
         Raises:
-            ValueError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
+            ModelError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
                 model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
         # 1. Refuse inputs that do not fit together.
         row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
         asked = [name for name, x in others.items() if x is not None and x is not False and name != "return_dict"]
         if asked:
-            raise ValueError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
+            raise ModelError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
         shape = tuple(input_ids.shape)
         if len(shape) not in (2, 3):
-            raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+            raise ModelError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         # 2. Single texts. A sharded model gathers its weights in `forward`, so `embed` would not do.
@@ -494,10 +494,10 @@ class ContrastiveModel(ContrastiveBase):
                 masked["packing"] = packing
                 hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
             if not self.settings.do_mlm:
-                raise ValueError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
+                raise ModelError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
             if hidden_states is None:
                 name = self.settings.objective
-                raise ValueError(
+                raise ModelError(
                     f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too."
                 )
             is_masked = mlm_targets != IGNORED
@@ -689,7 +689,7 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         `type[ContrastiveModel]`: The class, such as `ModernBertForCL`.
 
     Raises:
-        ValueError: If `AutoModel` has no encoder for the config, or the model does not encode texts.
+        ModelError: If `AutoModel` has no encoder for the config, or the model does not encode texts.
     """
     if config_class in _NAMED_CLASSES:
         return _NAMED_CLASSES[config_class]
@@ -698,13 +698,13 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         arguments = inspect.signature(base_class.forward).parameters.keys()
     except (KeyError, AttributeError):  # Funnel has a tuple of two models
         name = config_class.__name__
-        raise ValueError(f"AutoModel has no encoder, or several, for {name}. Load a text encoder like BERT.") from None
+        raise ModelError(f"AutoModel has no encoder, or several, for {name}. Load a text encoder like BERT.") from None
     needed = {"input_ids", "attention_mask"}
     if reads_left_to_right(config_class):
         needed.add("position_ids")
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not needed <= arguments:
         name = base_class.__name__
-        raise ValueError(f"{name} is not a text encoder or decoder. Load one, such as BERT or Llama.")
+        raise ModelError(f"{name} is not a text encoder or decoder. Load one, such as BERT or Llama.")
     for family in base_class.__mro__[1:]:
         # Not an encoder that the class extends, which has a `forward`: every weight would be there twice.
         is_family = issubclass(family, PreTrainedModel) and family.forward is PreTrainedModel.forward

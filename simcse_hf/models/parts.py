@@ -12,6 +12,7 @@ from ..kernels.cpu import use_fast_dropout
 from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
+from ..runtime.errors import ModelError
 from . import pooling
 from .settings import (
     SECTION,
@@ -108,10 +109,10 @@ class ContrastiveBase(PreTrainedModel):
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
                 where = f"{config.name_or_path or 'the encoder'}, config.json"
-                raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+                raise ModelError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
         if pooling.POOLERS[resolved.pooler_type].reads_first_token and reads_left_to_right(type(config)):
             problem = f"reads the first token, and in a decoder ({config.model_type}) this token sees no other"
-            raise ValueError(
+            raise ModelError(
                 f"pooler_type {resolved.pooler_type!r} {problem}, so all texts would be alike. Pass pooler_type "
                 "'lasttoken' or 'avg'."
             )
@@ -158,12 +159,12 @@ class ContrastiveBase(PreTrainedModel):
             settings (`Any`): The new values of fields of [`ContrastiveSettings`], and options of the objective.
 
         Raises:
-            ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
+            ModelError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
         """
         fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
             listed = ", ".join(sorted(fixed))
-            raise ValueError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
+            raise ModelError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
         self.given_settings |= chosen(settings)
         before = self.settings
         given = {"do_mlm": before.do_mlm, **settings}

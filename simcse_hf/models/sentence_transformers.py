@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from .._version import __version__
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
+from ..runtime.errors import ModelError
 from ..runtime.files import StrPath, read_json, read_json_object, write_json
 from ..runtime.loading import HubArguments, find_file
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
@@ -142,7 +143,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
         [`SentenceTransformersFiles`]: What the files say; nothing if there are no files.
 
     Raises:
-        ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
+        ModelError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
     refused: list[str] = []
 
@@ -161,10 +162,10 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
     prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
     default = values.get("default_prompt_name")
     if not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(f"{source}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+        raise ModelError(f"{source}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
     if default not in (None, *prompts):
         problem = f"no prompt is named {default!r}, the default_prompt_name"
-        raise ValueError(f"{source}/{LIBRARY}: {problem}. {_ADVICE}")
+        raise ModelError(f"{source}/{LIBRARY}: {problem}. {_ADVICE}")
     if prompts:
         settings |= {"prompts": prompts, "default_prompt_name": default}
     if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
@@ -208,7 +209,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
             for name in ("in_features", "out_features"):
                 if values.get(name, 0) < 1:
                     where = f"{source}/{folder}/config.json"
-                    raise ValueError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
+                    raise ModelError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
             folders.append(folder)
             layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
         if found:
@@ -227,14 +228,14 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
         return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
     rows = read_json(path, advice=_ADVICE)
     if not isinstance(rows, list):
-        raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+        raise ModelError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
     by_name = {}  # as in sentence-transformers, where the last row of a name counts
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
-            raise ValueError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
+            raise ModelError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
         folder = row["path"]
         if ".." in Path(folder).parts or Path(folder).is_absolute():
-            raise ValueError(f"{path}: the path {folder!r} leaves the model's folder. {_ADVICE}")
+            raise ModelError(f"{path}: the path {folder!r} leaves the model's folder. {_ADVICE}")
         refused += _refused_keys(row, KEYS[MODULES], path)
         kind = row["type"]
         if kind.startswith("sentence_transformers."):
@@ -279,7 +280,7 @@ def _refused_keys(values: Values, rules: Values, where: str, prefix: str = "") -
         is_mistake = isinstance(value, bool) and kind is not bool
         if not isinstance(value, kind) or is_mistake:
             wanted = kind.__name__ if isinstance(kind, type) else kind
-            raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
+            raise ModelError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
         if isinstance(rule, dict):
             refused += _refused_keys(value, rule, where, f"{prefix}{name}.")
     return refused

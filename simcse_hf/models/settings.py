@@ -29,7 +29,7 @@ from ..objectives import (
 )
 from ..objectives.info_nce import DEFAULT_TEMPERATURES
 from ..objectives.promptbert import DENOISINGS
-from ..runtime.errors import check_values, did_you_mean
+from ..runtime.errors import ModelError, SettingError, check_values, did_you_mean
 from .pooling import POOLERS, TEMPLATE_POOLER
 
 #: Settings, options or arguments by their names, and objects of JSON files.
@@ -164,7 +164,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 object.__setattr__(self, name, float(value))
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
-                raise ValueError(f"{name} must be {wanted}, got {value!r}")
+                raise SettingError(f"{name} must be {wanted}, got {value!r}")
         check_values(POOLERS, pooler_type=self.pooler_type)
         check_values(DENOISINGS, denoising=self.denoising)
         check_values(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
@@ -173,27 +173,27 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         for name in ("max_seq_length", "max_length"):
             length = getattr(self, name)
             if length is not None and length < MIN_LENGTH:
-                raise ValueError(f"{name} must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {length!r}")
+                raise SettingError(f"{name} must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {length!r}")
         texts = [*self.prompts, *self.prompts.values()]
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
+            raise SettingError(f"prompts must be a table of texts by name, got {self.prompts!r}")
         for name, own in self.dataset_objectives.items():
             is_table = isinstance(own, dict) and own.keys() in (set(), {"objective", "objective_options"})
             if not is_table or not isinstance(own.get("objective", ""), str):
-                raise ValueError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
+                raise SettingError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
         if not all(isinstance(layer, dict) for layer in self.dense_layers):
-            raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
+            raise SettingError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
         if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
-            raise ValueError(
+            raise SettingError(
                 f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}: set pooler_type='mask' and "
                 "templates, such as ['This sentence : \"{text}\" means [MASK].'], or neither."
             )
         if self.denoising != "none" and len(self.templates) != 1:
             now = f"denoising is {self.denoising!r} and templates is {self.templates!r}"
-            raise ValueError(f"{now}: give exactly one template, or set denoising to 'none'.")
+            raise SettingError(f"{now}: give exactly one template, or set denoising to 'none'.")
         if self.mlp_only_train and self.pooler_type != "cls":
             problem = f"mlp_only_train concerns the head of pooler_type 'cls', and {self.pooler_type!r} has none"
-            raise ValueError(f"{problem}. Drop mlp_only_train or use pooler_type 'cls'.")
+            raise SettingError(f"{problem}. Drop mlp_only_train or use pooler_type 'cls'.")
 
     def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
@@ -225,14 +225,14 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
         `Values`: The settings that it holds.
 
     Raises:
-        ValueError: If it does not hold the two tables.
+        SettingError: If it does not hold the two tables.
     """
     if section is None:
         return {}
     is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
     if not is_table or not section.keys() <= TABLES.keys():
         wanted = f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}"
-        raise ValueError(f"{wanted}, got {section!r:.200}. Remove the section to use the defaults.")
+        raise SettingError(f"{wanted}, got {section!r:.200}. Remove the section to use the defaults.")
     values: Values = {}
     for table in section.values():
         values.update(table)
@@ -259,7 +259,7 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
         [`ContrastiveSettings`]: The settings.
 
     Raises:
-        ValueError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
+        SettingError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
     """
     saved = read_section(section)
     given = chosen(given)
@@ -269,15 +269,15 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     saved_options = saved.pop("objective_options", {})
     for options in (table, saved_options):
         if not isinstance(options, Mapping):
-            raise ValueError(f"objective_options must be a table of options, got {options!r}")
+            raise SettingError(f"objective_options must be a table of options, got {options!r}")
     for name, value in table.items():
         if shared.get(name, value) != value:
-            raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
+            raise SettingError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
     options = {**shared, **table}
     unknown = sorted({*given, *saved} - SETTING_NAMES)
     if unknown:
         known = f"{did_you_mean(unknown, SETTING_NAMES)}; known settings are {', '.join(sorted(SETTING_NAMES))}."
-        raise ValueError(f"unknown setting(s) {', '.join(unknown)} of a contrastive model{known}")
+        raise SettingError(f"unknown setting(s) {', '.join(unknown)} of a contrastive model{known}")
     # 2. What the checkpoint has saved for the same objective and the same pooler, and what the paper says.
     objective = saved.get("objective", ContrastiveSettings.objective)
     if given.get("objective", objective) != objective:
@@ -337,7 +337,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         `Values`: The value of every option, those of a sum as `part.option`.
 
     Raises:
-        ValueError: If no part has a given option. The message names the option and those that there are.
+        ModelError: If no part has a given option. The message names the option and those that there are.
     """
     parts = part_weights(objective)
     if any(part not in OBJECTIVES for part in parts):  # a class of the user's own, which is not imported yet
@@ -346,7 +346,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     try:
         saved_parts = split_options(objective, saved)
     except ValueError as error:
-        raise ValueError(f"objective_options of the checkpoint: {error}") from None
+        raise ModelError(f"objective_options of the checkpoint: {error}") from None
     resolved: Values = {}
     for part in parts:
         default = dict(objective_class(part).options)
@@ -445,15 +445,15 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str =
         where (`str`, *optional*): What messages begin with.
 
     Raises:
-        ValueError: If the length is no integer, too small or too large.
+        SettingError: If the length is no integer, too small or too large.
     """
     if not isinstance(max_seq_length, Integral) or max_seq_length < MIN_LENGTH:  # Integral: also those of numpy
         least = f"an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP])"
-        raise ValueError(f"{where}max_seq_length must be {least}, got {max_seq_length!r}")
+        raise SettingError(f"{where}max_seq_length must be {least}, got {max_seq_length!r}")
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
         encoder = f"this encoder ({config.model_type})"
-        raise ValueError(
+        raise SettingError(
             f"{where}max_seq_length is {max_seq_length}, but {encoder} has {positions} positions: lower it, or take "
             "an encoder that reads longer texts."
         )

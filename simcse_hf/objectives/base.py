@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from ..kernels.packing import Packing
+from ..runtime.errors import DataError, SettingError
 
 logger = logging.get_logger(__name__)
 
@@ -80,7 +81,7 @@ class _MissingEncoder:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle look for these
             raise AttributeError(name)
-        raise ValueError(
+        raise SettingError(
             f"the objective asks for batch.model.{name}, but GradCache gives no model. Set supports_gradcache = False "
             "in the objective's class, and train without gradcache_chunk_size"
         )
@@ -143,11 +144,11 @@ class EncodedBatch:
         """The integers `(batch, num_sentences)` that are equal for equal texts.
 
         Raises:
-            ValueError: If the collator did not add them.
+            DataError: If the collator did not add them.
         """
         if "text_ids" not in self.inputs:
             advice = "make the collator with ContrastiveCollator(tokenizer, add_text_ids=True)"
-            raise ValueError(f"the batch has no text_ids, by which equal texts are recognized: {advice}")
+            raise DataError(f"the batch has no text_ids, by which equal texts are recognized: {advice}")
         return self.inputs["text_ids"]
 
 
@@ -185,12 +186,12 @@ class TrainingRows:
             advice (`str`): The rest of the message: why it reads no more, and what to give.
 
         Raises:
-            ValueError: If a row has relations or more sentences.
+            SettingError: If a row has relations or more sentences.
         """
         has_relations = "relations" in self.columns
         if has_relations or self.num_sentences > most:
             found = "relations" if has_relations else f"{self.num_sentences} sentences"
-            raise ValueError(f"the training data has rows with {found}, but {advice}")
+            raise SettingError(f"the training data has rows with {found}, but {advice}")
 
     def check_batch(self, alone: str) -> None:
         """Check that a batch has several rows.
@@ -199,10 +200,10 @@ class TrainingRows:
             alone (`str`): The problem of a batch of one row.
 
         Raises:
-            ValueError: If a batch has one row.
+            SettingError: If a batch has one row.
         """
         if self.global_batch == 1:
-            raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
+            raise SettingError(f"{alone}: raise per_device_train_batch_size to at least 2")
 
     def warn_of_equal_texts(self, cures: str) -> None:
         """Warn of anchors and positives that stand in several rows of a batch, where their partners are negatives.
@@ -232,14 +233,14 @@ class TrainingRows:
             name (`str`): The objective.
 
         Raises:
-            ValueError: If a row has other relations.
+            SettingError: If a row has other relations.
         """
         if "relations" not in self.columns:
             return
         for relations in self.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
-                raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
+                raise SettingError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
 
 class Objective(nn.Module):
@@ -391,7 +392,7 @@ def register(name: str, objective: type[Objective]) -> None:
         objective (`type[Objective]`): The class. One with a `name` of its own is registered when it is defined.
 
     Raises:
-        ValueError: If another class has the name, or the constructor does not take `dim`.
+        SettingError: If another class has the name, or the constructor does not take `dim`.
 
     Examples:
         >>> from simcse_hf.objectives import OBJECTIVES, register
@@ -405,10 +406,10 @@ def register(name: str, objective: type[Objective]) -> None:
     """
     parameters = inspect.signature(objective).parameters
     if "dim" not in parameters:
-        raise ValueError(f"{objective.__name__}.__init__ must take dim, the embedding size, before its options")
+        raise SettingError(f"{objective.__name__}.__init__ must take dim, the embedding size, before its options")
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:
-        raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
+        raise SettingError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
     objective.name = name
     objective.options = {option: each.default for option, each in parameters.items() if option != "dim"}
 
@@ -438,7 +439,7 @@ def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
     total: object = sum(parts.values()) if parts else loss
     if not isinstance(total, Tensor) or total.dim():
         got = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
-        raise ValueError(f"forward of an objective must return a tensor of shape (), or several by name; got {got}")
+        raise SettingError(f"forward of an objective must return a tensor of shape (), or several by name; got {got}")
     return total, parts
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..runtime.distributed import gather_rows, own_rows
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 
 
@@ -63,7 +63,7 @@ class ContrastiveTension(Objective):
         rows.warn_of_equal_texts("set batch_sampler to no_duplicates")
         batch = rows.global_batch
         if batch <= self.negatives_per_positive:
-            raise ValueError(
+            raise SettingError(
                 f"objective 'contrastive_tension' needs {self.negatives_per_positive} other rows in a batch, and a "
                 f"batch of {batch} has {batch - 1}: raise per_device_train_batch_size, or lower "
                 "negatives_per_positive"

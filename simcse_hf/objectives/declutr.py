@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, check_values
 from .base import EncodedBatch, Encoder, Loss, TrainingRows, as_full_precision
 from .info_nce import Prepared, SimCSEObjective
 
@@ -85,7 +85,7 @@ class DeCLUTR(SimCSEObjective):
         columns = rows.num_sentences
         positives = columns // self.anchors - 1
         if columns % self.anchors or positives < 1 or self.positives not in (None, positives):
-            raise ValueError(
+            raise DataError(
                 f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {self.positives or 'several'} "
                 f"positive(s)), but the training rows hold {columns} texts: change its options anchors and positives"
             )

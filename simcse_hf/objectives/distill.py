@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..runtime.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from .base import ABSENT, EncodedBatch, Encoder, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .info_nce import check_similarity
 
@@ -108,7 +108,7 @@ class Distill(Objective):
             self.student_temperature = student_temperature or self.temperature
             self.teacher_temperature = teacher_temperature or (self.temperature if similarity_fct == "dot" else 1.0)
         elif similarity_fct != "cosine":
-            raise ValueError("similarity_fct is for loss='kl' and 'margin_mse': leave it out")
+            raise SettingError("similarity_fct is for loss='kl' and 'margin_mse': leave it out")
         self.consistency_weight = consistency_weight
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
@@ -133,12 +133,14 @@ class Distill(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If the rows have other relations, or there is nothing to compare in a batch.
+            SettingError: If the rows have other relations, or there is nothing to compare in a batch.
         """
         rows.check_relations(self.name)
         if self.rows == "scored_lists":
             if "score" not in rows.columns:
-                raise ValueError(f"loss={self.loss!r} reads a score of each candidate: give pos_scores and neg_scores")
+                raise SettingError(
+                    f"loss={self.loss!r} reads a score of each candidate: give pos_scores and neg_scores"
+                )
             return
         if rows.num_sentences == 1 or self.ranks:
             rows.check_batch("a batch of one row holds no other texts to compare")
@@ -153,13 +155,13 @@ class Distill(Objective):
             `torch.Tensor` or `dict[str, torch.Tensor]`: The loss, with names if it has several parts.
 
         Raises:
-            ValueError: If the batch has no vectors of a teacher.
+            SettingError: If the batch has no vectors of a teacher.
         """
         if self.rows == "scored_lists":
             return self._from_scores(as_full_precision(batch.embeddings, self.similarity == "cosine"), batch.inputs)
         if "teacher" not in batch.inputs:
             advice = "name a teacher (--teacher) for training, and evaluate on a dev set"
-            raise ValueError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")
+            raise SettingError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")
         embeddings = as_full_precision(batch.embeddings)
         teacher = batch.inputs["teacher"].to(embeddings.dtype)
         if self.enters_space and self.teacher_dim:  # fewer dimensions of a Matryoshka learn those of the teacher

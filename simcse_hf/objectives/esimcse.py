@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.distributed import gather_rows
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .info_nce import Prepared, SimCSEObjective
 
@@ -100,7 +100,7 @@ class ESimCSE(SimCSEObjective):
         batch = rows.global_batch
         if batch > self.queue_size:
             advice = f"set queue_size to {batch} or more (the paper's 2.5 batches are {5 * batch // 2})"
-            raise ValueError(f"queue_size is {self.queue_size}, below the {batch} texts of a batch: {advice}")
+            raise SettingError(f"queue_size is {self.queue_size}, below the {batch} texts of a batch: {advice}")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..runtime.distributed import gather_rows, missing_columns, own_rows
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .base import ABSENT, EncodedBatch, Loss, Objective, Options, TrainingRows, as_full_precision, no_autocast
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
@@ -179,12 +179,12 @@ class InfoNCE(nn.Module):
                 then, if it is symmetric, of the positives. Loss and gradient of a text with a single candidate are 0.
 
         Raises:
-            ValueError: If `text_ids` does not have one number for each text.
+            SettingError: If `text_ids` does not have one number for each text.
         """
         count = len(embeddings)
         shape = embeddings.shape[:2]
         if text_ids is not None and text_ids.shape != shape:
-            raise ValueError(f"text_ids must be {list(shape)}, one per text, got {list(text_ids.shape)}")
+            raise SettingError(f"text_ids must be {list(shape)}, one per text, got {list(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
             normalize = self.similarity == "cosine"
@@ -378,7 +378,7 @@ class SimCSEObjective(Objective):
         }
         given = [choice for choice, is_given in choices.items() if is_given]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} each choose the candidates: set one of them")
+            raise SettingError(f"{' and '.join(given)} each choose the candidates: set one of them")
         self.info_nce = InfoNCE(
             temperature, similarity, hard_negative_weight, symmetric, false_negative_margin, negatives
         )
@@ -400,7 +400,7 @@ class SimCSEObjective(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, if a
+            DataError: If a row with relations does not consist of an anchor, one positive and hard negatives, if a
                 batch consists of one pair, or if a row lacks the hard negatives that it is compared with.
         """
         rows.check_relations(self.name)
@@ -412,7 +412,7 @@ class SimCSEObjective(Objective):
                 if count < 3:
                     reason = "negatives=own compares the positive with nothing else"
                     advice = "add hard negatives (simcse-hf mine), or remove rows without any"
-                    raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
+                    raise DataError(f"training row {number} has no hard negative, and {reason}: {advice}")
             return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..kernels.packing import token_index
 from ..runtime.distributed import gather_rows, mean_over_processes, own_rows
+from ..runtime.errors import SettingError
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 
 WINDOWS = (1, 3, 5)
@@ -98,7 +99,7 @@ class ISBERT(Objective):
             self.to_global = nn.Linear(self.dim, sum(FILTERS))
         elif self.dim != model.config.hidden_size:
             advice = "train without matryoshka_dims, or with another pooler_type"
-            raise ValueError(f"pooler {NGRAM_POOLER!r} compares whole embeddings with features of tokens: {advice}")
+            raise SettingError(f"pooler {NGRAM_POOLER!r} compares whole embeddings with features of tokens: {advice}")
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""

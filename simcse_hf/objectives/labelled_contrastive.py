@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..runtime.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .base import ABSENT, NEGATIVE, POSITIVE, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .info_nce import check_similarity
 
@@ -160,16 +160,16 @@ class ClassLabels(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If rows have neither labels nor relations, or a batch has fewer than four rows or an odd number
-                of texts with labels.
+            SettingError: If rows have neither labels nor relations, or a batch has fewer than four rows or an odd
+                number of texts with labels.
         """
         has_labels = "label" in rows.columns
         if not has_labels and "relations" not in rows.columns:
             columns = "the columns text and label, or anchor and positives (a list)"
-            raise ValueError(f"objective {self.name!r} learns from classes: give {columns}")
+            raise SettingError(f"objective {self.name!r} learns from classes: give {columns}")
         if rows.global_batch < 4 or (has_labels and rows.global_batch % 2):
             wanted = f"an even number of rows, at least 4, instead of {rows.global_batch}"
-            raise ValueError(f"objective {self.name!r} needs batches of {wanted} (per_device_train_batch_size)")
+            raise SettingError(f"objective {self.name!r} needs batches of {wanted} (per_device_train_batch_size)")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss of the global batch; see [`Objective.forward`].
@@ -223,10 +223,10 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
         `Sequence[list[int]]`: For each row, the relation of each of its hypotheses.
 
     Raises:
-        ValueError: If there are no relations, or a row has none, or one that is not 0, 1 or 2.
+        DataError: If there are no relations, or a row has none, or one that is not 0, 1 or 2.
     """
     if "relations" not in rows.columns:
-        raise ValueError(
+        raise DataError(
             "the objectives softmax and supcon need a column `relations` of each premise to its hypotheses. "
             "build_nli_groups makes them from labelled pairs, such as SNLI's and MultiNLI's"
         )
@@ -234,7 +234,7 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     for number, row in enumerate(relations, 1):
         if not row or not {0, 1, 2}.issuperset(row):
             known = "one for each hypothesis, 0 (entailment), 1 (neutral) or 2 (contradiction)"
-            raise ValueError(f"training row {number} has the relations {row}: give {known}")
+            raise DataError(f"training row {number} has the relations {row}: give {known}")
     return relations
 
 
@@ -370,7 +370,9 @@ class Softmax(NLIObjective):
         check_values("true or false", augment=augment)
         check_values("an integer above 0", hidden_dim=hidden_dim)
         if not augment and (max_positives or max_negatives):
-            raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
+            raise SettingError(
+                "max_positives and max_negatives limit the pairs that augment adds: set augment to true"
+            )
         self.augment = augment
         self.needs_text_ids = augment
         if layers == 1:
@@ -467,13 +469,13 @@ class SupCon(NLIObjective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If the relations are missing or not valid, if no hypothesis is entailed, or if a batch may hold
+            DataError: If the relations are missing or not valid, if no hypothesis is entailed, or if a batch may hold
                 a single hypothesis.
         """
         relations = row_relations(rows)
         if not any(POSITIVE in row for row in relations):
             found = f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0)"
-            raise ValueError(f"{found}, so no premise has a positive: check the labels")
+            raise DataError(f"{found}, so no premise has a positive: check the labels")
         alone = [number for number, row in enumerate(relations, 1) if len(row) == 1]
         if alone:
             rows.check_batch(f"training row {alone[0]}: a batch of one premise with one hypothesis has the loss 0")

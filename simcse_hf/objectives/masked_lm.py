@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..runtime.errors import SettingError
 from ..runtime.loading import HubArguments, load_weights
 
 IGNORED = -100
@@ -76,15 +77,15 @@ def load_masked_lm(source: str | os.PathLike, **hub_arguments: Unpack[HubArgumen
         `PreTrainedModel`: The masked-LM.
 
     Raises:
-        ValueError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
+        SettingError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
     """
     try:
         model, info = load_weights(AutoModelForMaskedLM.from_pretrained, source, dtype=torch.float32, **hub_arguments)
     except OSError as error:
-        raise ValueError(f"{source} cannot be loaded as a masked-LM: {error}") from error
+        raise SettingError(f"{source} cannot be loaded as a masked-LM: {error}") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise ValueError(f"{source} has no trained masked-LM head (it lacks {missing})")
+        raise SettingError(f"{source} has no trained masked-LM head (it lacks {missing})")
     return model.eval().requires_grad_(False)
 
 
@@ -109,7 +110,7 @@ class StockMaskedLMHead:
         stock_classes: Any = AutoModelForMaskedLM._model_mapping
         if type(config) not in stock_classes:
             problem = f"do_mlm needs a masked-LM head, and transformers has none for {config.model_type!r}"
-            raise ValueError(f"{problem}: train without it")
+            raise SettingError(f"{problem}: train without it")
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         #: The stock model around the head.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from .base import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import Prepared, SimCSEObjective
 
@@ -127,12 +127,12 @@ class PromptBERT(SimCSEObjective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: If the model has no templates.
+            SettingError: If the model has no templates.
         """
         settings = model.settings
         if not settings.template_edges:
             examples = " and ".join(map(repr, self.defaults["templates"]))
-            raise ValueError(f"objective 'promptbert' needs pooler_type 'mask' and templates, such as {examples}")
+            raise SettingError(f"objective 'promptbert' needs pooler_type 'mask' and templates, such as {examples}")
         #: The numbers of tokens before and after the text in each template, including special tokens. Columns beyond
         #: the last template use the last one.
         self.template_edges = settings.template_edges

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..runtime.errors import did_you_mean
+from ..runtime.errors import DataError, SettingError, did_you_mean
 from .base import OBJECTIVES, EncodedBatch, Encoder, Loss, Objective, Options, TrainingRows, named_losses, register
 from .info_nce import SimCSEObjective
 
@@ -31,18 +31,18 @@ def objective_class(name: str) -> type[Objective]:
         `type[Objective]`: The class.
 
     Raises:
-        ValueError: If no objective has this name.
+        SettingError: If no objective has this name.
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]
     module, colon, _ = name.partition(":")
     if colon and module not in OBJECTIVES:
-        raise ValueError(
+        raise SettingError(
             f"objective {name!r} is not known, and code that a checkpoint names is never imported by itself: if you "
             f"trust the module {module}, import it first (import_objective), or name it with --objective"
         )
     known = f"{', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1"
-    raise ValueError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
+    raise SettingError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
 
 
 def import_objective(objective: str) -> None:
@@ -55,7 +55,7 @@ def import_objective(objective: str) -> None:
         objective (`str`): The module and the class, the name of a registered objective, or a sum of such names.
 
     Raises:
-        ValueError: If an objective is unknown: there is no such module, or it has no such objective.
+        SettingError: If an objective is unknown: there is no such module, or it has no such objective.
     """
     for name in part_weights(objective):
         module, colon, class_name = name.partition(":")
@@ -65,9 +65,9 @@ def import_objective(objective: str) -> None:
             try:
                 found = getattr(import_module(module), class_name)
             except (ImportError, AttributeError) as error:
-                raise ValueError(f"objective {name!r} cannot be imported: {error}") from error
+                raise SettingError(f"objective {name!r} cannot be imported: {error}") from error
             if not (isinstance(found, type) and issubclass(found, Objective)):
-                raise ValueError(f"{name!r} is no subclass of simcse_hf.objectives.Objective")
+                raise SettingError(f"{name!r} is no subclass of simcse_hf.objectives.Objective")
             register(name, found)
         objective_class(name)
 
@@ -87,10 +87,10 @@ def part_weights(objective: str) -> dict[str, float]:
         `dict[str, float]`: The weights by the names of the parts.
 
     Raises:
-        ValueError: If it is no text, a weight is not above 0, or a part is named twice.
+        SettingError: If it is no text, a weight is not above 0, or a part is named twice.
     """
     if not isinstance(objective, str):
-        raise ValueError(f"objective must be the name of an objective, got {objective!r}")
+        raise SettingError(f"objective must be the name of an objective, got {objective!r}")
     weights: dict[str, float] = {}
     for term in objective.split("+"):
         name, _, word = term.rpartition(":")
@@ -99,9 +99,9 @@ def part_weights(objective: str) -> dict[str, float]:
         except ValueError:
             name, weight = term, 1.0
         if name in weights:
-            raise ValueError(f"objective {objective!r} names {name} twice")
+            raise SettingError(f"objective {objective!r} names {name} twice")
         if not 0 < weight < math.inf:
-            raise ValueError(f"objective {objective!r}: the weight of {name} must be above 0, got {word!r}")
+            raise SettingError(f"objective {objective!r}: the weight of {name} must be above 0, got {word!r}")
         weights[name] = weight
     return weights
 
@@ -119,7 +119,7 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, Optio
         `dict[str, dict]`: The options by the names of the parts.
 
     Raises:
-        ValueError: If no objective has one of the names, or no part has one of the options.
+        SettingError: If no objective has one of the names, or no part has one of the options.
     """
     known = {part: objective_class(part).options for part in part_weights(objective)}
     split: dict[str, Options] = {part: {} for part in known}
@@ -130,7 +130,7 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, Optio
         if not readers:
             names = [f"{part}.{name}" if len(known) > 1 else name for part, own in known.items() for name in own]
             listed = ", ".join([*names, WIDTHS])
-            raise ValueError(f"objective {objective!r} has no option {option}; its options are: {listed}")
+            raise SettingError(f"objective {objective!r} has no option {option}; its options are: {listed}")
         for part in readers:
             split[part][name] = options[option]
     return split
@@ -254,7 +254,7 @@ class Sum(Combined):
             reads_texts_of_lists = (part.rows, self.rows) == ("texts", "scored_lists")
             reads_the_same = part.rows == self.rows or reads_texts_of_lists
             if not reads_the_same or part.reconstructs != self.reconstructs:
-                raise ValueError(
+                raise DataError(
                     f"objective {name!r}: {of_part} reads other training rows or columns than the first part"
                 )
         self.summary = "the sum of " + "; and ".join(summaries)
@@ -304,14 +304,16 @@ class Matryoshka(Combined):
     ):
         wrong = [width for width in dims if type(width) is not int or not 1 <= width <= dim]
         if wrong or len(set(dims)) < len(dims):
-            raise ValueError(f"matryoshka_dims must be different integers from 1 to the size {dim}, got {list(dims)}")
+            raise SettingError(
+                f"matryoshka_dims must be different integers from 1 to the size {dim}, got {list(dims)}"
+            )
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
         parts = whole.objectives if isinstance(whole, Combined) else []
         for part in parts:
             if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
                 problem = f"{part.name} encodes texts itself, at the full size only"
-                raise ValueError(f"objective {whole.name!r}: {problem}: train without matryoshka_dims")
+                raise SettingError(f"objective {whole.name!r}: {problem}: train without matryoshka_dims")
         objectives = [whole]
         if isinstance(whole, SimCSEObjective):
             whole.widths = widths
@@ -380,7 +382,7 @@ class ByDataset(Combined):
         needs = {(part.encoders, part.reconstructs) for part in self.objectives}
         if len(needs) > 1:
             problem = f"the objectives of the data sets ({self.name}) need other numbers of encoders or other columns"
-            raise ValueError(f"{problem}: train them one by one")
+            raise SettingError(f"{problem}: train them one by one")
 
     def of_dataset(self, number: int) -> Objective:
         """Return the objective of a data set."""
@@ -390,11 +392,11 @@ class ByDataset(Combined):
         """Return what all objectives say; see [`Objective.mlm_columns`].
 
         Raises:
-            ValueError: If they mask different columns.
+            SettingError: If they mask different columns.
         """
         first, *others = (part.mlm_columns(num_sentences) for part in self.objectives)
         if any(columns != first for columns in others):
-            raise ValueError("the objectives of the data sets mask different columns: unset do_mlm")
+            raise SettingError("the objectives of the data sets mask different columns: unset do_mlm")
         return first
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
@@ -408,11 +410,11 @@ class ByDataset(Combined):
                 objective.
 
         Raises:
-            ValueError: If the batch does not say which data set it comes from.
+            SettingError: If the batch does not say which data set it comes from.
         """
         if "dataset" not in batch.inputs:
             names = ", ".join(self.by_name)
-            raise ValueError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}")
+            raise SettingError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}")
         number = int(batch.inputs["dataset"][0])
         name, objective = list(self.by_name.items())[number]
         losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}

@@ -10,6 +10,7 @@ from transformers.utils import logging
 
 from ..kernels.packing import token_index
 from ..runtime.distributed import mean_over_processes
+from ..runtime.errors import SettingError
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
@@ -62,13 +63,13 @@ class TSDAE(Objective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: If transformers has no decoder for this type of encoder, or the embeddings have another size
+            SettingError: If transformers has no decoder for this type of encoder, or the embeddings have another size
                 than its hidden states.
         """
         size = model.config.hidden_size
         if self.dim != size:
             sizes = f"embeddings of the hidden size {size}, and these have size {self.dim}"
-            raise ValueError(f"objective 'tsdae' reads {sizes}: train without matryoshka_dims and dense_layers")
+            raise SettingError(f"objective 'tsdae' reads {sizes}: train without matryoshka_dims and dense_layers")
         # 1. The encoder's own architecture as a decoder, on the encoder's modules wherever it has them.
         encoder: Any = model.base_model
         config = copy.deepcopy(model.config)
@@ -86,7 +87,7 @@ class TSDAE(Objective):
             if is_leaf and name in shared_modules:
                 self.decoder.set_submodule(name, shared_modules[name])
         if not cross_attentions:
-            raise ValueError(
+            raise SettingError(
                 "objective 'tsdae': transformers has no decoder with cross-attention for model_type "
                 f"{config.model_type!r}: choose BERT, RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
             )
@@ -115,12 +116,12 @@ class TSDAE(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If the rows do not fit.
+            SettingError: If the rows do not fit.
         """
         advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
         rows.check_width(2, f"objective 'tsdae' reconstructs single sentences: {advice}")
         if getattr(rows.dataset, "both", False):
-            raise ValueError("view_both damages the sentences that objective 'tsdae' reconstructs: unset view_both")
+            raise SettingError("view_both damages the sentences that objective 'tsdae' reconstructs: unset view_both")
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""

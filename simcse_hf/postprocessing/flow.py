@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
@@ -106,7 +106,7 @@ class Flow(VectorTransform):
     def __init__(self, dim: int, blocks: int = 3, width: int = 256) -> None:
         super().__init__()
         if dim < 2:
-            raise ValueError(f"dim of a flow must be at least 2, got {dim}")
+            raise DataError(f"dim of a flow must be at least 2, got {dim}")
         check_values(range(1, _MOST_BLOCKS + 1), blocks=blocks)
         check_values("an integer above 0", width=width)
         self.input_dim = dim
@@ -178,7 +178,7 @@ def fit_flow(
         before training and after each epoch.
 
     Raises:
-        ValueError: If there are fewer embeddings than dimensions, a dimension is constant, values are not finite, an
+        DataError: If there are fewer embeddings than dimensions, a dimension is constant, values are not finite, an
             argument is too small, or training diverges.
     """
     check_embeddings(vectors)
@@ -186,13 +186,13 @@ def fit_flow(
     check_values("an integer above 0", epochs=epochs, batch_size=batch_size)
     check_values("a number above 0", learning_rate=learning_rate)
     if count <= dim:
-        raise ValueError(f"a flow over {dim} dimensions needs more than {dim} embeddings, got {count}: give thousands")
+        raise DataError(f"a flow over {dim} dimensions needs more than {dim} embeddings, got {count}: give thousands")
     vectors = vectors.to(torch.get_default_dtype())
     largest = vectors.abs().amax(dim=0)
     constant = vectors.double().std(dim=0) <= NOISE * largest
     if constant.any():
         dimension = int(constant.int().argmax()) + 1
-        raise ValueError(f"dimension {dimension} is the same in all {count} embeddings: give sentences that differ")
+        raise DataError(f"dimension {dimension} is the same in all {count} embeddings: give sentences that differ")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         flow = Flow(dim, blocks, width).to(vectors.device)
@@ -212,7 +212,7 @@ def fit_flow(
                 schedule.step()
             history.append(_mean_log_likelihood(flow, vectors))
             if not math.isfinite(history[-1]):
-                raise ValueError(f"the flow diverged in epoch {epoch}: lower the learning rate of {learning_rate}")
+                raise DataError(f"the flow diverged in epoch {epoch}: lower the learning rate of {learning_rate}")
     return flow.requires_grad_(False).eval(), history
 
 

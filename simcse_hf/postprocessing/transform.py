@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..runtime.errors import check_finite, check_values
+from ..runtime.errors import ModelError, check_finite, check_values
 from ..runtime.files import read_json, read_json_object, write_atomically, write_json
 from ..runtime.loading import HubArguments, find_file
 
@@ -61,11 +61,11 @@ class VectorTransform(nn.Module, ABC):
             `torch.Tensor`: Float32 embeddings of shape `(n, output_dim)`, not normalized.
 
         Raises:
-            ValueError: If the embeddings have another shape.
+            ModelError: If the embeddings have another shape.
         """
         if embeddings.dim() != 2 or embeddings.shape[1] != self.input_dim:
             shape = tuple(embeddings.shape)
-            raise ValueError(f"a {self.method} fitted on embeddings of {self.input_dim} dimensions got shape {shape}")
+            raise ModelError(f"a {self.method} fitted on embeddings of {self.input_dim} dimensions got shape {shape}")
         weight = next(iter(self.state_dict().values()))
         transformed = self._apply_to(embeddings.to(weight.device, weight.dtype))
         return transformed.float().to(embeddings.device)
@@ -74,7 +74,7 @@ class VectorTransform(nn.Module, ABC):
 def check_embeddings(embeddings: Tensor) -> None:
     """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
     if embeddings.dim() != 2 or not len(embeddings):
-        raise ValueError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
+        raise ModelError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
     check_finite(embeddings, lambda number: f"sentence {number + 1} of those to fit on")
 
 
@@ -161,7 +161,7 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
         `tuple[VectorTransform, Fit]`: The transform and what it was fitted on; twice `None` if there is none.
 
     Raises:
-        ValueError: If a file is damaged or missing. The message names it.
+        ModelError: If a file is damaged or missing. The message names it.
     """
     path = find_file(name_or_path, f"{FOLDER}/{TRANSFORM_FILE}", **hub)
     if path is None:
@@ -169,10 +169,10 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
     description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
     if str(method) not in TRANSFORMS:
-        raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(TRANSFORMS)}. Fit again.")
+        raise ModelError(f"{path}: unknown method {method!r}; known are {', '.join(TRANSFORMS)}. Fit again.")
     weights = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **hub)
     if weights is None:
-        raise ValueError(f"{Path(path).with_name(WEIGHTS)} is missing: fit the transform again.")
+        raise ModelError(f"{Path(path).with_name(WEIGHTS)} is missing: fit the transform again.")
     where = path
     try:
         fit = Fit(**description["fit"])
@@ -183,10 +183,10 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
         transform.requires_grad_(False).eval()
         transformed = transform.transform(torch.zeros(1, transform.input_dim))
         if not transformed.isfinite().all():
-            raise ValueError("it holds values that are not finite")
+            raise ModelError("it holds values that are not finite")
     except Exception as error:  # its type depends on what is wrong, and on the library that reads the file
         reason = " ".join(str(error).split())
-        raise ValueError(f"{where}: damaged ({type(error).__name__}: {reason}); fit the transform again.") from error
+        raise ModelError(f"{where}: damaged ({type(error).__name__}: {reason}); fit the transform again.") from error
     return transform, fit
 
 
@@ -229,7 +229,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         `Whitening`: The transform.
 
     Raises:
-        ValueError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
+        ModelError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
             rounding of float32) than are to be kept, because there are too few sentences or too many equal ones.
 
     Examples:
@@ -256,7 +256,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         mean = mean + step * (len(part) / total)
         count = total
     if count == 0:
-        raise ValueError("there are no embeddings to fit a whitening on: give sentences")
+        raise ModelError("there are no embeddings to fit a whitening on: give sentences")
     covariance = scatter / count
 
     # 2. How many directions are kept
@@ -270,7 +270,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     if dim is None and rank == input_dim - 1 < count - 1:  # a hyperplane
         kept = rank
     if kept > rank:
-        raise ValueError(
+        raise ModelError(
             f"a whitening to {kept} dimensions needs embeddings that vary in as many; these {count} vary in {rank}: "
             f"give at least {kept + 1} different sentences, better ten times as many, or a dim of at most {rank}"
         )

@@ -13,6 +13,7 @@ from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import Evaluation
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
@@ -184,14 +185,14 @@ def write_card(
         `Path`: The path of the card.
 
     Raises:
-        ValueError: If the directory holds no model of this package or a damaged transform, if its README.md was not
+        SettingError: If the directory holds no model of this package or a damaged transform, if its README.md was not
             written by this function, or if a results file is broken or belongs to another model.
     """
     # 1. Refuse to replace what somebody wrote.
     directory = Path(directory)
     path = directory / CARD
     if is_written_by_hand(path):
-        raise ValueError(
+        raise SettingError(
             f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
         )
 

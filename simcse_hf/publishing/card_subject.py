@@ -16,6 +16,7 @@ from ..evaluation.report import Evaluation
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions, settings_of_config
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
+from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, explain_damage, load_pretrained
@@ -234,7 +235,7 @@ class Weights(SavedModel):
 def _leave_out(message: str, is_named: bool) -> None:
     """Refuse a file that somebody named, or warn that the card does not show it."""
     if is_named:
-        raise ValueError(message)
+        raise SettingError(message)
     logger.warning(f"{message}. The card does not show the file.")
 
 
@@ -251,21 +252,21 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         `Subject`: The model.
 
     Raises:
-        ValueError: If the directory holds no model of this package, or a damaged file.
+        ModelError: If the directory holds no model of this package, or a damaged file.
     """
     # 1. Refuse a folder without weights of this package.
     directory = weights.folder
     if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
-        raise ValueError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
+        raise ModelError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
     names: list[str] = []
     for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
         with explain_damage(directory), safe_open(path, "pt") as tensors:
             names += tensors.keys()
     if not names:
-        raise ValueError(f"{directory} holds no weights (model.safetensors), like an export: give the model's folder.")
+        raise ModelError(f"{directory} holds no weights (model.safetensors), like an export: give the model's folder.")
     config = load_pretrained(AutoConfig.from_pretrained, directory)
     if getattr(config, SECTION, None) is None:
-        raise ValueError(
+        raise ModelError(
             f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
             "unknown. Load the model with AutoModelForCL and save it first."
         )
@@ -366,7 +367,7 @@ def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] 
         `list[Measured]`: The evaluations.
 
     Raises:
-        ValueError: If a file is no evaluation, a named one is of another model, or two seeds were measured with
+        SettingError: If a file is no evaluation, a named one is of another model, or two seeds were measured with
             different protocols.
     """
     has_seeds = len(model.runs) > 1 and model.transform is None
@@ -384,7 +385,7 @@ def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] 
                 break
             theirs, ours = protocol_of(evaluation), protocol_of(published)
             if theirs != ours:
-                raise ValueError(
+                raise SettingError(
                     f"{other} and {path} were measured with different protocols. Evaluate both alike. The first: "
                     f"{theirs} The second: {ours}"
                 )

@@ -21,7 +21,7 @@ from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
-from ..runtime.errors import check_values
+from ..runtime.errors import ModelError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 
@@ -107,7 +107,7 @@ def export(
 
     Raises:
         ImportError: If the extra of the runtime is not installed.
-        ValueError: If options do not fit `to`, the form cannot express the model, or int8 loses too much.
+        ModelError: If options do not fit `to`, the form cannot express the model, or int8 loses too much.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -128,9 +128,9 @@ def export(
     }
     unused = [name for name, value in of_int8.items() if value]
     if to not in INT8_EXPORTS and unused:
-        raise ValueError(f"{', '.join(unused)}: only for exports to {', '.join(INT8_EXPORTS)}")
+        raise ModelError(f"{', '.join(unused)}: only for exports to {', '.join(INT8_EXPORTS)}")
     if to in INT8_EXPORTS and texts is None and data_dir is None:
-        raise ValueError(f"an export to {to} measures what is lost: give texts, data_dir or both")
+        raise ModelError(f"an export to {to} measures what is lost: give texts, data_dir or both")
     if to in INT8_EXPORTS:
         known = dict.fromkeys(name for backend in INT8_EXPORTS[to] for name in GRAPHS[backend].methods)
         check_values((None, *known), method=method)
@@ -173,15 +173,15 @@ def export_sentence_transformers(simcse: SimCSE, directory: Path) -> Path:
 
     Raises:
         FileExistsError: If `directory` exists.
-        ValueError: If sentence-transformers has no such pooler or no flow.
+        ModelError: If sentence-transformers has no such pooler or no flow.
     """
     if simcse.postprocessing is not None and simcse.postprocessing.method == "flow":
-        raise ValueError(
+        raise ModelError(
             f"{simcse.name_or_path} applies a flow, for which sentence-transformers has no module. Load the model "
             "with SimCSE, or export it without the flow (--no_postprocess, or postprocess=False)."
         )
     if POOLERS[simcse.pooler_type].mode is None:
-        raise ValueError(
+        raise ModelError(
             f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
             "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
         )
@@ -213,17 +213,17 @@ def export_graph(simcse: SimCSE, directory: Path, backend: str) -> Path:
     Raises:
         ImportError: If the extras of the runtime are not installed.
         FileExistsError: If `directory` exists.
-        ValueError: If the two runtimes differ by more than `TOLERANCE`, or if the model uses a whitening, a flow or a
+        ModelError: If the two runtimes differ by more than `TOLERANCE`, or if the model uses a whitening, a flow or a
             template, none of which the graph contains.
     """
     settings = simcse.model.settings
     if simcse.postprocessing is not None:
-        raise ValueError(
+        raise ModelError(
             f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the graph ends at the pooler. "
             "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
         )
     if settings.templates:
-        raise ValueError(
+        raise ModelError(
             "this model puts each text into a template, which the tokenizer of a graph would not do. Load the model "
             "with SimCSE instead."
         )
@@ -247,7 +247,7 @@ def export_graph(simcse: SimCSE, directory: Path, backend: str) -> Path:
     largest = expected.abs().max().item()
     if not difference <= TOLERANCE * max(1.0, largest):
         path.unlink()
-        raise ValueError(
+        raise ModelError(
             f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
             "The graph was deleted; please report the model and the versions of torch and of the runtime."
         )
@@ -329,7 +329,7 @@ class Checks:
 def _read(file: StrPath, count: int) -> list[str]:
     texts = [text for _, text in islice(stream_texts(file), count)]
     if not texts:
-        raise ValueError(f"{file} has no texts to measure the export with: name a file of texts.")
+        raise ModelError(f"{file} has no texts to measure the export with: name a file of texts.")
     return texts
 
 
@@ -362,7 +362,7 @@ def export_int8(
 
     Raises:
         ImportError: If the extras of the runtimes are not installed.
-        ValueError: As [`export_graph`], or if each form loses too much. Nothing is written then.
+        ModelError: As [`export_graph`], or if each form loses too much. Nothing is written then.
     """
     instructions = instructions or processor_instructions()
     bits = 7 if instructions == "avx2" else 8
@@ -387,7 +387,7 @@ def export_int8(
                 tried.append(_describe(loss))
                 for file in (path, Path(weights_of(str(path)))):
                     file.unlink(missing_ok=True)
-    raise ValueError(
+    raise ModelError(
         f"nothing was written, because int8 loses more than max_loss {max_loss:g}: {'; '.join(tried)}. Allow more, or "
         "calibrate with texts like yours."
     )

@@ -12,6 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..runtime.outputs import Result
@@ -43,12 +44,12 @@ def files_to_push(directory: StrPath) -> list[str]:
         `list[str]`: Sorted paths relative to `directory`.
 
     Raises:
-        ValueError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
+        SettingError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
             contains an access token or a password.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a folder. Name the folder of the model.")
+        raise SettingError(f"{directory} is not a folder. Name the folder of the model.")
     paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
@@ -57,16 +58,16 @@ def files_to_push(directory: StrPath) -> list[str]:
     }
     missing = [part for part, names in required.items() if set(names).isdisjoint(paths)]
     if missing:
-        raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
+        raise SettingError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
         file = directory / path
         if not file.resolve().is_relative_to(directory.resolve()):
-            raise ValueError(
+            raise SettingError(
                 f"{file} is a symbolic link to {file.resolve()}, outside of the model's folder, so nothing was "
                 "pushed. Copy the file into the folder, or remove the link."
             )
         if file.suffix != ".onnx" and holds_secret(file):
-            raise ValueError(
+            raise SettingError(
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."
             )
@@ -127,7 +128,7 @@ def push(
         `Push`: The URL, or the files.
 
     Raises:
-        ValueError: If the name has no owner, or for the reasons given in [`push_model`].
+        SettingError: If the name has no owner, or for the reasons given in [`push_model`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
 
     Examples:
@@ -138,7 +139,7 @@ def push(
     """
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in repo_id:
-        raise ValueError(f"{repo_id!r} names no owner: give OWNER/NAME, as in your-name/{repo_id}")
+        raise SettingError(f"{repo_id!r} names no owner: give OWNER/NAME, as in your-name/{repo_id}")
     return push_model(
         directory,
         repo_id,
@@ -181,7 +182,7 @@ def push_model(
         `Push`: The URL of the commit or of the pull request, or the files.
 
     Raises:
-        ValueError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
+        SettingError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
             missing or not finite, or not those of a graph beside them.
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
@@ -190,7 +191,7 @@ def push_model(
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
+        raise SettingError(f"{repo_id!r} is not a valid repository name: {error}") from error
     files = {path: (directory / path).stat().st_size for path in files_to_push(directory)}
     SimCSE(directory, device="cpu")
     for backend, graph in GRAPHS.items():

@@ -14,6 +14,7 @@ from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
 from ..runtime.loading import load_pretrained
@@ -144,7 +145,7 @@ def index(
         `Indexed`: What was written. A prompt that was given is now the model's prompt for documents.
 
     Raises:
-        ValueError: If `output` holds anything, the input is unreadable, or the vectors are not those of `input` and
+        SettingError: If `output` holds anything, the input is unreadable, or the vectors are not those of `input` and
             the model.
 
     Examples:
@@ -153,7 +154,7 @@ def index(
         200 sentences in the index my-index
     """
     if check_target(output) and not overwrite:
-        raise ValueError(f"output {output} holds an index: add to it with index-add, or replace it with overwrite")
+        raise SettingError(f"output {output} holds an index: add to it with index-add, or replace it with overwrite")
     column, shards = open_vectors(vectors, input, column)
     encoder = load_model(model, **loading)
     encoder.prompts["document"] = encoder.resolve_prompt(prompt, prompt_name, "document")
@@ -241,7 +242,7 @@ def index_delete(
         `Indexed`: What was written.
 
     Raises:
-        ValueError: If there is no index, or no such text in it.
+        SettingError: If there is no index, or no such text in it.
 
     Examples:
         >>> from simcse_hf import index, index_delete
@@ -250,7 +251,7 @@ def index_delete(
         198 sentences in the index my-index
     """
     if not rows and not filters:
-        raise ValueError("rows and filters are missing: say which texts to delete")
+        raise SettingError("rows and filters are missing: say which texts to delete")
     opened = open_index(index, model, **loading)
     opened.delete(rows, filters=filters)
     opened.save(index)
@@ -271,7 +272,7 @@ def open_vectors(
         `tuple[str | None, Iterator[np.ndarray] | None]`: The column, and embeddings of shape `(n, dim)` by shard.
 
     Raises:
-        ValueError: If they are no embeddings of these texts.
+        SettingError: If they are no embeddings of these texts.
     """
     if folder is None:
         return column, None
@@ -286,7 +287,9 @@ def open_vectors(
     elif column not in (None, made_with["column"]):
         problem = f"column {made_with['column']!r}, not {column!r}"
     if problem is not None:
-        raise ValueError(f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder.")
+        raise SettingError(
+            f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder."
+        )
     return made_with["column"], read_shards(folder)
 
 
@@ -328,7 +331,8 @@ def search(
         `Iterator[Found]`: What was found for each query, as soon as it is found.
 
     Raises:
-        ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
+        SettingError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`]
+            says.
 
     Examples:
         >>> from simcse_hf import index
@@ -339,7 +343,7 @@ def search(
         0 In fall the old mariner found the steed at the port.
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
-        raise ValueError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
+        raise SettingError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
     opened = open_index(index, model, parameters=parameters, **loading)
     before = opened.model.resolve_prompt(prompt, prompt_name, "query")
     least = lowest_score(opened.model, threshold, before, opened)
@@ -465,7 +469,7 @@ def mine(
         `Mined`: What was written and what was left out.
 
     Raises:
-        ValueError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+        SettingError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
 
     Examples:
         >>> from simcse_hf import mine
@@ -476,7 +480,7 @@ def mine(
     check_output_file(output, overwrite, TABLE_SUFFIXES)
     check_output_file(audit, overwrite, TABLE_SUFFIXES)
     if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
-        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
+        raise SettingError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
@@ -501,7 +505,7 @@ def mine(
     )
     if not len(rows):
         dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
-        raise ValueError(
+        raise SettingError(
             f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
             "margins and scores."
         )
@@ -568,7 +572,7 @@ def lowest_score(
         `float`, *optional*: The score; `None` to show all.
 
     Raises:
-        ValueError: If the saved threshold is asked for and there is none, or it was chosen for other scores.
+        SettingError: If the saved threshold is asked for and there is none, or it was chosen for other scores.
     """
     if threshold != "saved":
         check_scores(model.similarity_fn_name, threshold=threshold)
@@ -581,7 +585,7 @@ def lowest_score(
     }
     for name, holds in differences.items():
         if holds:
-            raise ValueError(
+            raise SettingError(
                 f"threshold saved was chosen for pairs of texts, but these are compared with {name}, which gives "
                 "other cosines. Give a number."
             )

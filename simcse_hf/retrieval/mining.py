@@ -16,7 +16,7 @@ from ..data.columns import list_texts
 from ..data.read import TextSource, load_text_dataset
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..runtime.encoders import Encoder, embed_texts, similarity_of
-from ..runtime.errors import check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, write_table
 from ..runtime.similarity import check_scores, similarity_matrix
@@ -75,7 +75,7 @@ class MiningOptions:
         check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
         check_values("a finite number", **self.bounds)
         if self.last_rank - self.range_min < self.num_negatives:
-            raise ValueError(
+            raise SettingError(
                 f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
                 f"{self.num_negatives} candidates: raise range_max or lower range_min"
             )
@@ -181,7 +181,7 @@ def mine_hard_negatives(
         `tuple[datasets.Dataset, Mined]`: Rows of `sent0`, `sent1` and hard negatives, and what was left out.
 
     Raises:
-        ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
+        DataError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
     similarity = similarity_of(model)
     # 1. Refuse what cannot be mined.
@@ -189,7 +189,7 @@ def mine_hard_negatives(
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
     columns = load_text_dataset(dataset).to_dict()
     if len(columns) < 2:
-        raise ValueError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
+        raise DataError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
     first, second, *given = columns.values()
 
     # 2. Encode each anchor and each candidate once.

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather, all_reduce
 
+from .errors import SettingError
 from .files import StrPath, lock
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def on_first_process(function: Callable[[], T]) -> T:
 
     Raises:
         Exception: In the first process, what the function raised.
-        ValueError: In the other processes, if the function raised an error, with its text.
+        SettingError: In the other processes, if the function raised an error, with its text.
     """
     rank, processes = world()
     if processes == 1:
@@ -52,7 +53,7 @@ def on_first_process(function: Callable[[], T]) -> T:
     dist.broadcast_object_list(outcome)
     result, problem = outcome
     if problem is not None:
-        raise ValueError(problem)
+        raise SettingError(problem)
     return result
 
 

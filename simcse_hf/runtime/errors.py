@@ -15,6 +15,36 @@ if TYPE_CHECKING:
 
     from .files import StrPath
 
+
+class SimCSEError(ValueError):
+    """An error of this package, about what it was given. The message says what is wrong, where, and what to do.
+
+    ::
+
+        ValueError
+        └── SimCSEError
+            ├── DataError        a text, a row, or a file of them: correct the text
+            ├── SettingError     an argument or an option: give another value
+            ├── ModelError       a model, its folder or its weights: name another one, or save it again
+            └── NotFiniteError   an embedding that is NaN or infinite
+
+    So a server answers a `DataError` with "your text is wrong", and wakes somebody up for a `ModelError`. Every one is
+    a `ValueError`, too.
+    """
+
+
+class DataError(SimCSEError):
+    """A text, a row or a file of texts cannot be used."""
+
+
+class SettingError(SimCSEError):
+    """An argument has a value that is wrong, or that does not fit the others."""
+
+
+class ModelError(SimCSEError):
+    """A model cannot be loaded or used as it is."""
+
+
 Kind = Literal[
     "true or false",
     "an integer above 0",
@@ -38,7 +68,7 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             the values.
 
     Raises:
-        ValueError: If one is something else. The message names the argument.
+        SettingError: If one is something else. The message names the argument.
     """
     for name, value in options.items():
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)  # those of numpy, too
@@ -64,7 +94,7 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             fits = value is None or of_kind[kind]
             wanted = kind
         if not fits:
-            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+            raise SettingError(f"{name} must be {wanted}, got {value!r}")
 
 
 def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
@@ -93,12 +123,12 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str
         advice (`str`): A last sentence that says what to do.
 
     Raises:
-        ValueError: If a setting differs. The message names each with both values.
+        SettingError: If a setting differs. The message names each with both values.
     """
     found = changes(before, now)
     if found:
         listed = [f"{name}: {old} there, {new} here" for name, (old, new) in found.items()]
-        raise ValueError(f"{where} was made with other settings ({'; '.join(listed)}). {advice}")
+        raise SettingError(f"{where} was made with other settings ({'; '.join(listed)}). {advice}")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -154,7 +184,7 @@ def no_model(name: "StrPath", error: Exception) -> str:
     return f"{name} is neither the folder of a model nor the name of one on the hub that can be reached ({error})"
 
 
-class NotFiniteError(ValueError):
+class NotFiniteError(SimCSEError):
     """An embedding holds NaN or infinity.
 
     Args:

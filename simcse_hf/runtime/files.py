@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from .errors import DataError
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
@@ -164,7 +166,7 @@ def read_arrays(path: StrPath, advice: str) -> Arrays:
         `dict`: The arrays.
 
     Raises:
-        ValueError: If the file is damaged.
+        DataError: If the file is damaged.
     """
     found: Arrays = {}
     try:
@@ -174,7 +176,7 @@ def read_arrays(path: StrPath, advice: str) -> Arrays:
                 parts = found.setdefault(task, {})
                 parts.setdefault(part, {})[name] = arrays[key]
     except Exception as error:  # its type depends on where zipfile or numpy finds the damage
-        raise ValueError(f"{path}: damaged ({error}); {advice}") from error
+        raise DataError(f"{path}: damaged ({error}); {advice}") from error
     return found
 
 
@@ -189,12 +191,12 @@ def read_json(path: StrPath, advice: str = "") -> Any:
         The document.
 
     Raises:
-        ValueError: If the file is no JSON. The message names the file.
+        DataError: If the file is no JSON. The message names the file.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
+        raise DataError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
 
 
 def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str, Any]:
@@ -209,7 +211,7 @@ def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str
         `dict`: The object.
 
     Raises:
-        ValueError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
+        DataError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
     """
     document = read_json(path, advice)
     is_object = isinstance(document, dict)
@@ -217,7 +219,7 @@ def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str
     if is_object and not missing:
         return document
     listed = f" with the entry {' and '.join(missing)}" if missing else ""
-    raise ValueError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
+    raise DataError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
 
 
 def write_json(path: StrPath, document: object) -> None:
@@ -281,11 +283,11 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        ValueError: If another process has locked the folder, which the message names, or the folder is a file.
+        DataError: If another process has locked the folder, which the message names, or the folder is a file.
     """
     path = Path(folder).expanduser().resolve()
     if path.is_file():
-        raise ValueError(f"{folder} is a file: name a folder.")
+        raise DataError(f"{folder} is a file: name a folder.")
     path.mkdir(parents=True, exist_ok=True)
     file = FileLock(path / LOCK, is_singleton=True)
     holder = path / HOLDER
@@ -295,7 +297,7 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         name = "another process"
         if holder.exists():
             name = holder.read_text(encoding="utf-8")
-        raise ValueError(
+        raise DataError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     try:

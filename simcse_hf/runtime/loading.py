@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import CONFIG_NAME, cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
+from .errors import ModelError
 from .files import StrPath, read_json_object
 
 #: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
@@ -88,7 +89,7 @@ def explain_damage(name_or_path: StrPath) -> Iterator[None]:
         name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
 
     Raises:
-        ValueError: If the model is a folder and a library cannot read it. Other errors pass through.
+        ModelError: If the model is a folder and a library cannot read it. Other errors pass through.
     """
     try:
         yield
@@ -104,7 +105,7 @@ def explain_damage(name_or_path: StrPath) -> Iterator[None]:
         if from_hub or not Path(name_or_path).is_dir():
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(
+        raise ModelError(
             f"{name_or_path}: cannot be loaded, because a file is missing or damaged ({reason}). Download or save the "
             "model again."
         ) from error
@@ -140,7 +141,7 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
         `Any`: What the function returns.
 
     Raises:
-        ValueError: If there is no such model.
+        ModelError: If there is no such model.
     """
     path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
     for name in ("revision", "subfolder"):
@@ -151,7 +152,7 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
     try:
         return load(base, *args, **kwargs)
     except OSError as error:
-        raise ValueError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
+        raise ModelError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
 
 
 @contextmanager
@@ -186,11 +187,12 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         `Any`: What the function returns.
 
     Raises:
-        ValueError: If custom code is asked for or needed, or a file is damaged.
+        ModelError: If custom code is asked for or needed, or a file is damaged.
+        ValueError: As `load` says.
         OSError: If there is no such model, or the hub cannot be reached.
     """
     if kwargs.pop("trust_remote_code", None):
-        raise ValueError(f"trust_remote_code=True: {source}: custom code is not supported")
+        raise ModelError(f"trust_remote_code=True: {source}: custom code is not supported")
     try:
         weights = Path(source).glob("*.safetensors")
         size = sum(path.stat().st_size for path in weights)
@@ -198,12 +200,12 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
             loaded = load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):  # transformers advises to pass it
-            raise ValueError(f"{source} needs custom code from its author, which is not supported.") from error
+            raise ModelError(f"{source} needs custom code from its author, which is not supported.") from error
         base = adapter_base(source, **kwargs)
         if base is None:
             if Path(source).is_dir() and find_file(source, CONFIG_NAME, **select_hub_arguments(kwargs)) is None:
                 problem = f"this folder holds no model ({CONFIG_NAME} is missing): name the folder of one"
-                raise ValueError(f"{source}: {problem}") from error
+                raise ModelError(f"{source}: {problem}") from error
             raise
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
@@ -234,11 +236,11 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         `tuple[PreTrainedModel, dict]`: The model and transformers' loading info.
 
     Raises:
-        ValueError: If the source is an adapter of peft, if weights are missing, have no place or are not finite, or as
+        ModelError: If the source is an adapter of peft, if weights are missing, have no place or are not finite, or as
             [`load_pretrained`].
     """
     if adapter_base(source, **kwargs) is not None:
-        raise ValueError(
+        raise ModelError(
             f"{source} is an adapter of peft, not a whole model. Merge it first: load it with "
             "AutoModelForCL.from_pretrained, and save the result together with its tokenizer."
         )
@@ -258,7 +260,7 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
                 wrong.append(name)
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise ValueError(f"{source} {problem} {', '.join(wrong[:3])}{more}. Download or save the model again.")
+            raise ModelError(f"{source} {problem} {', '.join(wrong[:3])}{more}. Download or save the model again.")
     check_finite_weights(model.base_model, source)  # a layer beside the encoder may have no values yet
     return model, info
 
@@ -271,12 +273,12 @@ def check_finite_weights(model: PreTrainedModel, source: StrPath) -> None:
         source (`str` or `os.PathLike`): Where it was loaded from, for the message.
 
     Raises:
-        ValueError: If it has. The message names the weight.
+        ModelError: If it has. The message names the weight.
     """
     for name, x in model.named_parameters():
         has_values = x.is_floating_point() and not x.is_meta
         if has_values and not torch.isfinite(x).all():
-            raise ValueError(
+            raise ModelError(
                 f"{source}: its weight {name} holds NaN or infinity: its training diverged, or the file is damaged. "
                 "Train, download or save the model again."
             )

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .errors import SettingError
+
 
 def show_messages(quiet: bool = False) -> None:
     """Show this package's messages on the first process, and its warnings on all.
@@ -60,21 +62,21 @@ def check_together(joined: int, alone: str = "") -> None:
         alone (`str`, *optional*): A command that runs in one process.
 
     Raises:
-        ValueError: If there are more processes. Each would do all the work, and write the same files. Also if
+        SettingError: If there are more processes. Each would do all the work, and write the same files. Also if
             `accelerate launch` was asked for several processes and has started one.
     """
     sizes = [int(os.environ[name]) for name in _SIZES if name in os.environ]
     # Accelerate names an address where several processes are asked for, and starts one if it finds no GPU for each.
     if not sizes and {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
-        raise ValueError(
+        raise SettingError(
             f"accelerate launch was asked for several processes, and has started one (MASTER_ADDR is set, and "
             f"WORLD_SIZE is not). {_THAT_WORKS}"
         )
     started = sizes[0] if sizes else 1
     if started > joined and alone:
-        raise ValueError(f"{alone} runs in one process: start it without torchrun, accelerate launch or mpirun.")
+        raise SettingError(f"{alone} runs in one process: start it without torchrun, accelerate launch or mpirun.")
     if started > joined:
-        raise ValueError(
+        raise SettingError(
             f"the launcher has started {started} processes, and this one works with {joined - 1} others: each of them "
             f"would do all the work and write the same files. {_THAT_WORKS}"
         )

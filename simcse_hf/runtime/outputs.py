@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import SettingError
 from .files import StrPath, entries, write_atomically
 
 
@@ -51,17 +52,17 @@ def check_output_file(output: StrPath | None, overwrite: bool, suffixes: tuple[s
         suffixes (`tuple[str, ...]`, *optional*): How the name of the file may end; by default in any way.
 
     Raises:
-        ValueError: If the file cannot be written there.
+        SettingError: If the file cannot be written there.
     """
     if output is None:
         return
     path = Path(output).expanduser()
     if suffixes and path.suffix not in suffixes:
-        raise ValueError(f"output must end in {', '.join(suffixes)}, got {path}")
+        raise SettingError(f"output must end in {', '.join(suffixes)}, got {path}")
     if path.is_dir():
-        raise ValueError(f"output {path} is a folder: name a file")
+        raise SettingError(f"output {path} is a folder: name a file")
     if path.exists() and not overwrite:
-        raise ValueError(f"output {path} exists: name another file, or set overwrite")
+        raise SettingError(f"output {path} exists: name another file, or set overwrite")
 
 
 def write_table(rows: "Dataset", output: StrPath) -> None:
@@ -93,24 +94,24 @@ def output_folder(output: StrPath, overwrite: bool, marker: str, sources: Sequen
         `Path`: A folder to make and write to. It becomes `output` when the block ends without an error.
 
     Raises:
-        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, is read, or is
-            the current folder.
+        SettingError: If `output` would be replaced without `overwrite`, was not written by this command, is read, or
+            is the current folder.
     """
     folder = Path(output).expanduser()
     other = "name another output"
     if folder.resolve() == Path.cwd():
-        raise ValueError(f"output {folder} is the current folder, which cannot be replaced: name a folder in it")
+        raise SettingError(f"output {folder} is the current folder, which cannot be replaced: name a folder in it")
     if folder.is_file() or entries(folder):
         if not overwrite:
-            raise ValueError(f"{folder} is not an empty folder: {other}, or set overwrite")
+            raise SettingError(f"{folder} is not an empty folder: {other}, or set overwrite")
         if not (folder / marker).is_file():
-            raise ValueError(f"{folder} holds something else (there is no {marker} in it): {other}")
+            raise SettingError(f"{folder} holds something else (there is no {marker} in it): {other}")
         for path in sorted(folder.iterdir()):
             if _NOT_REPLACED.fullmatch(path.name):
-                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): {other}")
+                raise SettingError(f"{folder} holds more than an earlier output ({path.name}): {other}")
         for source in map(Path, sources):
             if source.exists() and source.resolve().is_relative_to(folder.resolve()):
-                raise ValueError(f"{folder} holds the model that is read: {other}")
+                raise SettingError(f"{folder} holds the model that is read: {other}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(folder) as temporary:
         yield temporary

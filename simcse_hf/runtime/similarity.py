@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from .errors import SettingError
+
 #: The norms of the similarities that are negative distances.
 _NORMS = {"euclidean": 2.0, "manhattan": 1.0}
 
@@ -37,4 +39,4 @@ def check_scores(similarity: str, **scores: float | None) -> None:
     most = 1 if similarity == "cosine" else math.inf
     for name, score in scores.items():
         if score is not None and not -most <= score <= most:
-            raise ValueError(f"{name} must be a {similarity}, between {-most} and {most}, got {score}")
+            raise SettingError(f"{name} must be a {similarity}, between {-most} and {most}, got {score}")

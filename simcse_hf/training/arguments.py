@@ -18,7 +18,7 @@ from ..names import POOLER_TYPES
 from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from ..runtime.errors import check_values
+from ..runtime.errors import SettingError, check_values
 from ..runtime.messages import LAUNCHED, check_together
 from .parser import option, read_number
 
@@ -105,7 +105,7 @@ class ModelArguments:
         """Turn the words of the command line into a table of options and a list of dimensions.
 
         Raises:
-            ValueError: If the words have another form.
+            SettingError: If the words have another form.
         """
         given: Any = self.objective_options
         if not isinstance(given, dict):
@@ -113,7 +113,7 @@ class ModelArguments:
             for word in [given] if isinstance(given, str) else given:
                 name, equals, text = str(word).partition("=")
                 if not (name and equals):
-                    raise ValueError(f"--objective_options takes name=value, got {word!r}")
+                    raise SettingError(f"--objective_options takes name=value, got {word!r}")
                 options[name] = read_number(yaml.safe_load(text))
             self.objective_options = options  # type: ignore[assignment]
 
@@ -123,7 +123,7 @@ class ModelArguments:
             try:
                 numbers = [int(number) for word in listed for number in str(word).split(",")]
             except ValueError:
-                raise ValueError(
+                raise SettingError(
                     f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
                 ) from None
             self.matryoshka_dims = numbers  # type: ignore[assignment]
@@ -330,7 +330,7 @@ class SimCSETrainingArguments(TrainingArguments):
         """Check the values.
 
         Raises:
-            ValueError: If a value cannot work.
+            SettingError: If a value cannot work.
         """
         # 1. Words become tables, and transformers fills in its values.
         if isinstance(self.prompts, list):
@@ -364,39 +364,39 @@ class SimCSETrainingArguments(TrainingArguments):
         check_values("an integer above 0", gradcache_chunk_size=self.gradcache_chunk_size)
         check_values("an integer of 0 or more", seed=self.seed)
         if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
+            raise SettingError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         for name, reason in _UNFIT.items():
             if getattr(self, name):
-                raise ValueError(f"{name} = {getattr(self, name)} {reason}")
+                raise SettingError(f"{name} = {getattr(self, name)} {reason}")
         if self.train_sampling_strategy == "batch_rebalance":
-            raise ValueError(
+            raise SettingError(
                 "train_sampling_strategy 'batch_rebalance' makes batches of different sizes, in which texts have "
                 "different numbers of negatives: use 'group_by_length', or leave it out"
             )
         if self.batch_sampler == "no_duplicates" and self.train_sampling_strategy != "random":
-            raise ValueError(
+            raise SettingError(
                 "batch_sampler 'no_duplicates' and train_sampling_strategy each choose the order of the rows: give one"
             )
 
         # 3. Tables.
         tables: Any = self.tables
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
-            raise ValueError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
+            raise SettingError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
         if not isinstance(self.lora, dict | None):
-            raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
+            raise SettingError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         if self.lora is not None or self.lora_r is not None:
             rank = self.lora_settings["r"]
             if rank is None or rank < 1 or self.lora_r not in (None, rank):
-                raise ValueError(
+                raise SettingError(
                     "lora_r, or r in lora, is the rank of the adapter, and at least 1: "
                     f"lora_r is {self.lora_r} and lora {self.lora}"
                 )
 
         # 4. The device.
         if self.fp16 and self.device.type == "cpu":
-            raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
+            raise SettingError("fp16 does nothing on a CPU: use bf16, or neither")
         if self.n_gpu > 1:
-            raise ValueError(
+            raise SettingError(
                 f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "
                 f"negatives. Start one process a GPU (accelerate launch --num_processes {self.n_gpu} ...) or show it "
                 "one (CUDA_VISIBLE_DEVICES=0)."
@@ -419,13 +419,13 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
         `dict[str, float]`: Config names with the new rate. Rates of classification heads are left out.
 
     Raises:
-        ValueError: If `rate` is not a probability below 1, or the config has no rate.
+        SettingError: If `rate` is not a probability below 1, or the config has no rate.
     """
     if rate is None:
         return {}
     if not 0 <= rate < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {rate}")
+        raise SettingError(f"dropout must be at least 0 and below 1, got {rate}")
     names = dropout_rates(config)
     if not names:
-        raise ValueError(f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config")
+        raise SettingError(f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config")
     return dict.fromkeys(names, rate)

@@ -32,6 +32,7 @@ from ..data.samplers import RepeatableSampler
 from ..models.checkpoint import replace_model
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import on_first_process, same_noise, wait_for_all
+from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import MANIFEST, STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .watch import RunBar, RunLog
@@ -77,7 +78,7 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
         `str`, *optional*: The path of the checkpoint; `None` if there is no checkpoint at all.
 
     Raises:
-        ValueError: If there are checkpoints and all of them are damaged.
+        ModelError: If there are checkpoints and all of them are damaged.
     """
     problems = []
     for checkpoint in checkpoints(directory):
@@ -87,7 +88,7 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
         problems.append(f"{checkpoint.name}: {problem}")
         logger.warning(f"{checkpoint} is passed over because {problem}.")
     if problems:
-        raise ValueError(
+        raise ModelError(
             f"{directory} holds no whole checkpoint to resume from ({'; '.join(problems)}). Restore one of them from "
             "a backup, or start again with --overwrite_output_dir."
         )
@@ -105,7 +106,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
 
     Raises:
-        ValueError: If the directory holds another run, or one of the inputs would be deleted.
+        ModelError: If the directory holds another run, or one of the inputs would be deleted.
     """
     if args.resume_from_checkpoint is not None or args.process_index > 0:
         return
@@ -116,13 +117,13 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         if path is None or not overwrite:
             continue
         if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
-            raise ValueError(
+            raise ModelError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
     results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
     if not overwrite and (earlier or results):
-        raise ValueError(
+        raise ModelError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
             "--overwrite_output_dir, or choose another --output_dir."
         )
@@ -161,14 +162,14 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
         if str(resume).lower() == "true":
             checkpoint = newest_whole_checkpoint(output_dir)
             if checkpoint is None:
-                raise ValueError(
+                raise ModelError(
                     f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint"
                 )
         else:
             checkpoint = str(resume)
             problem = folder_problem(checkpoint) if Path(checkpoint).is_dir() else "there is no such folder"
             if problem:
-                raise ValueError(
+                raise ModelError(
                     f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
                     "the newest whole one with --resume_from_checkpoint true."
                 )
@@ -220,7 +221,7 @@ class WholeCheckpointTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
-            raise ValueError(
+            raise ModelError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
@@ -242,7 +243,7 @@ class WholeCheckpointTrainer(Trainer):
         wanted = (self.args.metric_for_best_model or "").removeprefix("eval_")
         known = [name.removeprefix("eval_") for name in metrics if not name.endswith(("runtime", "per_second"))]
         if wanted and wanted not in known:
-            raise ValueError(
+            raise SettingError(
                 f"metric_for_best_model={wanted!r} is no metric of this run: take one of {', '.join(map(repr, known))}"
             )
         return metrics

@@ -33,6 +33,7 @@ from ..models.settings import (
     resolve_options,
 )
 from ..objectives import Objective, described_objective, import_objective, objective_class, part_weights
+from ..runtime.errors import SettingError
 from .arguments import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -118,7 +119,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
         `Values`: The value of each argument that somebody has.
 
     Raises:
-        ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
+        SettingError: If the objective is unknown, or nothing could be evaluated as it is asked for.
     """
     # 1. What the checkpoint and the paper of the objective say.
     saved = read_section(checkpoint.section)
@@ -148,7 +149,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
     # 3. There is no best model without a dev set, and one is loaded only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
         if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
-            raise ValueError(
+            raise SettingError(
                 "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, "
                 "or leave both out"
             )
@@ -266,32 +267,32 @@ def decide_losses(
         as the model does; nothing if all of them do.
 
     Raises:
-        ValueError: If `datasets` names an unknown data set or key, or gives some of them a share.
+        SettingError: If `datasets` names an unknown data set or key, or gives some of them a share.
     """
     # 1. What `datasets` says must be known.
     tables = args.tables
     unknown = tables.keys() - set(names)
     if unknown:
         listed = ", ".join(map(repr, names)) or "is one"
-        raise ValueError(
+        raise SettingError(
             f"datasets has {', '.join(map(repr, tables))}, and train_dataset {listed}: pass "
             "train_dataset={name: rows} with these names"
         )
     for name, own in tables.items():
         for key in own:
             if key not in DATASET_SETTINGS:
-                raise ValueError(
+                raise SettingError(
                     f"datasets, {name!r}: {key} is not known; a data set has {', '.join(DATASET_SETTINGS)}"
                 )
         if "objective_options" in own and "objective" not in own:
-            raise ValueError(f"data set {name!r} has objective_options, but no objective")
+            raise SettingError(f"data set {name!r} has objective_options, but no objective")
         share = own.get("share", 1)
         is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
         if not is_number or not 0 < share < float("inf"):
-            raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
+            raise SettingError(f"data set {name!r}: share must be a number above 0, got {share!r}")
     shares = sum("share" in own for own in tables.values())
     if 0 < shares < len(names):
-        raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
+        raise SettingError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
     # 2. Each objective with its options.
     if not any("objective" in own for own in tables.values()):
@@ -457,12 +458,12 @@ def by_column(value: Any, where: str) -> Any:
         `tuple`: The three values. Without one for hard negatives, they have that of the positive.
 
     Raises:
-        ValueError: If the table names other columns.
+        SettingError: If the table names other columns.
     """
     if not isinstance(value, dict):
         return value, value, value
     unknown = [column for column in value if column not in COLUMNS]
     if unknown:
-        raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
+        raise SettingError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
     positive = value.get("positive", "")
     return value.get("anchor", ""), positive, value.get("negative", positive)

@@ -32,6 +32,7 @@ from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
 from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
+from ..runtime.errors import SettingError
 from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)
@@ -289,8 +290,8 @@ def make_dev_sets(
         are any.
 
     Raises:
-        ValueError: If a word is not KIND=FILE, a file cannot be read, two tasks would have the same name, or there are
-            general tasks alone.
+        SettingError: If a word is not KIND=FILE, a file cannot be read, two tasks would have the same name, or there
+            are general tasks alone.
     """
     callbacks: list[DevSetCallback] = []
     if dev_set is not None:
@@ -299,7 +300,7 @@ def make_dev_sets(
         callbacks.append(DevSetCallback(name_tasks(dev_tasks, label_separator, Protocol("dev"))))
     if general:
         if not callbacks:
-            raise ValueError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")
+            raise SettingError("--general is reported beside a dev set: name one with --dev_file or --dev_task, too")
         tasks_by_name = name_general_tasks(general, label_separator)
         named = {f"general_{name}": task for name, task in tasks_by_name.items()}
         chooses = {text for dev_set in callbacks for text in dev_set.texts}
@@ -316,12 +317,12 @@ def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments) 
         args (`SimCSETrainingArguments`): The training arguments.
 
     Raises:
-        ValueError: If two dev sets have the same name.
+        SettingError: If two dev sets have the same name.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(
+        raise SettingError(
             f"two dev sets are named {', '.join(repeated)}, so their metrics would overwrite each other: name them "
             "with SimilarityEvalCallback(file, name=...)"
         )

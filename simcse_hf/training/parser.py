@@ -16,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..runtime.errors import did_you_mean
+from ..runtime.errors import SettingError, did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
@@ -88,7 +88,7 @@ class _WordParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise an error in place of ending the program."""
-        raise ValueError(message)
+        raise SettingError(message)
 
     def read(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
@@ -101,12 +101,12 @@ class _WordParser(HfArgumentParser):
             if name == "prompts":
                 return {str(column): str(text) for column, text in value.items()}
             if name not in _TABLES and "dict" not in self.hints[name]:
-                raise ValueError(f"{name} is a table, not a single value")
+                raise SettingError(f"{name} is a table, not a single value")
             return _plain(value)
         takes_several = action.nargs in ("+", "*")
         if isinstance(value, (list, tuple)):
             if not takes_several and "list" not in self.hints[name]:
-                raise ValueError(f"{name} is a list, not a single value")
+                raise SettingError(f"{name} is a list, not a single value")
             return [self._read_word(action, each) for each in value]
         word = self._read_word(action, value)
         return [word] if takes_several else word
@@ -199,7 +199,7 @@ def read_words(words: Sequence[str], classes: Sequence[type]) -> Values:
     if unknown:
         wrong = [word.partition("=")[0] for word in unknown]
         hint = did_you_mean(wrong, parser._option_string_actions)
-        raise ValueError(f"unknown argument(s): {' '.join(unknown)}{hint}")
+        raise SettingError(f"unknown argument(s): {' '.join(unknown)}{hint}")
     return over(recipe, vars(typed))
 
 
@@ -215,15 +215,15 @@ def read_recipe(name: str, classes: Sequence[type]) -> Values:
         `Values`: Values by argument name, without any defaults.
 
     Raises:
-        ValueError: If there is no such file or recipe, or it is no table of known arguments.
+        SettingError: If there is no such file or recipe, or it is no table of known arguments.
     """
     path = recipe_path(name)
     try:
         content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
-        raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
+        raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
-        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
+        raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
     return read_table(str(path), content, classes)
 
 
@@ -234,7 +234,7 @@ def recipe_path(name: str) -> Path:
     if not path.is_file():
         path = recipes.get(name.removesuffix(".yaml"), path)
     if not path.is_file() and path.suffix not in (".yaml", ".yml"):
-        raise ValueError(
+        raise SettingError(
             f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the recipes "
             f"are {', '.join(recipes)}"
         )
@@ -253,18 +253,18 @@ def read_table(source: str, values: Any, classes: Sequence[type]) -> Values:
         `Values`: The values.
 
     Raises:
-        ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.
+        SettingError: If `values` is no table, names an unknown argument, or gives one a value of another type.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{source} must hold a table of arguments (name: value)")
+        raise SettingError(f"{source} must hold a table of arguments (name: value)")
     parser = _parser_of(tuple(classes))
     unknown = sorted(map(str, values.keys() - parser.names))
     if unknown:
-        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, parser.names)}")
+        raise SettingError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, parser.names)}")
     try:
         return {str(name): parser.read(name, value) for name, value in values.items()}
     except (ValueError, ArgumentError) as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise SettingError(f"{source}: {error}") from None
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
@@ -292,7 +292,7 @@ def fill(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
         `tuple[Any, ...]`: The objects.
 
     Raises:
-        ValueError: If values contradict each other.
+        SettingError: If values contradict each other.
     """
     filled = []
     for cls in classes:
@@ -300,7 +300,7 @@ def fill(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
             filled.append(cls(**own))
         except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-            raise ValueError(str(error)) from error
+            raise SettingError(str(error)) from error
     return tuple(filled)
 
 
@@ -311,11 +311,11 @@ def check_files(files: Iterable[tuple[str, str | None]]) -> None:
         files (`Iterable[tuple[str, str]]`): Options with their file, the name of a data set on the hub, or `None`.
 
     Raises:
-        ValueError: If a name ends like that of a text file, and there is no such file.
+        SettingError: If a name ends like that of a text file, and there is no such file.
     """
     for name, path in files:
         if path is not None and SUFFIX.search(path) and not Path(path).exists():
-            raise ValueError(f"{name} {path}: there is no such file in {Path.cwd()}")
+            raise SettingError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 
 def read_number(value: object) -> object:

@@ -21,7 +21,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import no_model
+from ..runtime.errors import SettingError, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
@@ -90,11 +90,11 @@ class Recipe:
             [`Recipe`]: The recipe.
 
         Raises:
-            ValueError: If there is no such file or recipe, or the command or an argument is unknown, or an argument is
-                of another type.
+            SettingError: If there is no such file or recipe, or the command or an argument is unknown, or an argument
+                is of another type.
         """
         if command not in ("unsup", "sup"):
-            raise ValueError(f"{command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
+            raise SettingError(f"{command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
         return cls(command, read_sources(sources, ARGUMENTS))
 
     def but(self, **values: Any) -> "Recipe":
@@ -144,22 +144,22 @@ class Recipe:
             [`Decided`]: The arguments.
 
         Raises:
-            ValueError: If the model is not there, or values contradict each other.
+            SettingError: If the model is not there, or values contradict each other.
         """
         # 1. Refuse what contradicts itself or is not there.
         given = dict(self.given)
         if "seed" in given and given.get("seeds") is not None:
-            raise ValueError(
+            raise SettingError(
                 f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or "
                 "--seeds with the list of seeds for several"
             )
         name = given.get("model_name_or_path")
         if name is None:
-            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
+            raise SettingError("--model_name_or_path is missing: name the encoder to start from")
         try:
             checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
         except OSError as error:
-            raise ValueError(f"--model_name_or_path {no_model(name, error)}") from error
+            raise SettingError(f"--model_name_or_path {no_model(name, error)}") from error
 
         # 2. Decide.
         values = decide_command(given, DEFAULTS[self.command], checkpoint)
@@ -353,10 +353,10 @@ def named_texts(
         `Source` or `dict[str, Source]`: One source, or that of each data set by its name.
 
     Raises:
-        ValueError: If the texts are not named in exactly one way.
+        SettingError: If the texts are not named in exactly one way.
     """
     if tables and (data.train_file or data.dataset_name or data.columns or data.streaming):
-        raise ValueError(
+        raise SettingError(
             "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
         )
     sources = {}
@@ -364,7 +364,7 @@ def named_texts(
         paths = [own[each] for each in TEXTS if own.get(each) is not None]
         if len(paths) != 1:
             where = f"data set {name!r}: " if name else ""
-            raise ValueError(f"{where}name the training texts with either train_file or dataset_name")
+            raise SettingError(f"{where}name the training texts with either train_file or dataset_name")
         sources[name] = Source(
             str(paths[0]),
             own.get("columns"),

@@ -33,6 +33,7 @@ from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
+from ..runtime.errors import DataError, SettingError
 from ..runtime.identity import digest_rows
 from .arguments import SimCSETrainingArguments
 from .decide import COLUMNS, RowPlan, Run
@@ -107,9 +108,7 @@ class Rows:
         # 1. Rows that draw themselves.
         if isinstance(self.known, SpanDataset) and (reader.settings.templates or any(self.plan.prompts)):
             added = "to which no prompt or template can be added, as inference would do"
-            raise ValueError(
-                f"{self.source.name} holds token ids of spans, {added}: train on texts, or leave both out"
-            )
+            raise DataError(f"{self.source.name} holds token ids of spans, {added}: train on texts, or leave both out")
         if isinstance(self.known, SeededDataset):
             self.says = self.known.says
             length = self.known.max_length or length
@@ -124,9 +123,9 @@ class Rows:
             columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
             if not columns:
                 found = f"{self.source.name} has no texts, only {', '.join(read.column_names)}"
-                raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
+                raise DataError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
             if "guide" in frozen and len(columns) == 1:
-                raise ValueError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
+                raise DataError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
             assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
             for model, words in frozen.items():
                 self.vectors[model] = RowVectors(words, read.select_columns(columns), reader.args.device)
@@ -146,7 +145,7 @@ class Rows:
             `PermutedSampler`, *optional*: The order; `None` if any random order serves.
 
         Raises:
-            ValueError: If equal texts cannot be kept apart.
+            SettingError: If equal texts cannot be kept apart.
         """
         args = self.reader.args
         number = len(self.known)
@@ -154,7 +153,7 @@ class Rows:
         if args.batch_sampler == "no_duplicates":
             if self.text_numbers is None or has_classes:
                 kind = "its rows are drawn by class" if has_classes else "its texts are drawn anew in each epoch"
-                raise ValueError(
+                raise SettingError(
                     f"batch_sampler = 'no_duplicates' does not work with {self.plan.source}, because {kind}: leave "
                     "batch_sampler out"
                 )
@@ -178,15 +177,15 @@ class Rows:
             [`ContrastiveCollator`]: The collator.
 
         Raises:
-            ValueError: If the objective needs a teacher and none is given, or one is given that it does not use.
+            SettingError: If the objective needs a teacher and none is given, or one is given that it does not use.
         """
         unread = " and ".join(sorted(self.plan.frozen.keys() - set(objective.vectors)))
         if unread:
             advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
-            raise ValueError(f"objective {objective.name!r} reads no {unread}: {advice}")
+            raise SettingError(f"objective {objective.name!r} reads no {unread}: {advice}")
         if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
-            raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
+            raise SettingError(f"objective {objective.name!r} learns from a teacher: {advice}")
         shared = make_collator(self.reader, objective)
         return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
 
@@ -202,16 +201,16 @@ class Rows:
             check of dropout.
 
         Raises:
-            ValueError: If it cannot. The message says what to change.
+            DataError: If it cannot. The message says what to change.
         """
         args = self.reader.args
         rows = self.known
         number = self.num_sentences
         # 1. Refuse rows that the view, the model, the objective or the order of the run cannot read.
         if not number:
-            raise ValueError(f"{self.source.name} is empty: give a training file with at least one batch of texts")
+            raise DataError(f"{self.source.name} is empty: give a training file with at least one batch of texts")
         if self.plan.view == "fixed_mask" and number > 1:
-            raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {number} texts")
+            raise DataError(f"view fixed_mask is for single sentences; the training rows hold {number} texts")
         sample = []
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
@@ -224,7 +223,7 @@ class Rows:
             # transformers would take the number of texts for the length
             found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
             advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
-            raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
+            raise DataError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
         texts = self.texts[0] if self.texts else rows
         if number < 3 and self.stream is None and not objective.reconstructs and isinstance(texts, Dataset):
             texts = texts.remove_columns([column for column in NO_TEXT if column in texts.column_names])
@@ -232,7 +231,7 @@ class Rows:
             if all(row == first for row in texts):  # the first row that differs ends the search
                 name = self.source.data if isinstance(self.source.data, str) else self.source.name
                 alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
-                raise ValueError(f"{name}: {alike}: add other texts")
+                raise DataError(f"{name}: {alike}: add other texts")
 
         # 2. Warn of what has no effect or weakens the batches.
         weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
@@ -327,7 +326,7 @@ class Mixed(Rows):
         """Make the collators of all data sets; see [`Rows.collator`]."""
         if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
             advice = "unset it in accelerator_config"
-            raise ValueError(f"dispatch_batches does not work with several data sets: {advice}")
+            raise SettingError(f"dispatch_batches does not work with several data sets: {advice}")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
@@ -371,7 +370,7 @@ def named(dataset: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"data set {dataset!r}: {error}") from None
+        raise SettingError(f"data set {dataset!r}: {error}") from None
 
 
 # Reading rows -------------------------------------------------------------------------------------------------------
@@ -409,8 +408,8 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
         [`Rows`]: The rows.
 
     Raises:
-        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of several
-            data sets is a stream.
+        SettingError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of
+            several data sets is a stream.
     """
     if not has_names(data):
         return read_rows(reader, run.rows, data, "train_dataset")
@@ -420,16 +419,16 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
     is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
     if is_unclear and not reader.args.tables:
         advice = "pass columns as a datasets.Dataset, and name data sets in the arguments, datasets={name: {}}"
-        raise ValueError(f"train_dataset: {names} may be columns or data sets: {advice}")
+        raise SettingError(f"train_dataset: {names} may be columns or data sets: {advice}")
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
-        raise ValueError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
+        raise SettingError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
     streams = ", ".join(name for name, rows in data.items() if is_streamed(rows))
     if streams:
-        raise ValueError(f"the data sets {streams} are streams, which cannot be mixed: load them")
+        raise SettingError(f"the data sets {streams} are streams, which cannot be mixed: load them")
     unread = ", ".join(run.rows.frozen.keys() - {model for plan in run.datasets.values() for model in plan.frozen})
     if unread:
-        raise ValueError(f"no objective of the data sets reads a {unread}: leave {unread} out")
+        raise SettingError(f"no objective of the data sets reads a {unread}: leave {unread} out")
 
     # 2. Read each.
     parts = {}
@@ -468,7 +467,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         [`Rows`]: The rows.
 
     Raises:
-        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
+        SettingError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
             unclear, or it is not what the view or the objective needs.
     """
     args = reader.args
@@ -479,7 +478,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
             try:
                 full_length(reader.tokenizer, length, templates, prompt)
             except ValueError as error:
-                raise ValueError(f"{plan.source}, column {column}: {error}") from None
+                raise SettingError(f"{plan.source}, column {column}: {error}") from None
     if isinstance(data, SeededDataset):
         return Rows(reader, plan, Source((), name=name), data)
 
@@ -490,7 +489,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
     samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
     if len(samplings) > 1:
-        raise ValueError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
+        raise SettingError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
@@ -503,10 +502,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         check_stream(source, plan, args)
     frozen = " and ".join(plan.frozen)
     if view.is_drawn and frozen:
-        raise ValueError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
+        raise SettingError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
     if view.is_drawn and (templates or any(plan.prompts)):
         added = "templates" if templates else "prompt"
-        raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
+        raise SettingError(f"view {plan.view} would change the words of the {added} too: use view identity")
 
     # 3. The texts; of a stream the first ones.
     if is_stream:
@@ -515,7 +514,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         texts = Dataset.from_list(list(stream.take(max(SAMPLE_ROWS, batch))))
         if len(texts) < batch:
             few = f"{name} ends after {len(texts)} rows, fewer than a batch of {batch} over all processes"
-            raise ValueError(f"{few}: lower per_device_train_batch_size")
+            raise SettingError(f"{few}: lower per_device_train_batch_size")
         logger.info(
             f"train_dataset is a stream: its first {len(texts)} rows are checked now, and the others when they are "
             "read. Texts that are cut to max_seq_length are not counted."
@@ -542,7 +541,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     if [column for column in names if column not in NO_TEXT] == ["sent0"] and not templates:
         anchor, positive, _ = plan.prompts
         if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
-            raise ValueError(
+            raise SettingError(
                 f"{name} holds single sentences, and the anchor and the positive of one are the same tokens: give "
                 "prompts and max_seq_length one value for all columns"
             )
@@ -590,11 +589,13 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
     }
     for what, is_there in conflicts.items():
         if is_there:
-            raise ValueError(f"{what} does not work with a stream (--streaming): leave one of the two out")
+            raise SettingError(f"{what} does not work with a stream (--streaming): leave one of the two out")
     if args.max_steps < 1:
-        raise ValueError("a stream (--streaming) has no known length: set max_steps (--max_steps)")
+        raise SettingError("a stream (--streaming) has no known length: set max_steps (--max_steps)")
     if getattr(source.data, "_distributed", None) is not None:
-        raise ValueError("train_dataset is a part of a stream: pass the whole stream, and each process takes its rows")
+        raise SettingError(
+            "train_dataset is a part of a stream: pass the whole stream, and each process takes its rows"
+        )
 
 
 def make_collator(reader: Reader, objective: Objective) -> ContrastiveCollator:

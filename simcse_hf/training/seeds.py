@@ -18,7 +18,7 @@ from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
-from ..runtime.errors import refuse_changes
+from ..runtime.errors import SettingError, refuse_changes
 from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
@@ -59,21 +59,22 @@ def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
         `list[int]`: The seeds.
 
     Raises:
-        ValueError: If there are no seeds, a seed occurs twice or is negative, or the number of runs is that of a seed.
+        SettingError: If there are no seeds, a seed occurs twice or is negative, or the number of runs is that of a
+            seed.
     """
     values = [seeds] if isinstance(seeds, int) else list(seeds)
     if len(values) == 1:
         number = values[0]
         if number > _MOST_RUNS:
-            raise ValueError(
+            raise SettingError(
                 f"--seeds {number} asks for {number} runs. For one run with this seed, write --seed {number}; a list "
                 f"names at least two seeds, such as --seeds {number} {number + 1}."
             )
         values = list(range(first, first + number))
     if not values:
-        raise ValueError("--seeds needs a number of runs above 0, such as --seeds 3, or a list of seeds")
+        raise SettingError("--seeds needs a number of runs above 0, such as --seeds 3, or a list of seeds")
     if len(set(values)) < len(values) or min(values) < 0:
-        raise ValueError(f"--seeds {' '.join(map(str, values))}: each seed must be at least 0 and occur once")
+        raise SettingError(f"--seeds {' '.join(map(str, values))}: each seed must be at least 0 and occur once")
     return values
 
 
@@ -105,19 +106,19 @@ def prepare_seeds(
         `dict[int, str]`: `"finished"`, `"interrupted"` or `"new"` for each seed.
 
     Raises:
-        ValueError: If `output_dir` holds an earlier run that cannot be continued.
+        SettingError: If `output_dir` holds an earlier run that cannot be continued.
     """
     directory = Path(str(args.output_dir))
     advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
     seeds_file = directory / SEEDS
     if args.resume_from_checkpoint is not None:
         if str(args.resume_from_checkpoint).lower() != "true":
-            raise ValueError(
+            raise SettingError(
                 f"--resume_from_checkpoint {args.resume_from_checkpoint} names the checkpoint of one run, but --seeds "
                 "trains several. Leave it out: each seed continues from its own newest checkpoint."
             )
         if not seeds_file.exists():
-            raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
+            raise SettingError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
     # 1. What all runs have in common, in types that JSON can hold.
     values = dict(chosen) | hyperparameter_values(args)

@@ -59,6 +59,7 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
+from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import folder_problem, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
@@ -185,7 +186,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
         if (model is None) == (kwargs.get("model_init") is None):
-            raise ValueError("SimCSETrainer needs either a model or model_init")
+            raise SettingError("SimCSETrainer needs either a model or model_init")
 
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
@@ -405,7 +406,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Check the rows, the batch, the objective and the sharding of a run.
 
         Raises:
-            ValueError: If the run cannot train, or could not learn anything.
+            SettingError: If the run cannot train, or could not learn anything.
         """
         # 1. The arguments.
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
@@ -414,7 +415,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
-            raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
+            raise SettingError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not view_class(self.run.rows.view).is_drawn:
@@ -448,7 +449,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             }
             for name, is_there in replaced.items():
                 if is_there:
-                    raise ValueError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
+                    raise SettingError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
 
         # 4. Evaluation, and sharding.
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
@@ -473,17 +474,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 nothing.
 
         Raises:
-            ValueError: If there are fewer rows than a batch needs.
+            SettingError: If there are fewer rows than a batch needs.
         """
         args = self.args
         few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
         if rows < batch and args.dataloader_drop_last:
-            raise ValueError(
+            raise SettingError(
                 f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
                 "dataloader_drop_last"
             )
         if rows < batch and args.world_size > 1:
-            raise ValueError(
+            raise SettingError(
                 f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
                 "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
             )
@@ -511,7 +512,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
         instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
         if self.model.has_adapter():
-            raise ValueError(
+            raise ModelError(
                 "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
                 f"weights. {instead}"
             )
@@ -521,13 +522,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
         assert self.model.objective is not None
         if any(id(parameter) in encoder for parameter in self.model.objective.parameters()):
-            raise ValueError(
+            raise ModelError(
                 f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder "
                 f"that the objective also uses. {instead}"
             )
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if settings.do_mlm and getattr(plugin, "fsdp_version", None) == 2:
-            raise ValueError(
+            raise ModelError(
                 "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and "
                 f"FSDP2 would put the two into different groups. {instead}"
             )
@@ -542,7 +543,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             row (`Mapping[str, Any]`): The row.
 
         Raises:
-            ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
+            SettingError: If the views are equal, or the attention implementation ignores its dropout rate.
         """
         model = self.model
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
@@ -564,7 +565,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             model.unpadded = unpadded
         if are_equal:
             described = ", ".join(f"{name} = {rate}" for name, rate in rates.items()) or "no such setting"
-            raise ValueError(
+            raise SettingError(
                 "both views of a sentence have the same embedding: without effective dropout there is nothing to "
                 f"learn from (SimCSE, Table 3). The encoder has {described}; its attention implementation is "
                 f"{implementation}. Set dropout above 0 when loading, for example from_pretrained(..., "
@@ -575,7 +576,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if ignores:
             described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
             zero = ", ".join(f"{name}=0.0" for name in requested)
-            raise ValueError(
+            raise SettingError(
                 f"the attention implementation {implementation} drops no attention weights, although the config says "
                 f"{described}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load the "
                 'model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention '
@@ -720,14 +721,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.optim.Optimizer`: The optimizer.
 
         Raises:
-            ValueError: If the whole model is frozen, or a weight that is to be trained is not in the optimizer, as one
+            ModelError: If the whole model is frozen, or a weight that is to be trained is not in the optimizer, as one
                 that the caller made before the Trainer added an adapter or an objective.
         """
         optimizer = super().create_optimizer(*args, **kwargs)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
         if all(name.startswith("objective.") for name in trained):
-            raise ValueError(
+            raise ModelError(
                 "all weights of the model are frozen (requires_grad is False), so no embedding would change: unfreeze "
                 "some of them, or load an adapter with is_trainable=True"
             )
@@ -735,7 +736,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # These hold others in the place of the parameters.
         is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
         if lost and not is_wrapped:
-            raise ValueError(
+            raise ModelError(
                 f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
@@ -866,7 +867,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         best = self.state.best_model_checkpoint
         problem = on_first_process(lambda: best and folder_problem(best))
         if problem:
-            raise ValueError(
+            raise ModelError(
                 f"the best checkpoint {best} cannot be loaded: {problem}. Nothing was saved as the final model. The "
                 f"weights of the last step are in the newest checkpoint in {self.args.output_dir}: to save them, "
                 "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false."
@@ -1007,7 +1008,7 @@ def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
         rows (`Rows`, *optional*): The training rows.
 
     Raises:
-        ValueError: If the adapter does not fit the model, or its inference would leave out what the teacher trains.
+        SettingError: If the adapter does not fit the model, or its inference would leave out what the teacher trains.
     """
     args = run.arguments
     if args.lora_settings and not model.has_adapter():
@@ -1024,7 +1025,7 @@ def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
     if teacher is not None and model.objective.enters_space:
         # A student, whose vectors get the length 1 of those that it learns, may search an index of its teacher.
         if model.settings.mlp_only_train:
-            raise ValueError(
+            raise SettingError(
                 "the head learns the teacher's vectors, but inference would leave the head out: unset mlp_only_train "
                 "(--mlp_only_train false), or set objective_options keep_projection=false"
             )

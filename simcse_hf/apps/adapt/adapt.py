@@ -18,7 +18,7 @@ from ... import AutoModelForCL, SimCSE, card, sample_files
 from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
-from ...runtime.errors import no_model, refuse_changes
+from ...runtime.errors import SettingError, no_model, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json_object, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...training.parser import check_files
@@ -107,7 +107,7 @@ def adapt(
         [`Adaptation`]: The verdict.
 
     Raises:
-        ValueError: If an input is invalid, or the output directory holds something else.
+        SettingError: If an input is invalid, or the output directory holds something else.
 
     Examples:
         >>> from simcse_hf import adapt
@@ -126,15 +126,15 @@ def adapt(
     check_together(1, alone="adapt")
     unknown = sorted(set(arms) - set(ARM_NAMES))
     if unknown:
-        raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
+        raise SettingError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
     if pretrained is not None and not labels:
-        raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
+        raise SettingError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
     inputs = [("CORPUS", corpus)]
     inputs += [("--labels", file) for file in labels]
     for word in task:
         kind, _, file = word.partition("=")
         if kind not in KINDS or not file:
-            raise ValueError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
+            raise SettingError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
         inputs.append((f"--task {kind}", file))
     inputs += [("--general", word.rpartition("=")[2]) for word in general]
     check_files(inputs)
@@ -143,7 +143,7 @@ def adapt(
     with lock(directory):
         # 2. The output directory is empty, or holds an adaptation to continue or to delete.
         if entries(directory) and not (directory / RECORD_FILE).is_file():
-            raise ValueError(
+            raise SettingError(
                 f"{output} holds something else (there is no {RECORD_FILE} in it): name another --output."
             )
         if overwrite:
@@ -197,10 +197,10 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         except OSError as error:
-            raise ValueError(f"--model {no_model(name, error)}") from error
+            raise SettingError(f"--model {no_model(name, error)}") from error
         own = model.settings.inference_pooler
         if pooler is None and (model.settings.templates or own == "ngrams"):
-            raise ValueError(
+            raise SettingError(
                 f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
                 "--pooler_type."
             )
@@ -320,7 +320,7 @@ class _Adaptation:
         wanted = self.asked.arms or ARM_NAMES
         possible = [name for name in ARM_NAMES if name in wanted and name in self.arms]
         if not possible and UNTRAINED not in wanted:
-            raise ValueError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
+            raise SettingError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
         left_out = {}
         for name in self.asked.arms:
             if name not in (UNTRAINED, *possible):

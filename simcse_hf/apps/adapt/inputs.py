@@ -17,6 +17,7 @@ from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
 from ...retrieval.mining import fold_text
+from ...runtime.errors import DataError
 
 logger = logging.get_logger(__name__)
 
@@ -54,10 +55,10 @@ def split_tasks(
         of the general tasks, too, as [`fold_text`] returns them.
 
     Raises:
-        ValueError: If there is no task, or one is malformed or too small to split.
+        DataError: If there is no task, or one is malformed or too small to split.
     """
     if not given:
-        raise ValueError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
+        raise DataError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
     dev = {}
     held_out = {}
     tasks = name_tasks(given, label_separator)
@@ -66,7 +67,7 @@ def split_tasks(
             share = min(DEV_SHARE, _MAX_DEV_UNITS / len(task))
             dev[name], held_out[name] = task.split(share, _SPLIT_SEED)
         except ValueError as error:
-            raise ValueError(
+            raise DataError(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
     scored = _scored_texts(tasks.values())
@@ -104,7 +105,7 @@ def read_corpus(
         call; and what was read and left out.
 
     Raises:
-        ValueError: If the file cannot be read, its column is unclear, or it holds fewer than `MIN_TEXTS` texts.
+        DataError: If the file cannot be read, its column is unclear, or it holds fewer than `MIN_TEXTS` texts.
     """
     rng = random.Random(0)
     drawn: list[str] = []
@@ -128,7 +129,7 @@ def read_corpus(
     if rows == MAX_ROWS:
         logger.warning(f"{path}: only the first {MAX_ROWS:,} rows are read. Shuffle the file if their order matters.")
     if len(drawn) < MIN_TEXTS:
-        raise ValueError(
+        raise DataError(
             f"{path}: {len(drawn)} distinct texts that no task scores are too few to adapt a model to: give at least "
             f"{MIN_TEXTS}, better several thousand, with one text in each row."
         )
@@ -212,7 +213,7 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         `str`: The objective that learns from the rows.
 
     Raises:
-        ValueError: If the file holds no labels, or a row is malformed.
+        DataError: If the file holds no labels, or a row is malformed.
     """
     columns = open_table(source).columns
     rows: list[dict]
@@ -223,7 +224,7 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         pairs = read_scored_pairs(source)
         values = set(pairs.scores)
         if parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
-            raise ValueError(
+            raise DataError(
                 f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores "
                 "of similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
             )
@@ -238,7 +239,7 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         dataset = load_text_dataset(source)
         rows = list(dataset)
         if len(dataset.column_names) == 1:
-            raise ValueError(
+            raise DataError(
                 f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, "
                 "negative), pairs (anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a "
                 "class (text, label)."
@@ -250,6 +251,6 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
             kept.append(row)
     _warn_of_overlap(source, len(rows) - len(kept), len(rows))
     if not kept:
-        raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
+        raise DataError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
     write_rows(kept, path)
     return objective

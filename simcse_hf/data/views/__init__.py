@@ -1,6 +1,6 @@
 """Views: a text or its token ids, changed at random so that it should mean the same; their names and rates."""
 
-from ...runtime.errors import check_values
+from ...runtime.errors import SettingError, check_values
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA as EDA
 from .words import VIEW_CLASSES as VIEW_CLASSES
@@ -51,13 +51,13 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
         `float`, *optional*: The rate.
 
     Raises:
-        ValueError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
+        SettingError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
     """
     usual = view_class(name).usual_rate
     if rate is None:
         return usual
     if usual is None:
         with_rate = [known for known, view in VIEW_CLASSES.items() if view.usual_rate is not None]
-        raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(with_rate)}.")
+        raise SettingError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(with_rate)}.")
     check_values("a number of 0 or more and below 1", view_rate=rate)
     return rate

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ...runtime.errors import require_extra
+from ...runtime.errors import SettingError, require_extra
 from .words import TextView, is_unspaced
 
 logger = logging.get_logger(__name__)
@@ -154,13 +154,13 @@ def wordnet_synonyms() -> Callable[[str], tuple[str, ...]]:
 
     Raises:
         ImportError: If nltk is not installed.
-        ValueError: If nltk finds no WordNet, or an incomplete one.
+        SettingError: If nltk finds no WordNet, or an incomplete one.
     """
     nltk = require_extra("nltk", "augment", "a view of synonyms")
     try:
         root = nltk.data.find("corpora/wordnet/")  # or the same in corpora/wordnet.zip
     except LookupError:
-        raise ValueError(
+        raise SettingError(
             f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
             f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
         ) from None
@@ -177,7 +177,7 @@ def _wordnet(root: object) -> Any:
         try:
             return WordNetCorpusReader(root, omw_reader=None)
         except (OSError, LookupError) as error:
-            raise ValueError(f"{root}: not a complete WordNet: {error}. Get it with `{_DOWNLOAD}`.") from error
+            raise SettingError(f"{root}: not a complete WordNet: {error}. Get it with `{_DOWNLOAD}`.") from error
 
 
 # The reader seeks in open files, and a forked process shares their positions with its parent.

@@ -15,6 +15,7 @@ from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
 from ...runtime.encoders import Encoder, Role
+from ...runtime.errors import DataError
 from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
@@ -157,14 +158,14 @@ class Task(ABC):
             `tuple[Task, Task]`: The two parts, each with its units in the order of this task.
 
         Raises:
-            ValueError: If `share` is out of range, or a part would be too small to be scored.
+            DataError: If `share` is out of range, or a part would be too small to be scored.
         """
         if not 0 < share < 1:
-            raise ValueError(f"share must lie between 0 and 1, got {share}.")
+            raise DataError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
             cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
-            raise ValueError(f"{cannot}. Give two files instead, or more data.")
+            raise DataError(f"{cannot}. Give two files instead, or more data.")
         parts = []
         for number, chosen in enumerate((first, ~first), start=1):
             units = list(compress(self.units, chosen))
@@ -233,13 +234,13 @@ def paired_interval(
         two ends of its interval.
 
     Raises:
-        ValueError: If a list is empty, a setting is out of range, or the results are not those of the same units.
+        DataError: If a list is empty, a setting is out of range, or the results are not those of the same units.
     """
     if not before or not after:
-        raise ValueError("a comparison needs at least one result of each system.")
+        raise DataError("a comparison needs at least one result of each system.")
     systems = [result.scores for result in (*before, *after)]
     if any(scored_examples(each) != scored_examples(systems[0]) for each in systems):
-        raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
+        raise DataError(f"{task.source}: the results are not those of the same {task.unit}s.")
     drawn = np.split(resampled_scores(systems, task.protocol, resamples), [len(before)])
     random = np.random.default_rng([0, 1])
     start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
@@ -253,7 +254,7 @@ def checked_text(value: object, where: str) -> str:
     """Return a text without the white space around it, or raise a `ValueError` that says where it is missing."""
     text = check_text(value, where).strip()
     if not text:
-        raise ValueError(f"{where}: the text is empty. Fill or remove the row.")
+        raise DataError(f"{where}: the text is empty. Fill or remove the row.")
     return text
 
 
@@ -269,13 +270,13 @@ def file_of(folder: Path, stem: str, refusal: str = "") -> Any:
         `Path`, *optional*: The file.
 
     Raises:
-        ValueError: If there are several, or none and a `refusal`.
+        DataError: If there are several, or none and a `refusal`.
     """
     files = [path for path in sorted(folder.glob(f"{stem}.*")) if SUFFIX.sub("", path.name) == stem]
     if len(files) > 1:
-        raise ValueError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
+        raise DataError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
     if refusal and not files:
-        raise ValueError(f"{folder}: {refusal}")
+        raise DataError(f"{folder}: {refusal}")
     return files[0] if files else None
 
 

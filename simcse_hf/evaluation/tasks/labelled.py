@@ -13,6 +13,7 @@ from ...data.columns import find_parts, is_list
 from ...data.read import names_of_classes
 from ...data.table import open_table
 from ...retrieval.indexes.exact import unit_length
+from ...runtime.errors import DataError
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
 from .base import Task, TaskResult, checked_text, file_of, short_name
@@ -49,9 +50,9 @@ class LabelledTask(Task):
         self.known = sorted(set(labels))
         if self.has_several and self.kind != "classification":
             advice = "give each text one label, or use the kind classification"
-            raise ValueError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
+            raise DataError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
         if not self.has_several and len(self.known) < 2:
-            raise ValueError(
+            raise DataError(
                 f"{self.source}: all {len(self)} scored rows have the label {self.known[0]!r}. Add others."
             )
 
@@ -129,7 +130,7 @@ class ClassificationTask(LabelledTask):
         rare = [label for label in self.known if counts[label] < needed]
         if rare or not self.known:
             found = f"the label {rare[0]!r} has {counts[rare[0]]}" if rare else "no row has a label"
-            raise ValueError(
+            raise DataError(
                 f"{self.source}: each label needs {needed} row(s) to fit its classifier, and {found}. Add rows, "
                 "remove the label, or give training rows (a column 'split', or a folder with train.csv and test.csv)."
             )
@@ -272,7 +273,7 @@ def read_labelled_rows(path: Path, separator: str | None) -> tuple:
             tuple of any number of labels, if there is a separator or a cell is a list.
 
     Raises:
-        ValueError: If a file or column is missing, a text or label is empty, or there are no rows.
+        DataError: If a file or column is missing, a text or label is empty, or there are no rows.
     """
     files: dict = {"test": path}
     if path.is_dir():
@@ -296,7 +297,7 @@ def read_labelled_rows(path: Path, separator: str | None) -> tuple:
             is_listed = separator is not None or is_list(others[0])
             has_several |= is_listed
             if not (labels or is_listed) or [] in split:
-                raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
+                raise DataError(f"{where}: the label is empty. Fill or remove the row.")
             label = tuple(sorted(labels))
             rows = splits.setdefault(split[0][0].lower() if split else name, {})
             if text in rows:
@@ -304,14 +305,14 @@ def read_labelled_rows(path: Path, separator: str | None) -> tuple:
                 relabelled += rows[text] != label
             rows.setdefault(text, label)
         if rows is None:
-            raise ValueError(f"{file}: the file holds no rows.")
+            raise DataError(f"{file}: the file holds no rows.")
         if repeated:
             logger.warning_once(  # several tasks may read one file
                 f"{file}: left out {repeated} row(s) that repeat the text of an earlier row, {relabelled} with "
                 "another label."
             )
     if "test" not in splits:
-        raise ValueError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
+        raise DataError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
     unused = splits.keys() - {"train", "test"}
     if unused:
         logger.warning(f"{path}: rows of the split(s) {', '.join(sorted(unused))} are not used.")

@@ -11,6 +11,7 @@ from transformers.utils import logging
 from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
+from ...runtime.errors import DataError
 from ..embeddings import SentenceEmbeddings
 from .base import Task, TaskResult, checked_text, file_of, short_name
 
@@ -46,7 +47,7 @@ class PairsTask(Task):
     def read(cls, path: Path, label_separator: str | None) -> Task:
         """Read the columns `sentence1`, `sentence2` and `label`, in a layout of [`read_scored_pairs`]."""
         if path.is_dir():
-            raise ValueError(f"{path}: is a folder. Name a file of pairs.")
+            raise DataError(f"{path}: is a folder. Name a file of pairs.")
         pairs = read_scored_pairs(str(path))
         return cls(str(path), short_name(path), list(pairs.rows()))
 
@@ -54,13 +55,13 @@ class PairsTask(Task):
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
-                raise ValueError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
+                raise DataError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
         self.first, self.second, labels = zip(*self.units, strict=True)
         self.gold = np.array(labels).astype(np.int64)
         self.roles = {None: [*self.first, *self.second]}
         self.links = [texts for *texts, _ in self.units]
         if len(set(self.gold)) < 2:
-            raise ValueError(
+            raise DataError(
                 f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}. Add pairs of the other."
             )
 
@@ -128,7 +129,7 @@ class RankingTask(Task):
             documents = self.shared.values()
         left_out = len(self) - len(kept)
         if not kept:
-            raise ValueError(f"{self.source}: none of the {left_out} queries has {needed}.")
+            raise DataError(f"{self.source}: none of the {left_out} queries has {needed}.")
         if left_out:
             logger.warning(
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
@@ -177,7 +178,7 @@ class RerankingTask(RankingTask):
             `RerankingTask`: The task.
 
         Raises:
-            ValueError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
+            DataError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
         """
         queries = []
         in_both = 0
@@ -186,9 +187,7 @@ class RerankingTask(RankingTask):
             for column, cell, grade in (("positive", positives, 1), ("negative", negatives, 0)):
                 place = f"{where}, column {column}"
                 if not isinstance(cell, (list, tuple, type(None))):
-                    raise ValueError(
-                        f"{place}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file."
-                    )
+                    raise DataError(f"{place}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
                 for text in dict.fromkeys(checked_text(text, place) for text in cell or ()):
                     in_both += relevance.setdefault(text, grade) != grade
             queries.append(Query(checked_text(query, where), relevance))
@@ -240,7 +239,7 @@ class RetrievalTask(RankingTask):
             `RetrievalTask`: The task.
 
         Raises:
-            ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
+            DataError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
                 missing, malformed, or name unknown queries or documents.
         """
         folder = path.parent.parent
@@ -261,16 +260,16 @@ class RetrievalTask(RankingTask):
             try:
                 grade = int(score)
             except (TypeError, ValueError):
-                raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
+                raise DataError(f"{where}: the score {score!r} is not a whole number.") from None
             for what, id, known in (("query", query, queries), ("document", document, corpus)):
                 if id not in known:
-                    raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
+                    raise DataError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
             relevance = judged.setdefault(query, Query(queries[query][0], {})).relevance
             if document in relevance:
-                raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
+                raise DataError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
             relevance[document] = grade
         if not judged:
-            raise ValueError(f"{qrels}: there are no judgements in this file.")
+            raise DataError(f"{qrels}: there are no judgements in this file.")
         empty = [id for id, parts in corpus.items() if not parts]
         if empty:
             logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
@@ -314,10 +313,10 @@ def _read_texts(folder: Path, stem: str) -> dict:
     texts: dict = {}
     for where, (id, text, *title) in table.parts(parts):
         if id is None or id == "":
-            raise ValueError(f"{where}: the _id is empty.")
+            raise DataError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
-            raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
+            raise DataError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
             texts[id] = [part.strip() for part in (*title, text) if part and part.strip()]
         else:

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, load_hub_pairs, read_scored_pairs
 from ...data.table import SUFFIX, read_lines
+from ...runtime.errors import DataError
 from ...runtime.files import StrPath
 from ..bootstrap import Arrays, Parts, join_parts
 from ..classifier import CLASSIFIER_CONFIGS, L2_GRID, LogisticRegressionGrid
@@ -129,13 +130,13 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     scores = read_lines(scores_path)
     if len(texts) != len(scores):
         counted = f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}"
-        raise ValueError(f"{counted}. Download both files again.")
+        raise DataError(f"{counted}. Download both files again.")
     rows = []
     for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
         sentences = text.split("\t")
         if len(sentences) != 2:
-            raise ValueError(f"{place}: {len(sentences)} tab-separated texts instead of 2.")
+            raise DataError(f"{place}: {len(sentences)} tab-separated texts instead of 2.")
         rows.append((place, [score, *sentences]))
     return collect_pairs(subset, str(scores_path), rows)
 
@@ -144,7 +145,7 @@ def check_scores_differ(gold: Sequence[float] | ndarray, where: str) -> None:
     """Refuse scores that are all the same, with which nothing correlates."""
     if len(set(gold)) == 1:
         problem = f"all {len(gold)} pair(s) have the score {gold[0]:g}, and a correlation compares different scores"
-        raise ValueError(f"{where}: {problem}: add pairs with other scores")
+        raise DataError(f"{where}: {problem}: add pairs with other scores")
 
 
 def correlations(part: Arrays, where: str) -> dict:
@@ -153,7 +154,7 @@ def correlations(part: Arrays, where: str) -> dict:
     try:
         scores = {name: 100 * metric(part["predicted"], part["gold"]) for name, metric in CORRELATIONS.items()}
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise DataError(f"{where}: {error}") from error
     return {"pairs": len(part["gold"]), **scores}
 
 
@@ -318,7 +319,7 @@ def read_transfer_task(task: str, data_dir: StrPath) -> dict:
     Raises:
         TaskNotFound: If the task's folder does not exist, or `data_dir` is the word `hub`.
         FileNotFoundError: If the folder exists but a file is missing.
-        ValueError: If a split is empty, a row is malformed or a label is unknown. The message names the file and line.
+        DataError: If a split is empty, a row is malformed or a label is unknown. The message names the file and line.
     """
     if data_dir == HUB:
         raise TaskNotFound("transfer tasks are read from SentEval's folders only")
@@ -336,7 +337,7 @@ def read_transfer_task(task: str, data_dir: StrPath) -> dict:
     for split, examples in splits.items():
         size = len(examples)
         if not size:
-            raise ValueError(f"{data_dir}: the files of {task} hold no {split} examples. Copy or download them again.")
+            raise DataError(f"{data_dir}: the files of {task} hold no {split} examples. Copy or download them again.")
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
@@ -355,12 +356,12 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
         cells = line.split(separator, width - 1)
         where = f"{path}, line {number}"
         if len(cells) != width:
-            raise ValueError(f"{where}: expected {width} columns separated by {separator!r}.")
+            raise DataError(f"{where}: expected {width} columns separated by {separator!r}.")
         if task == "SST2":
             cells.reverse()  # the others have the label first
         label = cells[0].partition(":")[0]  # TREC has coarse and fine labels
         if label not in names:
-            raise ValueError(f"{where}: label {label!r} is not one of {', '.join(names)}.")
+            raise DataError(f"{where}: label {label!r} is not one of {', '.join(names)}.")
         texts = cells[3:] or cells[1:]  # MRPC has two ids before the texts
         examples.append(([" ".join(text.split()) for text in texts], names.index(label)))
     return examples

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from ...runtime.encoders import Encoder, embed_texts, similarity_of
+from ...runtime.errors import ModelError
 from ...runtime.files import StrPath, read_json
 from ...runtime.identity import Identity
 from ...runtime.loading import full_name
@@ -67,7 +68,7 @@ class Description:
             if not cosine >= SAME:  # it may be NaN
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
         if problems and not self.is_of_teacher(model):
-            raise ValueError(
+            raise ModelError(
                 f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}; this is another "
                 f"model: {'; '.join(problems)}. Load the model of the index, or build the index again."
             )
@@ -121,11 +122,11 @@ def describe(folder: StrPath) -> Description:
         `Description`: Its model, backend, number of sentences and more.
 
     Raises:
-        ValueError: If there is no index, or its description is damaged.
+        ModelError: If there is no index, or its description is damaged.
     """
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():
-        raise ValueError(
+        raise ModelError(
             f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
         )
     match read_json(path, REBUILD):
@@ -145,4 +146,4 @@ def describe(folder: StrPath) -> Description:
             "digests": dict(digests),
         } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
             return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
-    raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
+    raise ModelError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")

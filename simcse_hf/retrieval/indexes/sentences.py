@@ -21,7 +21,7 @@ from transformers.utils import logging
 from ...data.columns import holds_texts, list_texts, quote
 from ...data.table import stream_texts
 from ...runtime.encoders import Encoder, embed_texts, similarity_of
-from ...runtime.errors import NotFiniteError, check_finite, check_values
+from ...runtime.errors import DataError, NotFiniteError, check_finite, check_values
 from ...runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
 from ...runtime.similarity import check_scores
 from .description import (
@@ -167,7 +167,7 @@ class SentenceIndex:
             `SentenceIndex`: The index.
 
         Raises:
-            ValueError: If there are no sentences, one is not a text, the file is unreadable, the backend or a
+            DataError: If there are no sentences, one is not a text, the file is unreadable, the backend or a
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
@@ -181,7 +181,7 @@ class SentenceIndex:
         index = cls(model, empty, schema.empty_table(), description)
         index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
         if not len(index):
-            raise ValueError("there are no sentences to index: give at least one")
+            raise DataError("there are no sentences to index: give at least one")
         return index
 
     def add(
@@ -204,7 +204,7 @@ class SentenceIndex:
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
 
         Raises:
-            ValueError: If the column was not kept, or sentences come from no file although the index keeps columns.
+            DataError: If the column was not kept, or sentences come from no file although the index keeps columns.
         """
         self._check_model()
         self._check_documents()
@@ -214,7 +214,7 @@ class SentenceIndex:
         if isinstance(sentences, (str, os.PathLike)):
             rows = (row for _, *row in stream_texts(sentences, column, self.kept))
         elif self.kept:
-            raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
+            raise DataError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
         else:
             texts = list_texts(sentences)
             rows = ([text] for text in texts)
@@ -241,11 +241,11 @@ class SentenceIndex:
             filters (`Mapping[str, str]`, *optional*): Delete also what a search with these filters would look among.
 
         Raises:
-            ValueError: If there is no sentence of such a number or with these values, or a column was not kept.
+            DataError: If there is no sentence of such a number or with these values, or a column was not kept.
         """
         kept = ~self._select(filters) if filters else np.ones(len(self.rows), dtype=bool)
         if filters and kept.all():
-            raise ValueError(f"there is no sentence with {filters} to delete.")
+            raise DataError(f"there is no sentence with {filters} to delete.")
         for row in rows:
             kept[self._match(row, 0).row] = False
         columns = [pc.if_else(pa.array(kept), column, None) for column in self.rows.columns]
@@ -269,7 +269,7 @@ class SentenceIndex:
             self._check_given(embeddings, "vectors")
             part = list(islice(rows, len(embeddings)))
             if len(part) < len(embeddings):
-                raise ValueError(f"there are more vectors than the {count + len(part)} sentences")
+                raise DataError(f"there are more vectors than the {count + len(part)} sentences")
             if not part:
                 continue
             embeddings = comparable(embeddings, self.similarity)
@@ -277,21 +277,21 @@ class SentenceIndex:
             text = part[place][0]
             cosine = agreement(embed_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
-                raise ValueError(
+                raise DataError(
                     f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
                     f"{count + place}, {text!r:.80}. Encode them with this model and its prompt for documents."
                 )
             count += len(part)
             yield part, embeddings
         if next(rows, None) is not None:
-            raise ValueError(f"there are more sentences than the {count} vectors")
+            raise DataError(f"there are more sentences than the {count} vectors")
 
     def _check_given(self, embeddings: ndarray | torch.Tensor, name: str) -> None:
         """Refuse given embeddings that are codes or have another shape than `(n, dim)`."""
         dim = self.vectors.dim
         if "float" not in str(embeddings.dtype) or embeddings.shape[1:] != (dim,):
             given = f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
-            raise ValueError(f"{name} are {given}: give embeddings of floats (no codes) with {dim} dimensions")
+            raise DataError(f"{name} are {given}: give embeddings of floats (no codes) with {dim} dimensions")
 
     def _check_model(self) -> None:
         """Refuse a model that has changed since the index was built or loaded."""
@@ -304,7 +304,7 @@ class SentenceIndex:
         """Refuse to encode documents with a student, which has learned to encode queries."""
         if self.description.is_of_teacher(self.model):
             teacher = self.description.model.name_or_path
-            raise ValueError(f"a student only searches the index of its teacher: encode documents with {teacher}")
+            raise DataError(f"a student only searches the index of its teacher: encode documents with {teacher}")
 
     def neighbors(
         self,
@@ -408,14 +408,14 @@ class SentenceIndex:
         """Return a kept column."""
         if name not in self.kept:
             kept = quote(self.kept) or "none"
-            raise ValueError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
+            raise DataError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
         return self.rows[_KEPT + name]
 
     def _match(self, row: int, score: float) -> Match:
         check_values(range(len(self.rows)), row=row)
         sentence, *cells = (column[row].as_py() for column in self.rows.columns)
         if sentence is None:
-            raise ValueError(f"sentence {row} of the index was deleted.")
+            raise DataError(f"sentence {row} of the index was deleted.")
         match = Match(sentence, score)
         match.row = row
         match.columns = dict(zip(self.kept, cells, strict=True))
@@ -430,7 +430,7 @@ class SentenceIndex:
             folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
 
         Raises:
-            ValueError: If the model has changed since the index was built, the folder holds anything else or cannot be
+            DataError: If the model has changed since the index was built, the folder holds anything else or cannot be
                 written to, or another process is writing the index or has changed it since this one was loaded.
         """
         check_target(folder)
@@ -442,7 +442,7 @@ class SentenceIndex:
                 found = check_target(target)
                 saved = found.data if found else None
                 if self._saved.get(target, saved) != saved:
-                    raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
+                    raise DataError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
@@ -454,7 +454,7 @@ class SentenceIndex:
                     if path.name != data and _OWN.fullmatch(path.name):
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
-            raise ValueError(f"cannot write the index; {folder} is unchanged: {error}. Free disk space.") from error
+            raise DataError(f"cannot write the index; {folder} is unchanged: {error}. Free disk space.") from error
         self._saved[target] = data
 
     @classmethod
@@ -470,7 +470,7 @@ class SentenceIndex:
             `SentenceIndex`: The index.
 
         Raises:
-            ValueError: If there is no index, it is damaged, or it was built with another model or other settings.
+            DataError: If there is no index, it is damaged, or it was built with another model or other settings.
         """
         folder = Path(folder).expanduser().resolve()
         described = describe(folder)
@@ -479,17 +479,17 @@ class SentenceIndex:
         try:
             for name, saved in described.digests.items():
                 if digest(data / Path(name).name) != saved:
-                    raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
+                    raise DataError(f"{data / name} is damaged (its digest is not the saved one).")
             rows = pq.ParquetFile(data / _ROWS).read()
             vectors = new_index(len(described.probe), described.backend, described.model.similarity)
             vectors.load(data)
             index = cls(model, vectors, rows, described)
             if len(vectors) != len(rows) or len(index) != described.count:
-                raise ValueError(f"{data} holds {len(index)} sentences and {len(vectors)} embeddings.")
+                raise DataError(f"{data} holds {len(index)} sentences and {len(vectors)} embeddings.")
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder).data != described.data:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)
-            raise ValueError(f"{folder} cannot be read: {error} {REBUILD}") from error
+            raise DataError(f"{folder} cannot be read: {error} {REBUILD}") from error
         if parameters is not None:
             vectors.set_parameters(parameters)
         index._saved[folder] = described.data
@@ -506,18 +506,18 @@ def check_target(folder: StrPath) -> Description | None:
         `Description`, *optional*: The index that it holds.
 
     Raises:
-        ValueError: If the folder holds anything else.
+        DataError: If the folder holds anything else.
     """
     path = Path(folder).expanduser()
     described = path / DESCRIPTION
     try:
         if described.is_symlink():
-            raise ValueError(f"{DESCRIPTION} is a link.")
+            raise DataError(f"{DESCRIPTION} is a link.")
         if described.exists():
             return describe(path)
         for each in entries(path):
             if not DATA.fullmatch(each.name):
-                raise ValueError(f"{each.name} is there.")
+                raise DataError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
-        raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+        raise DataError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
     return None
