@@ -475,6 +475,8 @@ def mine(
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
     check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
