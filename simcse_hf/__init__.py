@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .evaluation.compare import compare as compare
     from .evaluation.mteb import evaluate_mteb as evaluate_mteb
     from .evaluation.scoring import evaluate as evaluate
-    from .evaluation.tasks import paired_interval as paired_interval
     from .evaluation.tasks import read_task as read_task
+    from .evaluation.tasks.base import paired_interval as paired_interval
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
@@ -108,7 +108,7 @@ _MODULE_OF = {
     "index_delete": "retrieval.commands",
     "load_text_dataset": "data.read",
     "mine": "retrieval.commands",
-    "paired_interval": "evaluation.tasks",
+    "paired_interval": "evaluation.tasks.base",
     "pretrain": "apps.pretraining",
     "push": "publishing.hub",
     "quantize": "encoding.quantization",

@@ -37,6 +37,12 @@ class ScoredPairs:
         sentences1 (`list[str]`): First sentences.
         sentences2 (`list[str]`): Second sentences.
         scores (`list[float]`): Gold similarities on any scale.
+
+    Examples:
+        >>> from simcse_hf import ScoredPairs
+        >>> pairs = ScoredPairs("my-pairs", ["A man sings."], ["Somebody sings."], [4.2])
+        >>> len(pairs), list(pairs.rows())
+        (1, [('A man sings.', 'Somebody sings.', 4.2)])
     """
 
     name: str

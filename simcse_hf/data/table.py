@@ -237,7 +237,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
     return table
 
 
-class DataFileNotFoundError(FileNotFoundError, ValueError):
+class DataFileNotFoundError(FileNotFoundError, DataError):
     """A data file does not exist."""
 
 

@@ -286,7 +286,7 @@ def silent() -> Iterator[None]:
         python_logging.disable(before)
 
 
-class ForeignGraph(ValueError):
+class ForeignGraph(ModelError):
     """A graph of another program than this package."""
 
 

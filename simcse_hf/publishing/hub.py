@@ -12,7 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
-from ..runtime.errors import SettingError
+from ..runtime.errors import SettingError, SimCSEError
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..runtime.outputs import Result
@@ -28,7 +28,7 @@ _PUSH_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, Runt
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 
 
-class PushError(ValueError):
+class PushError(SimCSEError):
     """A push that failed. The local directory and the branch of the repository are unchanged."""
 
     exit_status = 1  # of the command line: the input was right, and the run failed

@@ -117,6 +117,12 @@ def gather_rows(rows: Tensor, over_processes: bool = True, missing: int = 0, val
 
     Returns:
         `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf import gather_rows
+        >>> gather_rows(torch.ones(4, 8)).shape  # with two processes (8, 8)
+        torch.Size([4, 8])
     """
     if missing:
         later_axes = (0, 0) * (rows.dim() - 2)

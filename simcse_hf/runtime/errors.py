@@ -30,6 +30,16 @@ class SimCSEError(ValueError):
 
     So a server answers a `DataError` with "your text is wrong", and wakes somebody up for a `ModelError`. Every one is
     a `ValueError`, too.
+
+    Examples:
+        >>> from simcse_hf import DataError, SettingError, load_text_dataset
+        >>> try:
+        ...     load_text_dataset("sentences.txt", columns=["title"])
+        ... except SettingError as error:
+        ...     print("setting")
+        ... except DataError as error:
+        ...     print("data")
+        data
     """
 
 

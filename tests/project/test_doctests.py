@@ -25,11 +25,13 @@ from simcse_hf.objectives import OBJECTIVES
 PACKAGE = ROOT / "simcse_hf"
 #: What an example needs that a plain installation lacks.
 NEEDS = {
-    "publishing.analysis.analyze": "matplotlib",
+    "apps.analysis.analyze": "matplotlib",
     "publishing.export.export": "sentence_transformers",
 }
-#: Public names without an example: the first asks a server, and the second is one.
-NO_EXAMPLE = {"check_server", "demo", "__version__"}
+#: Public names without an example: the first asks a server, the second is one, and the third downloads data. The
+#: example of the errors stands with their base class.
+ERRORS = {"DataError", "ModelError", "NotFiniteError", "SettingError"}
+NO_EXAMPLE = {"check_server", "demo", "evaluate_mteb", "__version__"} | ERRORS
 
 
 def examples():

@@ -235,6 +235,14 @@ def paired_interval(
 
     Raises:
         DataError: If a list is empty, a setting is out of range, or the results are not those of the same units.
+
+    Examples:
+        >>> from simcse_hf import SimCSE, paired_interval, read_task
+        >>> task = read_task("classification", "tickets.csv")
+        >>> result = task.evaluate(SimCSE("outputs/my-model", device="cpu"))
+        >>> difference, low, high = paired_interval(task, [result], [result], resamples=100)
+        >>> difference, low < 0 < high
+        (0.0, True)
     """
     if not before or not after:
         raise DataError("a comparison needs at least one result of each system.")

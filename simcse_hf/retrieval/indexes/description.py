@@ -123,6 +123,12 @@ def describe(folder: StrPath) -> Description:
 
     Raises:
         ModelError: If there is no index, or its description is damaged.
+
+    Examples:
+        >>> from simcse_hf import describe, index
+        >>> _ = index("sentences.txt", "my-index", model="outputs/my-model", overwrite=True, show_progress_bar=False)
+        >>> describe("my-index").backend
+        'exact'
     """
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():

@@ -67,6 +67,14 @@ class Match(_Pair):
         row (`int`): The number of the sentence in the index, from 0: its place in the list, or among the texts of the
             file, that the index was built from.
         columns (`dict[str, str]`): The kept columns of its row.
+
+    Examples:
+        >>> from simcse_hf import Match, SimCSE
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> model.build_index(["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> match = model.search("The chef cooked the soup.")[0]
+        >>> isinstance(match, Match), match.sentence, match.row
+        (True, 'The chef cooked the soup.', 0)
     """
 
     row: int
