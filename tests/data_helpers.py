@@ -15,23 +15,17 @@ def content_of(suffix, records):
     if suffix == "json":
         return json.dumps(records, ensure_ascii=False, indent=1)
     if suffix == "jsonl":
-        return "".join(
-            json.dumps(record, ensure_ascii=False) + "\n" for record in records
-        )
+        return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     table = pd.DataFrame(records)
     if suffix == "parquet":
         return table.to_parquet(index=False)
-    return table.to_csv(
-        index=False, sep="," if suffix == "csv" else "\t", lineterminator="\r\n"
-    )
+    return table.to_csv(index=False, sep="," if suffix == "csv" else "\t", lineterminator="\r\n")
 
 
 def write(path, content):
     """Write text or bytes, packed if the name ends in .gz, and return the path."""
     content = content.encode() if isinstance(content, str) else content
-    path.write_bytes(
-        gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
-    )
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
 
 

@@ -13,11 +13,7 @@ FOLDERS = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"
 
 def as_sentence_transformer(directory, pooling, normalize=True, length=16, **settings):
     """Write the files that sentence-transformers saves beside an encoder, and return the folder."""
-    kinds = (
-        ["Transformer", "Pooling", "Normalize"]
-        if normalize
-        else ["Transformer", "Pooling"]
-    )
+    kinds = ["Transformer", "Pooling", "Normalize"] if normalize else ["Transformer", "Pooling"]
     modules = [
         {
             "idx": i,
@@ -51,10 +47,7 @@ def random_texts(count, seed=0, words=(1, 12)):
     """Texts of the words of the tiny vocabulary."""
     known = [word for word in WORDS.split() if word.isalpha()]
     generator = np.random.default_rng(seed)
-    return [
-        " ".join(generator.choice(known, generator.integers(*words)))
-        for _ in range(count)
-    ]
+    return [" ".join(generator.choice(known, generator.integers(*words))) for _ in range(count)]
 
 
 def attend(query, key, value, packing, **options):

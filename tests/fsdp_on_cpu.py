@@ -20,15 +20,11 @@ def _sharded_on_cpus(self, *args, fsdp_plugin=None, **kwargs):
     if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
         self.distributed_type = DistributedType.FSDP
         self.fsdp_plugin = fsdp_plugin
-        PartialState._shared_state["distributed_type"] = (
-            DistributedType.FSDP
-        )  # as accelerate's own branch does
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # as accelerate's own branch does
 
 
 if __name__ == "__main__":
-    assert os.environ["ACCELERATE_USE_FSDP"] == "true", (
-        "start this with an FSDP configuration"
-    )
+    assert os.environ["ACCELERATE_USE_FSDP"] == "true", "start this with an FSDP configuration"
     torch.set_num_threads(1)
     AcceleratorState.__init__ = _sharded_on_cpus
     sys.argv = sys.argv[1:]

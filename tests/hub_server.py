@@ -36,9 +36,7 @@ class Repository:
         self.commit("main", {}, "initial commit")
 
     def commit(self, branch, files, message):
-        oid = hashlib.sha1(
-            repr((len(self.commits), branch, sorted(files))).encode()
-        ).hexdigest()
+        oid = hashlib.sha1(repr((len(self.commits), branch, sorted(files))).encode()).hexdigest()
         self.commits[oid] = files
         self.branches[branch] = oid
         self.messages.append((branch, message))
@@ -87,9 +85,7 @@ class HubServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def __enter__(self):
-        threading.Thread(
-            target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
     def __exit__(self, *_):
@@ -124,9 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer()
         except Refusal as refusal:
             status, code, message = refusal.args
-            self._send(
-                status, {"error": message}, X_Error_Code=code, X_Error_Message=message
-            )
+            self._send(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
 
     def _answer(self):
         for method, pattern, answer in _ROUTES:
@@ -138,9 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = _serve
 
     def _send(self, status, content=b"", **headers):
-        content = (
-            content if isinstance(content, bytes) else json.dumps(content).encode()
-        )
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in {"Content-Length": len(content), **headers}.items():
             self.send_header(name.replace("_", "-"), str(value))
@@ -184,15 +176,11 @@ class _Handler(BaseHTTPRequestHandler):
         if repo in self.server.repositories:
             self._send(409, {"error": "You already created this model repo", **url})
             return
-        self.server.repositories[repo] = Repository(
-            private=asked.get("visibility") == "private"
-        )
+        self.server.repositories[repo] = Repository(private=asked.get("visibility") == "private")
         self._send(200, url)
 
     def validate_yaml(self):
-        assert json.loads(self.body)["content"].startswith("---\n"), (
-            "a card without metadata"
-        )
+        assert json.loads(self.body)["content"].startswith("---\n"), "a card without metadata"
         self._send(200, {"errors": [], "warnings": []})
 
     def branch(self, repo, revision):
@@ -213,11 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "shouldIgnore": False,
             }
             if path in existing:
-                answer["oid"] = (
-                    hashlib.sha256(existing[path]).hexdigest()
-                    if large
-                    else git_oid(existing[path])
-                )
+                answer["oid"] = hashlib.sha256(existing[path]).hexdigest() if large else git_oid(existing[path])
             answers.append(answer)
         self._send(200, {"files": answers})
 
@@ -227,9 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         for wanted in json.loads(self.body)["objects"]:
             answer = {"oid": wanted["oid"], "size": wanted["size"]}
             if wanted["oid"] not in self.server.blobs:
-                answer["actions"] = {
-                    "upload": {"href": f"{self.server.url}/lfs/{wanted['oid']}"}
-                }
+                answer["actions"] = {"upload": {"href": f"{self.server.url}/lfs/{wanted['oid']}"}}
             objects.append(answer)
         self._send(200, {"transfer": "basic", "objects": objects})
 
@@ -260,11 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
     # --- reading --------------------------------------------------------------------------------------------------
 
     def datasets(self):
-        found = (
-            self.server.benchmarks
-            if self.query.get("filter") == ["benchmark:official"]
-            else []
-        )
+        found = self.server.benchmarks if self.query.get("filter") == ["benchmark:official"] else []
         self._send(200, [{"id": name} for name in found])
 
     def info(self, repo, revision="main"):
@@ -308,11 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
                 X_Error_Message="Entry not found",
             )
             return
-        digest = (
-            hashlib.sha256(content).hexdigest()
-            if path.endswith(LFS_SUFFIXES)
-            else git_oid(content)
-        )
+        digest = hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)
         self._send(200, content, ETag=f'"{digest}"', X_Repo_Commit=oid)
 
 

@@ -38,9 +38,7 @@ def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
     leaves = [leaves] if isinstance(leaves, torch.Tensor) else list(leaves)
     exact = gradients_of(expected, leaves)
     assert any(gradient is not None and gradient.any() for gradient in exact)
-    for leaf, one, other in zip(
-        leaves, gradients_of(found, leaves), exact, strict=True
-    ):
+    for leaf, one, other in zip(leaves, gradients_of(found, leaves), exact, strict=True):
         one = torch.zeros_like(leaf) if one is None else one
         other = torch.zeros_like(leaf) if other is None else other
         torch.testing.assert_close(one, other, rtol=rtol, atol=atol, check_dtype=False)
@@ -105,9 +103,7 @@ def slow_info_nce(
     for own in every_row if rows is None else rows:
         means_the_same = set()
         if ids is not None:
-            means_the_same = same_meaning(
-                ids, own, every_row if pairs is None else pairs
-            )
+            means_the_same = same_meaning(ids, own, every_row if pairs is None else pairs)
         for query, target in [(0, 1), (1, 0)] if symmetric else [(0, 1)]:
             anchor = embeddings[own][query]
             document = embeddings[own][1]
@@ -126,18 +122,12 @@ def slow_info_nce(
                     if with_documents and column > 0 and not is_own_row:
                         scores.append(compare(document, other))
                     added = weight if is_own_row else 0
-                    logits += [
-                        score / tau + added
-                        for score in scores
-                        if score <= positive + margin
-                    ]
+                    logits += [score / tau + added for score in scores if score <= positive + margin]
             for other in extra:
                 scores = [compare(anchor, other)]
                 if with_documents:
                     scores.append(compare(document, other))
-                logits += [
-                    score / tau for score in scores if score <= positive + margin
-                ]
+                logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)
 
@@ -161,17 +151,13 @@ def model_of(objective, options=None, model_type="bert", dropout=0.0, **settings
     """A small model in float64 and training mode, with its objective."""
     torch.manual_seed(3)
     config = tiny_config(model_type, dropout=dropout, initializer_range=0.2)
-    model = AutoModelForCL.from_config(
-        config, objective=objective, objective_options=options or {}, **settings
-    )
+    model = AutoModelForCL.from_config(config, objective=objective, objective_options=options or {}, **settings)
     model.prepare_objective()
     return model.double().train()
 
 
 def esimcse(queue_size=7, momentum=0.9, **settings):
-    return model_of(
-        "esimcse", {"queue_size": queue_size, "momentum": momentum}, **settings
-    )
+    return model_of("esimcse", {"queue_size": queue_size, "momentum": momentum}, **settings)
 
 
 def tsdae(model_type="bert", pooler_type="cls_before_pooler", **settings):
@@ -214,9 +200,7 @@ def promptbert(tokenizer, templates=TEMPLATES, options=None, **settings):
 def batch_of_templates(tokenizer, texts=TEXTS, templates=TEMPLATES):
     """A batch of texts, or of columns of texts, in their templates."""
     columns = texts if isinstance(texts, dict) else {"sent0": texts}
-    rows = tokenize_dataset(
-        Dataset.from_dict(columns), tokenizer, 20, templates=templates
-    )
+    rows = tokenize_dataset(Dataset.from_dict(columns), tokenizer, 20, templates=templates)
     return ContrastiveCollator(tokenizer)(list(rows))
 
 

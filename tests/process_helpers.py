@@ -35,9 +35,7 @@ def _launched(rank, function, args, processes, port):
     function(*args)
     # torch 2.6 holds Python's lock while it waits for a thread of the group, which may need the lock. Left alone, the
     # group ends with the process.
-    if dist.is_initialized() and version.parse(torch.__version__) >= version.parse(
-        "2.8"
-    ):
+    if dist.is_initialized() and version.parse(torch.__version__) >= version.parse("2.8"):
         dist.destroy_process_group()
 
 
@@ -52,19 +50,13 @@ def launch(function, *args, processes=2):
 
     A server process imports torch and the package once and forks the others, because each import takes seconds.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["simcse_hf.training.trainer"]
-    )
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
     given = (function, args, processes, free_port())
-    mp.start_processes(
-        _launched, args=given, nprocs=processes, start_method="forkserver"
-    )
+    mp.start_processes(_launched, args=given, nprocs=processes, start_method="forkserver")
 
 
 def _saved(function, folder):
-    dist.init_process_group(
-        "gloo", timeout=datetime.timedelta(seconds=120)
-    )  # a hang becomes an error
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))  # a hang becomes an error
     rank = dist.get_rank()
     torch.save(function(rank, dist.get_world_size()), folder / f"{rank}.pt")
 

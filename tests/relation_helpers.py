@@ -38,9 +38,7 @@ def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
     generator = torch.Generator().manual_seed(seed)
     most_hypotheses = max(len(row) for row in rows)
     columns = most_hypotheses + 1
-    vectors = scale * torch.randn(
-        len(rows), columns, dim, generator=generator, dtype=torch.float64
-    )
+    vectors = scale * torch.randn(len(rows), columns, dim, generator=generator, dtype=torch.float64)
     relations = torch.full((len(rows), most_hypotheses), ABSENT)
     for i, row in enumerate(rows):
         relations[i, : len(row)] = torch.tensor(row, dtype=torch.long)
@@ -59,6 +57,4 @@ def training_rows(rows, global_batch=4, sentences=None):
         "input_ids": [[token_ids] * count for count in sentences],
         "relations": rows,
     }
-    return TrainingRows(
-        max(sentences), global_batch, columns, Dataset.from_dict(columns)
-    )
+    return TrainingRows(max(sentences), global_batch, columns, Dataset.from_dict(columns))

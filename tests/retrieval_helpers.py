@@ -65,9 +65,7 @@ def by_hand(model, query, top_k=5, threshold=-2, rows=range(80)):
     embeddings = np.asarray(model.encode(SENTENCES), dtype=float)
     scores = embeddings @ np.asarray(model.encode(query), dtype=float)
     ranked = sorted(rows, key=lambda row: -scores[row])
-    found = [
-        (SENTENCES[row], scores[row]) for row in ranked if scores[row] >= threshold
-    ]
+    found = [(SENTENCES[row], scores[row]) for row in ranked if scores[row] >= threshold]
     return found[:top_k]
 
 

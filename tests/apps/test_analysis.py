@@ -139,9 +139,7 @@ def test_a_picture_without_numbers_is_named_with_the_reason(run_without_evaluati
 
 
 def test_a_picture_without_numbers_is_not_drawn(run_without_evaluation, tmp_path):
-    assert [path.name for path in (tmp_path / "out").glob("*.png")] == [
-        "training_curves.png"
-    ]
+    assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["training_curves.png"]
 
 
 def test_curves_without_numbers_are_left_out(run_without_evaluation):
@@ -163,9 +161,7 @@ def test_a_band_holds_the_pairs_of_one_point_of_score(bands):
 
 
 # The highest score, 5.0, belongs to the last band.
-FIRST_AND_LAST = pytest.mark.parametrize(
-    "number, mode", [(0, 0.05), (4, 0.5)], ids=["first", "last"]
-)
+FIRST_AND_LAST = pytest.mark.parametrize("number, mode", [(0, 0.05), (4, 0.5)], ids=["first", "last"])
 
 
 @FIRST_AND_LAST

@@ -36,21 +36,15 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self):
-        self.server.asked.append(
-            json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        )
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         code, body = self.server.answer or (200, None)
         if self.path != "/v1/embeddings":
             code, body = 404, {"detail": "Not Found"}
         if body is None:
-            vectors = torch.as_tensor(
-                self.server.encode(self.server.asked[-1]["input"])
-            ).tolist()
+            vectors = torch.as_tensor(self.server.encode(self.server.asked[-1]["input"])).tolist()
             body = {
                 "object": "list",
-                "data": [
-                    {"index": i, "embedding": each} for i, each in enumerate(vectors)
-                ],
+                "data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)],
             }
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
@@ -61,9 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with EmbeddingServer() as running:
-        threading.Thread(
-            target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
+        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield running
         running.shutdown()
 
@@ -72,24 +64,15 @@ def server():
 def model(save_checkpoint):
     prompts = {"query": "the cat : ", "document": "a house : "}
     settings = {"pooler_type": "cls", "prompts": prompts, "max_length": LENGTH}
-    return SimCSE(
-        save_checkpoint(
-            BertForCL(tiny_config(initializer_range=0.2), **settings), "my-model"
-        )
-    )
+    return SimCSE(save_checkpoint(BertForCL(tiny_config(initializer_range=0.2), **settings), "my-model"))
 
 
 def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
     server.encode = model.encode
     found = check_server(server.url, model=model)
     assert (found.texts, found.cause, found.exit_status) == (20, "", 0)
-    assert found.cosine == pytest.approx(1, abs=1e-6) and found.length == pytest.approx(
-        1, abs=1e-6
-    )
-    assert (
-        server.asked[0]["model"] == model.name_or_path
-        and len(set(server.asked[0]["input"])) == 20
-    )
+    assert found.cosine == pytest.approx(1, abs=1e-6) and found.length == pytest.approx(1, abs=1e-6)
+    assert server.asked[0]["model"] == model.name_or_path and len(set(server.asked[0]["input"])) == 20
     assert (
         status(
             "check-server",
@@ -104,13 +87,8 @@ def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
     printed = capsys.readouterr()
     assert "smallest cosine of 20 texts: 1.000000" in printed.out
     assert "The server gives the embeddings of the model" in printed.out
-    assert (
-        server.asked[1] == server.asked[0] | {"model": "mine"}
-        and "maximum length" not in printed.err
-    )
-    assert (
-        status("check-server", server.url, "--model", model.name_or_path, "--json") == 0
-    )
+    assert server.asked[1] == server.asked[0] | {"model": "mine"} and "maximum length" not in printed.err
+    assert status("check-server", server.url, "--model", model.name_or_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["cause"] == ""
 
 
@@ -163,9 +141,7 @@ def test_the_cause_of_other_embeddings_is_found(case, model, server, capsys):
     found = check_server(server.url, model=model)
     assert found.cosine < 0.999 and found.exit_status == 1
     texts = server.asked[0]["input"]
-    cosines = torch.cosine_similarity(
-        model.encode(texts).double(), server.encode(texts).double()
-    )
+    cosines = torch.cosine_similarity(model.encode(texts).double(), server.encode(texts).double())
     assert found.cosine == pytest.approx(cosines.min().item(), abs=1e-6)
     assert status("check-server", server.url, "--model", model.name_or_path) == 1
     printed = " ".join(capsys.readouterr().out.split())
@@ -173,27 +149,16 @@ def test_the_cause_of_other_embeddings_is_found(case, model, server, capsys):
     assert re.search(words, printed), printed
 
 
-@pytest.mark.parametrize(
-    "value", [None, float("nan")], ids=["other weights", "not a number"]
-)
+@pytest.mark.parametrize("value", [None, float("nan")], ids=["other weights", "not a number"])
 def test_an_unknown_cause_is_said(value, model, server):
     torch.manual_seed(5)
-    server.encode = lambda texts: (
-        torch.randn(len(texts), 32)
-        if value is None
-        else torch.full((len(texts), 32), value)
-    )
+    server.encode = lambda texts: torch.randn(len(texts), 32) if value is None else torch.full((len(texts), 32), value)
     found = check_server(server.url, model=model)
-    assert (
-        found.exit_status == 1
-        and "other weights, another tokenizer or another length" in str(found)
-    )
+    assert found.exit_status == 1 and "other weights, another tokenizer or another length" in str(found)
 
 
 def embeddings(*vectors):
-    return 200, {
-        "data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
-    }
+    return 200, {"data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]}
 
 
 ANSWERS = {
@@ -233,9 +198,7 @@ def test_an_answer_without_comparable_embeddings_is_refused(case, model, server)
         ("file:///{file}", "gives no embeddings"),
     ],
 )
-def test_an_address_without_a_server_is_refused_in_one_line(
-    url, words, model, server, tmp_path, capsys
-):
+def test_an_address_without_a_server_is_refused_in_one_line(url, words, model, server, tmp_path, capsys):
     (tmp_path / "embeddings").write_text("secret")
     url = url.format(root=server.url.removesuffix("/v1"), file=tmp_path)
     assert status("check-server", url, "--model", model.name_or_path) == 2

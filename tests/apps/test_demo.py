@@ -33,29 +33,20 @@ def folder(tmp_path_factory, tokenizer):
     """An index with a kept column, beside its model."""
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     base = tmp_path_factory.mktemp("demo")
-    rows = [
-        json.dumps({"text": text, "author": f"author <{row}>"})
-        for row, text in enumerate(SENTENCES)
-    ]
+    rows = [json.dumps({"text": text, "author": f"author <{row}>"}) for row, text in enumerate(SENTENCES)]
     (base / "texts.jsonl").write_text("\n".join(rows))
     model = SimCSE(save_model(base / "my-model", tokenizer), device="cpu")
-    SentenceIndex.build(
-        model, base / "texts.jsonl", column="text", keep=["author"]
-    ).save(base / "index")
+    SentenceIndex.build(model, base / "texts.jsonl", column="text", keep=["author"]).save(base / "index")
     return base
 
 
 @pytest.fixture(scope="module")
 def index(folder):
-    return SentenceIndex.load(
-        folder / "index", SimCSE(folder / "my-model", device="cpu")
-    )
+    return SentenceIndex.load(folder / "index", SimCSE(folder / "my-model", device="cpu"))
 
 
 def test_the_page_of_an_index_with_deleted_sentences_shows_others(folder):
-    changed = SentenceIndex.load(
-        folder / "index", SimCSE(folder / "my-model", device="cpu")
-    )
+    changed = SentenceIndex.load(folder / "index", SimCSE(folder / "my-model", device="cpu"))
     changed.delete([0, 3])
     shown = str(build_page(changed, 5, None).config)
     assert SENTENCES[1] in shown and SENTENCES[0] not in shown
@@ -113,11 +104,7 @@ def call(served, name, *data):
     )
     assert status == 200, text
     answer = ask(served[0], f"gradio_api/call/{name}/{json.loads(text)['event_id']}")[1]
-    return (
-        json.loads(answer.partition("data: ")[2].partition("\n")[0])[0]
-        if "complete" in answer
-        else answer
-    )
+    return json.loads(answer.partition("data: ")[2].partition("\n")[0])[0] if "complete" in answer else answer
 
 
 # --- the page ------------------------------------------------------------------------------------------------------
@@ -135,34 +122,20 @@ def test_search_shows_sentences_with_scores_row_numbers_and_kept_columns(served,
 
 def test_what_cannot_be_searched_or_compared_gets_a_message(served, index):
     best = index.search(QUERY, top_k=1)[0].score
-    assert (
-        call(served, "search", QUERY, 3, 1)
-        == f"The best sentence has a cosine of {best:.2f} only."
-    )
+    assert call(served, "search", QUERY, 3, 1) == f"The best sentence has a cosine of {best:.2f} only."
     assert call(served, "search", "  ", 3, -1) == "Type a sentence first."
     long = "a cat " * 2000
     assert call(served, "search", long, 3, -1) == call(served, "compare", "dog", long)
-    assert (
-        call(served, "compare", long, "dog")
-        == "A text may have 10,000 characters; this one has 12,000."
-    )
-    assert (
-        call(served, "compare", *SENTENCES[:2])
-        == f"Cosine: {index.model.similarity(*SENTENCES[:2]):.4f}"
-    )
-    assert "is greater than maximum value" in call(
-        served, "search", "the dog", 10**9, -1
-    )
+    assert call(served, "compare", long, "dog") == "A text may have 10,000 characters; this one has 12,000."
+    assert call(served, "compare", *SENTENCES[:2]) == f"Cosine: {index.model.similarity(*SENTENCES[:2]):.4f}"
+    assert "is greater than maximum value" in call(served, "search", "the dog", 10**9, -1)
 
 
 def test_only_the_page_itself_gets_answers_and_no_other_host_is_asked(served):
     address = served[0]
     assert ask(address, "")[0] == 200
     assert ask(address, "", Host="evil.example") == (400, "Invalid host header")
-    assert (
-        ask(address, "gradio_api/call/search", b"{}", Origin="https://evil.example")[0]
-        == 403
-    )
+    assert ask(address, "gradio_api/call/search", b"{}", Origin="https://evil.example")[0] == 403
     form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nhello\r\n--x--\r\n'
     upload = ask(
         address,
@@ -202,18 +175,13 @@ def answer(
     async def send(message):
         sent.append(message)
 
-    named = [
-        (name.replace("_", "-").encode(), value.encode())
-        for name, value in headers.items()
-    ]
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {
         "type": kind,
         "path": path,
         "headers": [(b"host" if n == b"to" else n, v) for n, v in named],
     }
-    guarded = TrustedHostMiddleware(
-        guard(app), [*own_names(host), *allowed], www_redirect=False
-    )
+    guarded = TrustedHostMiddleware(guard(app), [*own_names(host), *allowed], www_redirect=False)
     asyncio.run(guarded(scope, receive, send))
     return sent[0]["status"]
 
@@ -231,10 +199,7 @@ def test_a_demo_for_the_network_answers_to_this_machine_and_to_the_names_it_was_
 @pytest.mark.parametrize(
     "to, origin, status",
     [
-        *(
-            (to, f"http://{to}", 200)
-            for to in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "LOCALHOST")
-        ),
+        *((to, f"http://{to}", 200) for to in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "LOCALHOST")),
         # A page at evil.example:7860 may read the answers if its name resolves to 127.0.0.1 (DNS rebinding).
         *(
             (to, None, 400)
@@ -246,10 +211,7 @@ def test_a_demo_for_the_network_answers_to_this_machine_and_to_the_names_it_was_
             )
         ),
         *((to, None, 400) for to in ("", "[")),
-        *(
-            ("127.0.0.1:7860", site, 403)
-            for site in ("https://evil.example", "null", "http://localhost:9999")
-        ),
+        *(("127.0.0.1:7860", site, 403) for site in ("https://evil.example", "null", "http://localhost:9999")),
     ],
 )
 def test_only_requests_of_the_page_itself_are_answered(to, origin, status):

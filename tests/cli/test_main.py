@@ -36,9 +36,7 @@ HEAVY = {
 
 def python(*words, **options):
     """Run Python with these arguments, and return what it has printed."""
-    ended = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, **options
-    )
+    ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
     assert ended.returncode == 0, ended.stderr
     return ended
 
@@ -124,16 +122,11 @@ def test_a_defect_and_a_value_error_of_a_library_keep_their_traceback(program, e
 def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
     error = PushError("org/name was not pushed: the connection failed")
     monkeypatch.setattr("simcse_hf.publishing.hub.push_model", Mock(side_effect=error))
-    with pytest.raises(
-        PushError
-    ):  # raised outside the package, so it would keep its traceback
+    with pytest.raises(PushError):  # raised outside the package, so it would keep its traceback
         main(["push", str(tmp_path), "org/name"])
     monkeypatch.setattr("simcse_hf.cli.main.PACKAGE", mock.__file__)
     assert main(["push", str(tmp_path), "org/name"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "simcse-hf push: error: org/name was not pushed: the connection failed\n"
-    )
+    assert capsys.readouterr().err == "simcse-hf push: error: org/name was not pushed: the connection failed\n"
 
 
 def test_an_interruption_ends_without_a_traceback(capsys):
@@ -145,16 +138,11 @@ class LocalEntryNotFoundError(Exception):
     """An error with the name of one of huggingface_hub's, which is not imported for the sake of --help."""
 
 
-@pytest.mark.parametrize(
-    "error", [ConnectionError("no route"), LocalEntryNotFoundError("no route")]
-)
+@pytest.mark.parametrize("error", [ConnectionError("no route"), LocalEntryNotFoundError("no route")])
 def test_a_hub_out_of_reach_is_one_line(error, capsys):
     assert exit_status(Mock(side_effect=error), "simcse-hf evaluate") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        line.startswith("simcse-hf evaluate: error: no route; check")
-        and "HF_HUB_OFFLINE" in line
-    )
+    assert line.startswith("simcse-hf evaluate: error: no route; check") and "HF_HUB_OFFLINE" in line
 
 
 def test_quiet_hides_the_bars_of_every_library():
@@ -165,18 +153,14 @@ def test_quiet_hides_the_bars_of_every_library():
         "from tqdm.auto import tqdm\n"
         "list(tqdm(range(3)))"
     )
-    environment = {
-        name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"
-    }
+    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
     for words, shows in (([], True), (["--quiet"], False)):
         printed = python("-c", program, *words, env=environment).stderr
         assert ("3/3" in printed) == shows, printed
 
 
 @pytest.mark.parametrize("set_by_user, used", [(None, "passive"), ("active", "active")])
-def test_threads_that_wait_leave_the_cores_to_others_unless_the_user_decides(
-    set_by_user, used, monkeypatch
-):
+def test_threads_that_wait_leave_the_cores_to_others_unless_the_user_decides(set_by_user, used, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", set_by_user or "")
     if set_by_user is None:
         del os.environ["OMP_WAIT_POLICY"]

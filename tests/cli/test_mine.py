@@ -44,14 +44,8 @@ def run(base, name, *options):
 def test_triplets_are_written_in_a_form_that_training_reads(base, suffix):
     assert run(base, f"triplets.{suffix}", "--corpus", str(base / "corpus.txt")) == 0
     rows = load_text_dataset(base / f"triplets.{suffix}", cache_dir=base)
-    assert (
-        rows["sent0"] == [line.split(",")[0] for line in PAIRS[1:]]
-        and rows.num_columns == 3
-    )
-    assert all(
-        negative != positive
-        for negative, positive in zip(rows["sent2"], rows["sent1"], strict=True)
-    )
+    assert rows["sent0"] == [line.split(",")[0] for line in PAIRS[1:]] and rows.num_columns == 3
+    assert all(negative != positive for negative, positive in zip(rows["sent2"], rows["sent1"], strict=True))
 
 
 def test_the_result_says_what_was_left_out_and_why(base, capsys):
@@ -69,10 +63,7 @@ def test_the_result_says_what_was_left_out_and_why(base, capsys):
     )
     document = json.loads(capsys.readouterr().out)
     assert document["pairs"] == document["anchors"] == 4 and document["candidates"] == 6
-    assert (
-        document["dropped"]["repeated candidate"] == 1
-        and document["options"]["max_score"] == 0.9
-    )
+    assert document["dropped"]["repeated candidate"] == 1 and document["options"]["max_score"] == 0.9
     assert document["dropped"]["positive of the same anchor"] == 4
     assert document["rows"] + document["pairs_without_negatives"] == 4
     assert run(base, "counted.csv", "--overwrite") == 0
@@ -90,21 +81,11 @@ def test_the_audit_is_a_file_of_the_counted_negatives(base, suffix, capsys):
     audit = base / f"audit.{suffix}"
     assert run(base, f"audited-{suffix}.csv", "--audit", str(audit), "--json") == 0
     count = json.loads(capsys.readouterr().out)["suspicious"]
-    assert (
-        sum(1 for _ in open_table(audit).rows(["reason", "negative_score"]))
-        == count
-        > 0
-    )
+    assert sum(1 for _ in open_table(audit).rows(["reason", "negative_score"])) == count > 0
     assert run(base, f"again-{suffix}.csv", "--audit", str(audit)) == 2
-    assert (
-        f"{audit} exists" in capsys.readouterr().err
-        and not (base / f"again-{suffix}.csv").exists()
-    )
+    assert f"{audit} exists" in capsys.readouterr().err and not (base / f"again-{suffix}.csv").exists()
 
 
 def test_the_audit_is_not_written_over_the_rows(base, capsys):
     assert run(base, "both.csv", "--audit", str(base / "both.csv")) == 2
-    assert (
-        "name another one for the audit" in capsys.readouterr().err
-        and not (base / "both.csv").exists()
-    )
+    assert "name another one for the audit" in capsys.readouterr().err and not (base / "both.csv").exists()

@@ -11,19 +11,13 @@ from conftest import tiny_config
 from simcse_hf import BertForCL, SimCSE
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-EXAMPLES = re.findall(
-    r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
-)
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.fixture
 def model(save_checkpoint):
     prompts = {"query": "the cat : ", "document": "a house : "}
-    return SimCSE(
-        save_checkpoint(
-            BertForCL(tiny_config(), pooler_type="cls", prompts=prompts), "my-model"
-        )
-    )
+    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="cls", prompts=prompts), "my-model"))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +25,7 @@ def model(save_checkpoint):
     EXAMPLES,
     ids=[re.findall(r"(?:from|import) (\w+)", text)[0] for text in EXAMPLES],
 )
-def test_an_example_of_the_page_runs_and_gives_the_same_vectors(
-    example, model, monkeypatch
-):
+def test_an_example_of_the_page_runs_and_gives_the_same_vectors(example, model, monkeypatch):
     for name in re.findall(r"^(?:from|import) (\w+)", example, re.MULTILINE):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")

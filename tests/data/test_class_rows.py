@@ -29,9 +29,7 @@ def test_one_text_and_a_label_are_a_class_row_and_pairs_are_not(columns, expecte
 
 def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
     path = tmp_path / "intents.csv"
-    path.write_text(
-        "text,category\na cat,animal\na car,thing\na dog,animal\na bus,thing\nno,\na rose,plant\n"
-    )
+    path.write_text("text,category\na cat,animal\na car,thing\na dog,animal\na bus,thing\nno,\na rose,plant\n")
     with caplog.at_level(logging.INFO, "simcse_hf"):
         rows = load_class_rows(str(path))
     assert rows.to_dict() == {
@@ -39,16 +37,9 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
         "label": [0, 1, 0, 1],
     }
     assert "1 of 6 rows dropped for an empty cell: line 6" in caplog.text
-    assert (
-        "3 classes in column 'category', of which 1 have one text. It has no positive"
-        in caplog.text
-    )
+    assert "3 classes in column 'category', of which 1 have one text. It has no positive" in caplog.text
     assert "left out: 'plant'" in caplog.text
-    assert (
-        load_class_rows(rows) is rows
-        and is_labelled(str(path))
-        and not is_labelled(str(path), columns=["a", "b"])
-    )
+    assert load_class_rows(rows) is rows and is_labelled(str(path)) and not is_labelled(str(path), columns=["a", "b"])
 
 
 SEVERAL = {
@@ -69,10 +60,7 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
         Dataset.from_dict(SEVERAL).to_parquet(path)
     elif form == "csv":
         separator = ";"
-        cells = [
-            f"{text},{'; '.join(labels)}"
-            for text, labels in zip(*SEVERAL.values(), strict=True)
-        ]
+        cells = [f"{text},{'; '.join(labels)}" for text, labels in zip(*SEVERAL.values(), strict=True)]
         path.write_text("\n".join(["text,label", *cells]) + "\n")
     else:
         source = Dataset.from_dict(SEVERAL)
@@ -82,16 +70,11 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
         "label": [[0, 1], [1], [0, 2], [2, 1]],
     }
     assert "1 of 6 rows dropped for an empty cell" in caplog.text
-    assert (
-        "of which 1 have one text. It has no positive and is left out: 'w'"
-        in caplog.text
-    )
+    assert "of which 1 have one text. It has no positive and is left out: 'w'" in caplog.text
 
 
 def test_lists_of_one_label_are_labels():
-    rows = load_class_rows(
-        {"text": ["a", "b", "c", "d"], "label": [["x"], ["y"], ["x"], ["y"]]}
-    )
+    rows = load_class_rows({"text": ["a", "b", "c", "d"], "label": [["x"], ["y"], ["x"], ["y"]]})
     assert rows["label"][:] == [0, 1, 0, 1]
 
 
@@ -109,9 +92,7 @@ def test_a_cell_without_the_separator_is_one_label(tmp_path):
 
 def test_labels_of_a_dataset_may_be_numbers():
     columns = {"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 1]}
-    rows = load_class_rows(
-        Dataset.from_dict(columns).cast_column("label", ClassLabel(names=["x", "y"]))
-    )
+    rows = load_class_rows(Dataset.from_dict(columns).cast_column("label", ClassLabel(names=["x", "y"])))
     assert rows["label"][:] == [0, 1, 0, 1]
 
 

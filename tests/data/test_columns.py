@@ -54,9 +54,7 @@ def resolve(column_names, **options):
 )
 def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expected):
     assert resolve(column_names) == expected.split()
-    assert (
-        resolve(column_names, columns=expected.split()[::-1]) == expected.split()[::-1]
-    )
+    assert resolve(column_names, columns=expected.split()[::-1]) == expected.split()[::-1]
 
 
 @pytest.mark.parametrize(
@@ -98,16 +96,12 @@ def test_scores_of_candidates_that_are_ignored_name_the_objective_that_learns_th
     }
     load_text_dataset([row])
     [message] = caplog.messages
-    assert (
-        "`--objective distill --objective_options loss=kl` learns from them" in message
-    )
+    assert "`--objective distill --objective_options loss=kl` learns from them" in message
 
 
 def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
-        load_text_dataset(
-            [dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")]
-        )
+        load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")])
         load_text_dataset([{"text": "a"}])
         load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "label"), "a")])
     parts = "list of 1 rows: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored "
@@ -115,9 +109,7 @@ def test_logs_which_column_plays_which_part(caplog):
         f"{parts}'source'.",
         "list of 1 rows: the sentences are in column 'text'.",
     ]
-    assert caplog.messages[2].startswith(
-        f"{parts}'label'. Every row counts as a positive pair"
-    )
+    assert caplog.messages[2].startswith(f"{parts}'label'. Every row counts as a positive pair")
     assert [record.levelname for record in caplog.records] == [
         "INFO",
         "INFO",
@@ -138,22 +130,14 @@ def upper(batch):
 
 
 def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
-    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(
-        upper
-    )
+    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(upper)
     assert load_text_dataset(rows)[:] == {"sent0": ["passage: A CAT", "passage: A DOG"]}
-    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(
-        lambda batch: {"input_ids": [[[1], [2]]] * 2}
-    )
+    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(lambda batch: {"input_ids": [[[1], [2]]] * 2})
     assert load_text_dataset(tokens)[0] == {"input_ids": [[1], [2]]}
-    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(
-        lambda batch: {"input_ids": [[[3], [4]]]}
-    )
+    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
     assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
     pairs = Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "stars": [4.0]})
-    scored = pairs.with_transform(
-        lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]}
-    )
+    scored = pairs.with_transform(lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]})
     assert read_scored_pairs(scored).to_dataset()[:] == {
         "sent0": ["a"],
         "sent1": ["b"],
@@ -185,9 +169,7 @@ def test_scores_of_minus_one_are_said(caplog):
     assert "pairs: 1 of 3 scores are -1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}]
-)
+@pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
 def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
     dataset = Dataset.from_dict(columns)
     assert load_text_dataset(dataset) is dataset
@@ -202,9 +184,7 @@ PAIRS = {
 
 def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
     for scores in ([4, 1, 2], ["4", "1.0", "2"]):
-        pairs = read_scored_pairs(
-            Dataset.from_dict(PAIRS | {"score": scores}), "x", drop_empty=True
-        ).to_dataset()
+        pairs = read_scored_pairs(Dataset.from_dict(PAIRS | {"score": scores}), "x", drop_empty=True).to_dataset()
         assert pairs.to_dict() == {
             "sent0": ["a cat", "a dog"],
             "sent1": ["the cat", "a bird"],

@@ -18,9 +18,7 @@ DOCUMENTS = [["a1", "a2", "a3", "a4", "a5"], ["alone"], ["c1", "c2"]]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     documents = ["\n".join(sentences) + "\n" for sentences in DOCUMENTS]
-    return write(
-        tmp_path_factory.mktemp("documents") / "d.txt.gz", "\n".join(documents)
-    )
+    return write(tmp_path_factory.mktemp("documents") / "d.txt.gz", "\n".join(documents))
 
 
 def test_blank_lines_separate_documents(file):
@@ -67,9 +65,7 @@ NEXT_SENTENCES = pytest.mark.parametrize(
 
 
 @NEXT_SENTENCES
-def test_window_three_draws_any_of_the_next_sentences_that_are_left(
-    pair_counts, first, following
-):
+def test_window_three_draws_any_of_the_next_sentences_that_are_left(pair_counts, first, following):
     drawn = {second for sentence, second in pair_counts if sentence == first}
     assert drawn == set(following)
 
@@ -100,10 +96,7 @@ def tokenizer():
 
 def document(tokens):
     """Sentences of ten different tokens, and one of the rest."""
-    return [
-        " ".join(TOKENS[start : min(start + 10, tokens)])
-        for start in range(0, tokens, 10)
-    ]
+    return [" ".join(TOKENS[start : min(start + 10, tokens)]) for start in range(0, tokens, 10)]
 
 
 def span_of(ids):
@@ -113,9 +106,7 @@ def span_of(ids):
     inside = ids[1:-1]
     start = inside[0] - len(SPECIAL)
     end = start + len(inside)
-    assert inside == list(range(inside[0], inside[0] + len(inside))), (
-        "a part of the document"
-    )
+    assert inside == list(range(inside[0], inside[0] + len(inside))), "a part of the document"
     return start, end
 
 
@@ -136,9 +127,7 @@ def length(span):
 @pytest.fixture(scope="module")
 def rows_of_spans(tokenizer):
     """1500 rows of an anchor and two positives, of 4 to 64 tokens, from a document of 200 tokens."""
-    dataset = SpanDataset(
-        [document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2
-    )
+    dataset = SpanDataset([document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2)
     return draw_rows(dataset, 1500)
 
 
@@ -225,9 +214,7 @@ def numbers(request):
 @pytest.fixture(scope="module")
 def dataset(tokenizer, numbers):
     anchors, positives = numbers
-    return SpanDataset(
-        [document(100)], tokenizer, 18, anchors=anchors, positives=positives
-    )
+    return SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +254,5 @@ def test_positives_touch_their_own_anchor(groups):
 
 def test_documents_that_are_too_short_are_left_out(tokenizer):
     documents = [document(tokens) for tokens in (10, 64, 63, 65, 9)]
-    dataset = SpanDataset(
-        documents, tokenizer, 18, anchors=2
-    )  # needs 2 * 2 * 16 tokens
+    dataset = SpanDataset(documents, tokenizer, 18, anchors=2)  # needs 2 * 2 * 16 tokens
     assert len(dataset) == 2

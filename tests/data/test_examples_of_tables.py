@@ -39,9 +39,7 @@ PARAPHRASES = '"a\tb\t0.5\nc\td\t0.1\ne"\tf\t0.9\n'
         ),
     ],
 )
-def test_texts_of_a_row_or_a_group_become_pairs(
-    tmp_path, name, content, options, expected
-):
+def test_texts_of_a_row_or_a_group_become_pairs(tmp_path, name, content, options, expected):
     (tmp_path / name).write_text(content)
     (tmp_path / "test.txt").write_text("test TEXT\n")
     command = [
@@ -54,8 +52,5 @@ def test_texts_of_a_row_or_a_group_become_pairs(
         "test.txt",
     ]
     subprocess.run(command, cwd=tmp_path, check=True)
-    pairs = [
-        tuple(row.values())
-        for row in load_text_dataset(tmp_path / "pairs.csv", cache_dir=tmp_path)
-    ]
+    pairs = [tuple(row.values()) for row in load_text_dataset(tmp_path / "pairs.csv", cache_dir=tmp_path)]
     assert pairs == expected if isinstance(expected, list) else len(pairs) == expected

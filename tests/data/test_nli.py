@@ -38,12 +38,8 @@ def pairs_of(data):
 
 
 def test_the_draw_follows_the_seed_and_reaches_every_negative():
-    draws = [
-        tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)
-    ]
-    assert draws == [
-        tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)
-    ]
+    draws = [tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)]
+    assert draws == [tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)]
     assert len(set(draws)) == 4  # two triplets, two negatives, drawn on their own
 
 
@@ -66,18 +62,11 @@ def test_a_random_sample_of_the_rows_keeps_their_order():
     everything = pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0))
     samples = set()
     for seed in range(20):
-        sample = pairs_of(
-            build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=2, seed=seed)
-        )
-        assert len(sample) == 2 and sample == [
-            pair for pair in everything if pair in sample
-        ]
+        sample = pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=2, seed=seed))
+        assert len(sample) == 2 and sample == [pair for pair in everything if pair in sample]
         samples.add(tuple(sample))
     assert len(samples) == 3
-    assert (
-        pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=9))
-        == everything
-    )
+    assert pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=9)) == everything
 
 
 def test_a_class_label_column_uses_its_own_names():
@@ -89,16 +78,12 @@ def test_a_class_label_column_uses_its_own_names():
             "label": ClassLabel(names=names),
         }
     )
-    data = Dataset.from_list(
-        [row | {"label": names.index(row["label"])} for row in ROWS], features=features
-    )
+    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS], features=features)
     assert build_nli_triplets(data).to_list() == build_nli_triplets(ROWS).to_list()
 
 
 @pytest.mark.parametrize("label", [-1, "-1", "-", None, ""])
-def test_pairs_without_a_label_or_a_text_and_conflicting_labels_are_left_out_and_counted(
-    label, caplog
-):
+def test_pairs_without_a_label_or_a_text_and_conflicting_labels_are_left_out_and_counted(label, caplog):
     pairs = [
         *PAIRS,
         PAIRS[0],
@@ -131,13 +116,8 @@ def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_command_writes_files_that_load_text_dataset_reads(
-    tmp_path, suffix, capsys
-):
-    rows = rows_of(
-        (premise, f'{hypothesis} "Yes, é", \n he said.', label)
-        for premise, hypothesis, label in PAIRS
-    )
+def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix, capsys):
+    rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
     source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
     output = tmp_path / "new" / f"triplets{suffix}"
     assert (
@@ -156,10 +136,7 @@ def test_the_command_writes_files_that_load_text_dataset_reads(
     )
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
-    assert (
-        load_text_dataset(output, cache_dir=tmp_path / "cache").to_list()
-        == want.to_list()
-    )
+    assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
     assert list(output.parent.iterdir()) == [output]
 
 
@@ -168,9 +145,7 @@ def test_other_labels_can_be_positives(positives):
     """SimCSE, Table 4: training on neutral, contradictory or all pairs."""
     data = build_nli_triplets(ROWS, positives=positives, hard_negatives_per_pair=0)
     assert data.column_names == ["sent0", "sent1"]
-    assert sorted(pairs_of(data)) == sorted(
-        pair[:2] for pair in PAIRS if pair[2] in positives
-    )
+    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS if pair[2] in positives)
 
 
 @pytest.mark.parametrize(
@@ -188,10 +163,7 @@ def test_other_labels_can_be_positives(positives):
 def test_files_of_other_names_and_labels_give_the_same_rows(tmp_path, names, label):
     rows = rows_of([(a, b, label(word)) for a, b, word in PAIRS], names)
     parts = {"a.jsonl": rows[:3], "b.jsonl.gz": rows[3:]}
-    paths = [
-        write(tmp_path / name, content_of("jsonl", part))
-        for name, part in parts.items()
-    ]
+    paths = [write(tmp_path / name, content_of("jsonl", part)) for name, part in parts.items()]
     assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
 
 
@@ -211,10 +183,7 @@ def test_a_row_of_premises_has_all_hypotheses_with_the_entailed_ones_first():
 
 
 def test_pairs_keeps_every_labelled_pair_as_a_row_and_the_pairs_of_a_premise_adjacent():
-    pairs = [
-        (*row["texts"], NLI_LABELS[row["relations"][0]])
-        for row in build_nli_groups(ROWS)
-    ]
+    pairs = [(*row["texts"], NLI_LABELS[row["relations"][0]]) for row in build_nli_groups(ROWS)]
     assert sorted(pairs) == sorted(PAIRS)
     assert [pair[0] for pair in pairs] == ["A dog runs."] * 5 + [
         "A cat sleeps.",

@@ -38,11 +38,7 @@ def batch(path, tmp_path, tokenizer):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, streaming):
-    rows = (
-        load_text_stream(path)
-        if streaming
-        else load_text_dataset(path, cache_dir=tmp_path)
-    )
+    rows = load_text_stream(path) if streaming else load_text_dataset(path, cache_dir=tmp_path)
     args = SimCSETrainingArguments(
         str(tmp_path / "run"),
         max_steps=2,
@@ -50,9 +46,7 @@ def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, strea
         logging_steps=1,
         use_cpu=True,
     )
-    trainer = SimCSETrainer(
-        BertForCL(tiny_config()), args, train_dataset=rows, processing_class=tokenizer
-    )
+    trainer = SimCSETrainer(BertForCL(tiny_config()), args, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
@@ -65,6 +59,4 @@ def test_distillation_compares_the_texts_that_there_are(batch):
     students = F.normalize(model(**batch).sentence_embeddings[present].double(), dim=-1)
     teachers = F.normalize(batch["teacher"][present].double(), dim=-1)
     expected = (students @ students.T - teachers @ teachers.T).square().mean()
-    assert len(students) == 14 and model(**batch).loss.item() == pytest.approx(
-        expected.item(), rel=1e-5
-    )
+    assert len(students) == 14 and model(**batch).loss.item() == pytest.approx(expected.item(), rel=1e-5)

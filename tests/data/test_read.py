@@ -39,9 +39,7 @@ AS_ROWS = records(("sent0", "sent1", "sent2"), TRIPLETS)
 @pytest.fixture
 def load(tmp_path):
     """`load_text_dataset` with a cache of its own."""
-    return lambda source, **options: load_text_dataset(
-        source, cache_dir=tmp_path / "cache", **options
-    )
+    return lambda source, **options: load_text_dataset(source, cache_dir=tmp_path / "cache", **options)
 
 
 def triplet_file(folder, extension):
@@ -83,9 +81,7 @@ def test_columns_are_given_in_the_order_asked_for(tmp_path, extension, gz):
 def test_a_file_of_lines_has_one_column(tmp_path, gz):
     table = table_of_pairs(tmp_path, "txt", gz)
     assert table.columns == ["text"]
-    assert [tuple(cells) for _, cells in table.rows(["text"])] == [
-        pair[:1] for pair in PAIRS
-    ]
+    assert [tuple(cells) for _, cells in table.rows(["text"])] == [pair[:1] for pair in PAIRS]
 
 
 @PACKED
@@ -162,9 +158,7 @@ LONG_CELL = "word " * 40_000
         ),
     ],
 )
-def test_cells_are_kept_as_they_are_with_the_numbers_of_their_lines(
-    tmp_path, name, content, rows
-):
+def test_cells_are_kept_as_they_are_with_the_numbers_of_their_lines(tmp_path, name, content, rows):
     assert read_all(write(tmp_path / name, content)) == rows
 
 
@@ -195,9 +189,7 @@ def table_with_two_stray_quotes(tmp_path):
     return write(tmp_path / "t.csv", "\n".join(["text", *lines]) + "\n")
 
 
-def test_a_quoted_cell_over_several_lines_is_reported_once(
-    table_with_two_stray_quotes, caplog
-):
+def test_a_quoted_cell_over_several_lines_is_reported_once(table_with_two_stray_quotes, caplog):
     for _ in range(2):
         assert len(read_all(table_with_two_stray_quotes)) == 30
     words = "t.csv, line 12: a cell that opens with a double quote runs on to line 82"
@@ -221,9 +213,7 @@ NAMES = ["anchor", "positive", "negative"]
     [
         TRIPLETS,
         records(("sent0", "sent1", "hard_neg"), TRIPLETS),
-        Dataset.from_list(
-            records(("hard_neg", "sent1", "sent0"), [row[::-1] for row in TRIPLETS])
-        ),
+        Dataset.from_list(records(("hard_neg", "sent1", "sent0"), [row[::-1] for row in TRIPLETS])),
         DatasetDict(train=Dataset.from_list(AS_ROWS)),
         Dataset.from_list(AS_ROWS, features=LARGE_STRINGS),
         pd.DataFrame(TRIPLETS, columns=NAMES),
@@ -339,9 +329,7 @@ def test_the_first_rows_of_several_files_can_be_asked_for(load, two_files, numbe
     assert load(two_files, max_rows=number).to_list() == (AS_ROWS * 2)[:number]
 
 
-@pytest.mark.parametrize(
-    "source", [TRIPLETS, Dataset.from_list(AS_ROWS)], ids=["list", "data set"]
-)
+@pytest.mark.parametrize("source", [TRIPLETS, Dataset.from_list(AS_ROWS)], ids=["list", "data set"])
 def test_the_first_rows_of_memory_can_be_asked_for(load, source):
     assert load(source, max_rows=1).to_list() == AS_ROWS[:1]
 
@@ -372,17 +360,13 @@ def test_rows_with_an_empty_cell_are_dropped(load, file_with_empty_cells):
     assert load(file_with_empty_cells).to_list() == [{"sent0": "a", "sent1": "b"}] * 4
 
 
-def test_every_load_warns_of_rows_dropped_for_an_empty_cell(
-    load, file_with_empty_cells, caplog
-):
+def test_every_load_warns_of_rows_dropped_for_an_empty_cell(load, file_with_empty_cells, caplog):
     for _ in range(2):
         caplog.clear()
         load(file_with_empty_cells)
         [record] = caplog.records
         assert record.levelname == "WARNING"
-        words = (
-            "x.csv: 8 of 12 rows dropped for an empty cell: line 3, 4, 8, 9, 10, ..."
-        )
+        words = "x.csv: 8 of 12 rows dropped for an empty cell: line 3, 4, 8, 9, 10, ..."
         assert words in caplog.text
 
 
@@ -459,9 +443,7 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration_and_split(
         ("org/name:config:test[:5]", ("org/name", "config", "test[:5]")),
     ],
 )
-def test_whether_a_data_set_of_the_hub_has_labels_is_seen_in_its_split(
-    asked, name, expected
-):
+def test_whether_a_data_set_of_the_hub_has_labels_is_seen_in_its_split(asked, name, expected):
     assert is_labelled(name)
     assert asked == [expected]
 
@@ -480,9 +462,7 @@ def csv(tmp_path):
     return triplet_file(tmp_path, "csv")
 
 
-def test_the_fingerprint_does_not_depend_on_the_name_or_the_time_of_a_file(
-    tmp_path, load, csv
-):
+def test_the_fingerprint_does_not_depend_on_the_name_or_the_time_of_a_file(tmp_path, load, csv):
     (tmp_path / "moved").mkdir()
     moved = write(tmp_path / "moved" / "elsewhere.csv", csv.read_bytes())
     os.utime(moved, (0, 0))
@@ -527,9 +507,7 @@ def longest_text_of_1000(monkeypatch):
     monkeypatch.setattr(texts_module, "LONGEST_TEXT", 1000)
 
 
-READERS = pytest.mark.parametrize(
-    "reader", [load_text_dataset, load_text_stream, stream_texts]
-)
+READERS = pytest.mark.parametrize("reader", [load_text_dataset, load_text_stream, stream_texts])
 FORMATS_OF_LINES = pytest.mark.parametrize(
     "name, head, line",
     [
@@ -554,9 +532,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(
     four_megabytes = "a " * 2_000_000
     path = write(tmp_path / name, head + four_megabytes)
     tracemalloc.start()
-    with pytest.raises(
-        ValueError, match=rf"{name}, line {line}: more than 16 million characters"
-    ):
+    with pytest.raises(ValueError, match=rf"{name}, line {line}: more than 16 million characters"):
         list(reader(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -567,21 +543,15 @@ TEXTS_OF_WHICH_ONE_IS_TOO_LONG = ["short", "a" * 1000, "a" * 1001]
 TOO_LONG = r"row 3, column '(text|0)': more than 16 million characters"
 
 
-def test_a_text_of_a_json_file_that_is_too_long_is_refused(
-    tmp_path, load, longest_text_of_1000
-):
+def test_a_text_of_a_json_file_that_is_too_long_is_refused(tmp_path, load, longest_text_of_1000):
     rows = [{"text": text} for text in TEXTS_OF_WHICH_ONE_IS_TOO_LONG]
     path = write(tmp_path / "x.json", json.dumps(rows))
     with pytest.raises(ValueError, match=TOO_LONG):
         load(path)
 
 
-def test_a_text_of_a_parquet_file_that_is_too_long_is_refused(
-    tmp_path, load, longest_text_of_1000
-):
-    pq.write_table(
-        pa.table({"text": TEXTS_OF_WHICH_ONE_IS_TOO_LONG}), tmp_path / "x.parquet"
-    )
+def test_a_text_of_a_parquet_file_that_is_too_long_is_refused(tmp_path, load, longest_text_of_1000):
+    pq.write_table(pa.table({"text": TEXTS_OF_WHICH_ONE_IS_TOO_LONG}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=TOO_LONG):
         load(tmp_path / "x.parquet")
 

@@ -23,9 +23,7 @@ from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.data.view_dataset import ViewDataset
 from simcse_hf.data.views import make_view
 
-HALF_GZIP = gzip.compress(
-    "".join(f"Sentence {i}.\n" for i in range(5000)).encode(), mtime=0
-)[:9000]
+HALF_GZIP = gzip.compress("".join(f"Sentence {i}.\n" for i in range(5000)).encode(), mtime=0)[:9000]
 LATE = '{"sent0": "a", "sent1": "b"}\n' * 120 + '{"sent0": "a", "hard_neg": "n"}\n'
 
 #: Files that no reader accepts, and what the message names beside the file.
@@ -69,13 +67,9 @@ MALFORMED = {
         ("[]", "there are no rows"),
         ('[{"a": "b"},\n{"a" "c"}]', "line 2: not valid JSON"),
     ],
-    "x.parquet": [
-        ("PAR1 but not really", "cannot be read to its end: Parquet magic bytes")
-    ],
+    "x.parquet": [("PAR1 but not really", "cannot be read to its end: Parquet magic bytes")],
     "x.txt.gz": [(HALF_GZIP, "cannot be read to its end")],
-    "x.docx": [
-        ("One.\n", r"unknown extension '\.docx'\. The name must end in \.txt, \.csv")
-    ],
+    "x.docx": [("One.\n", r"unknown extension '\.docx'\. The name must end in \.txt, \.csv")],
 }
 
 
@@ -212,9 +206,7 @@ OF_FILES = [
 
 
 @pytest.mark.parametrize(("reader", "name", "content", "message"), OF_FILES)
-def test_a_file_that_cannot_be_used_is_refused_and_not_cached(
-    tmp_path, monkeypatch, reader, name, content, message
-):
+def test_a_file_that_cannot_be_used_is_refused_and_not_cached(tmp_path, monkeypatch, reader, name, content, message):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -312,10 +304,7 @@ OF_VALUES = [
         "there are 'anchor' and 'negative', but no 'positive'",
     ),
     (names("query x neg"), "there are 'query' and 'neg', but no 'positive'"),
-    *(
-        (names(f"x y {name}"), rf"\('{name}' cannot be text\).*columns=\[\.\.\.\]")
-        for name in ("gold_label", "score")
-    ),
+    *((names(f"x y {name}"), rf"\('{name}' cannot be text\).*columns=\[\.\.\.\]") for name in ("gold_label", "score")),
     (
         lambda: find_parts(["text"], ("text", "label"), "x.csv"),
         r"x\.csv: no column 'label' \(also accepted: category",
@@ -325,16 +314,12 @@ OF_VALUES = [
         "x: no column 'score'.* 'sentence1'",
     ),
     (
-        lambda: read_scored_pairs(
-            Dataset.from_dict(SCORED | {"sentence2": [1, 2], "score": [1, 2]})
-        ),
+        lambda: read_scored_pairs(Dataset.from_dict(SCORED | {"sentence2": [1, 2], "score": [1, 2]})),
         "a text, got 1",
     ),
     *(
         (
-            lambda score=score: read_scored_pairs(
-                Dataset.from_dict(SCORED | {"score": ["4.0", score]}), "x"
-            ),
+            lambda score=score: read_scored_pairs(Dataset.from_dict(SCORED | {"score": ["4.0", score]}), "x"),
             f"x, row 2: the score '{score}' is not a finite number",
         )
         for score in ("inf", "high")
@@ -345,10 +330,7 @@ OF_VALUES = [
         nli(hard_negatives_per_pair=-1),
         "hard_negatives_per_pair must be an integer of 0 or more",
     ),
-    *(
-        (nli(negatives=labels), "negatives must list")
-        for labels in ("contradiction", [], ["no"], ["neutral"] * 2)
-    ),
+    *((nli(negatives=labels), "negatives must list") for labels in ("contradiction", [], ["no"], ["neutral"] * 2)),
     (
         nli(negatives=["entailment"]),
         "share a label: name different labels, or set hard_negatives_per_pair to 0",
@@ -402,15 +384,11 @@ def spans(**options):
 
 
 def collate(*input_ids, **options):
-    return lambda tokenizer: ContrastiveCollator(tokenizer, **options)(
-        [{"input_ids": ids} for ids in input_ids]
-    )
+    return lambda tokenizer: ContrastiveCollator(tokenizer, **options)([{"input_ids": ids} for ids in input_ids])
 
 
 def packed(input_ids, **options):
-    return lambda tokenizer: PackingCollator(
-        ContrastiveCollator(tokenizer), 0, **options
-    )([{"input_ids": input_ids}])
+    return lambda tokenizer: PackingCollator(ContrastiveCollator(tokenizer), 0, **options)([{"input_ids": input_ids}])
 
 
 def views(texts):
@@ -465,13 +443,9 @@ def test_what_cannot_become_rows_of_tokens_is_refused(call, message, tokenizer):
 
 
 def test_a_missing_file_is_also_a_value_error():
-    with pytest.raises(
-        DataFileNotFoundError, match=r"nowhere\.csv: no such file"
-    ) as caught:
+    with pytest.raises(DataFileNotFoundError, match=r"nowhere\.csv: no such file") as caught:
         read_all("nowhere.csv")
-    assert isinstance(caught.value, FileNotFoundError) and isinstance(
-        caught.value, ValueError
-    )
+    assert isinstance(caught.value, FileNotFoundError) and isinstance(caught.value, ValueError)
 
 
 def test_a_row_that_a_data_set_does_not_have_is_refused(tokenizer):

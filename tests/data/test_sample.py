@@ -20,26 +20,15 @@ def read(path):
 
 def test_the_tool_writes_what_is_shipped(tmp_path):
     """The first rows do not depend on how many are asked for."""
-    make_sample.write_corpus(
-        tmp_path, num_sentences=300, num_triplets=100, num_pairs=100
-    )
+    make_sample.write_corpus(tmp_path, num_sentences=300, num_triplets=100, num_pairs=100)
     assert all(read(path).startswith(read(tmp_path / path.name)) for path in CORPUS)
 
 
 def test_plain_transformers_loads_the_encoder_which_knows_the_words_of_the_corpus():
     tokenizer = AutoTokenizer.from_pretrained(ENCODER)
-    model, report = AutoModelForMaskedLM.from_pretrained(
-        ENCODER, output_loading_info=True
-    )
+    model, report = AutoModelForMaskedLM.from_pretrained(ENCODER, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert (
-        model.config.hidden_dropout_prob
-        == model.config.attention_probs_dropout_prob
-        == 0.1
-    )
+    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.1
     ids = tokenizer(read(CORPUS.train_sentences).splitlines()[:4000])["input_ids"]
     assert tokenizer.unk_token_id not in {token for row in ids for token in row}
-    assert (
-        len(tokenizer) == model.config.vocab_size
-        and tokenizer.pad_token_id == model.config.pad_token_id == 0
-    )
+    assert len(tokenizer) == model.config.vocab_size and tokenizer.pad_token_id == model.config.pad_token_id == 0

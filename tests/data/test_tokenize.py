@@ -27,12 +27,8 @@ def test_rows_of_texts_become_rows_of_ids(columns, tokenizer):
     texts = dict(list(TRIPLETS.items())[:columns])
     tokenized = tokenize_dataset(Dataset.from_dict(texts), tokenizer, 32)
     assert tokenized.column_names == ["input_ids", "length"]
-    assert tokenized["length"][:] == [
-        max(len(ids) for ids in row) for row in tokenized["input_ids"]
-    ]
-    assert tokenized["input_ids"][:] == [
-        [ids_of(text) for text in row] for row in zip(*texts.values(), strict=True)
-    ]
+    assert tokenized["length"][:] == [max(len(ids) for ids in row) for row in tokenized["input_ids"]]
+    assert tokenized["input_ids"][:] == [[ids_of(text) for text in row] for row in zip(*texts.values(), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -54,18 +50,10 @@ def test_rows_of_texts_become_rows_of_ids(columns, tokenizer):
         (TRIPLETS, 32, (), None),
     ],
 )
-def test_rows_with_truncated_texts_are_counted(
-    columns, max_length, templates, message, tokenizer, caplog
-):
+def test_rows_with_truncated_texts_are_counted(columns, max_length, templates, message, tokenizer, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
-        tokenized = tokenize_dataset(
-            Dataset.from_dict(columns), tokenizer, max_length, templates=templates
-        )
-    assert (
-        [m.startswith(message) for m in caplog.messages] == [True]
-        if message
-        else not caplog.messages
-    )
+        tokenized = tokenize_dataset(Dataset.from_dict(columns), tokenizer, max_length, templates=templates)
+    assert [m.startswith(message) for m in caplog.messages] == [True] if message else not caplog.messages
     if columns is TRIPLETS and message:
         assert tokenized["input_ids"][2][0] == [*ids_of("a cat sat on")[:-1], SEP]
 
@@ -84,24 +72,15 @@ class SlowTokenizer(CanineTokenizer):
 @pytest.mark.parametrize("options", [{"lower": True}, {"truncation_side": "left"}])
 def test_a_slow_tokenizer_with_other_rules_gets_no_stale_rows(options, tmp_path):
     texts = ["a cat"] * 200 + ["The Dog sat on a mat in the house"]
-    Dataset.from_dict({"sent0": texts}).save_to_disk(
-        tmp_path / "data"
-    )  # only a dataset on the disk has a cache
+    Dataset.from_dict({"sent0": texts}).save_to_disk(tmp_path / "data")  # only a dataset on the disk has a cache
 
     def last_row(tokenizer):
         dataset = Dataset.load_from_disk(str(tmp_path / "data"))
         return tokenize_dataset(dataset, tokenizer, 4)[200]["input_ids"][0]
 
     before, after = SlowTokenizer(), SlowTokenizer(**options)
-    assert (
-        last_row(before)
-        == before(texts[-1], truncation=True, max_length=4)["input_ids"]
-    )
-    assert (
-        last_row(after)
-        == after(texts[-1], truncation=True, max_length=4)["input_ids"]
-        != last_row(before)
-    )
+    assert last_row(before) == before(texts[-1], truncation=True, max_length=4)["input_ids"]
+    assert last_row(after) == after(texts[-1], truncation=True, max_length=4)["input_ids"] != last_row(before)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +91,7 @@ def test_a_slow_tokenizer_with_other_rules_gets_no_stale_rows(options, tmp_path)
         {"max_seq_length": 12},
     ],
 )
-def test_equal_texts_are_known_whatever_prompt_or_length_their_columns_have(
-    options, tokenizer
-):
+def test_equal_texts_are_known_whatever_prompt_or_length_their_columns_have(options, tokenizer):
     texts = {
         "sent0": ["the big cat sat", "dog"],
         "sent1": ["a dog", "the big cat sat"],
@@ -131,23 +108,12 @@ def test_equal_texts_are_known_whatever_prompt_or_length_their_columns_have(
 FOREIGN = "猫 坐 在 上 狗 跑 了 他".split()
 
 
-def test_the_share_of_unknown_tokens_is_said_above_5_percent_and_refused_above_half(
-    tokenizer, caplog
-):
+def test_the_share_of_unknown_tokens_is_said_above_5_percent_and_refused_above_half(tokenizer, caplog):
     for known, expected in ((200, None), (20, "29%"), (6, "57%")):
         ids = tokenizer([" ".join(["cat"] * known + FOREIGN)] * 3)["input_ids"]
         caplog.clear()
-        assert check_known(ids, tokenizer, "x.txt", refuses=False) == (
-            expected is not None
-        )
-        assert (
-            expected is None
-            or f"x.txt: {expected} of the tokens are unknown" in caplog.text
-        )
-    with pytest.raises(
-        ValueError, match=r"x\.txt: 57% of the tokens are unknown.*multilingual"
-    ):
+        assert check_known(ids, tokenizer, "x.txt", refuses=False) == (expected is not None)
+        assert expected is None or f"x.txt: {expected} of the tokens are unknown" in caplog.text
+    with pytest.raises(ValueError, match=r"x\.txt: 57% of the tokens are unknown.*multilingual"):
         check_known(ids, tokenizer, "x.txt")
-    assert not check_known(ids[:1], tokenizer, "x.txt"), (
-        "a single text says nothing about the language"
-    )
+    assert not check_known(ids[:1], tokenizer, "x.txt"), "a single text says nothing about the language"

@@ -29,9 +29,7 @@ TEXTS = texts_of_words()
 
 
 def loader_of(dataset, workers=0, batch_size=4, **options):
-    return DataLoader(
-        dataset, batch_size=batch_size, num_workers=workers, collate_fn=list, **options
-    )
+    return DataLoader(dataset, batch_size=batch_size, num_workers=workers, collate_fn=list, **options)
 
 
 def read(loader):
@@ -51,9 +49,7 @@ def make(tokenizer):
             documents = [[text] * 12 for text in TEXTS["sent0"]]
             return SpanDataset(documents, tokenizer, MAX_LENGTH, seed)
         rate = 0.9 if view == "shuffle" else None
-        return ViewDataset(
-            TEXTS, tokenizer, make_view(view, rate), MAX_LENGTH, seed, **options
-        )
+        return ViewDataset(TEXTS, tokenizer, make_view(view, rate), MAX_LENGTH, seed, **options)
 
     return make
 
@@ -88,9 +84,7 @@ EVERY_VIEW = pytest.mark.parametrize(
 )
 
 
-VIEWS_AND_SPANS = pytest.mark.parametrize(
-    ("view", "both"), [("crop", False), ("spans", None)]
-)
+VIEWS_AND_SPANS = pytest.mark.parametrize(("view", "both"), [("crop", False), ("spans", None)])
 
 
 @EVERY_VIEW
@@ -135,9 +129,7 @@ def test_persistent_workers_see_the_next_epoch(make):
 
 # --- the text and its view ---
 
-VIEWS_WITH_RATES = pytest.mark.parametrize(
-    "view, rate", [("crop", 0.3), ("shuffle", 0.9), ("repeat_words", 0.9)]
-)
+VIEWS_WITH_RATES = pytest.mark.parametrize("view, rate", [("crop", 0.3), ("shuffle", 0.9), ("repeat_words", 0.9)])
 
 
 @pytest.fixture

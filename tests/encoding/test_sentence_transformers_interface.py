@@ -45,27 +45,19 @@ def directory(save_checkpoint):
 
 
 def both(directory):
-    library = pytest.importorskip(
-        "sentence_transformers", reason="sentence-transformers is not installed"
-    )
-    return SimCSE(directory, device="cpu"), library.SentenceTransformer(
-        str(directory), device="cpu"
-    )
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    return SimCSE(directory, device="cpu"), library.SentenceTransformer(str(directory), device="cpu")
 
 
 def assert_close(ours, theirs):
-    torch.testing.assert_close(
-        torch.as_tensor(ours), torch.as_tensor(theirs), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(torch.as_tensor(ours), torch.as_tensor(theirs), rtol=0, atol=1e-6)
 
 
 # --- prompts ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("default_prompt_name", [None, "query", "clustering"])
-def test_prompts_give_the_embeddings_of_sentence_transformers(
-    default_prompt_name, directory
-):
+def test_prompts_give_the_embeddings_of_sentence_transformers(default_prompt_name, directory):
     ours, theirs = both(add_modules(directory, default_prompt_name=default_prompt_name))
     for options in (
         {},
@@ -90,10 +82,7 @@ def test_prompts_give_the_embeddings_of_sentence_transformers(
 
 def test_a_passage_prompt_that_documents_do_not_get_is_mentioned(directory, caplog):
     SimCSE(add_modules(directory), device="cpu").encode_document(TEXTS)
-    assert (
-        "no prompt 'document'" in caplog.text
-        and "model.prompts['passage']" in caplog.text
-    )
+    assert "no prompt 'document'" in caplog.text and "model.prompts['passage']" in caplog.text
 
 
 def test_an_index_uses_the_prompts_of_queries_and_documents(directory):
@@ -102,13 +91,9 @@ def test_an_index_uses_the_prompts_of_queries_and_documents(directory):
         device="cpu",
     )
     model.build_index(TEXTS[:4])
-    scores = model.encode(TEXTS[:4], prompt="a mat : ") @ model.encode(
-        "a bird", prompt="dog : "
-    )
+    scores = model.encode(TEXTS[:4], prompt="a mat : ") @ model.encode("a bird", prompt="dog : ")
     best = model.search("a bird", top_k=1)[0]
-    assert best[0] == TEXTS[scores.argmax()] and best[1] == pytest.approx(
-        scores.max().item(), abs=1e-6
-    )
+    assert best[0] == TEXTS[scores.argmax()] and best[1] == pytest.approx(scores.max().item(), abs=1e-6)
 
 
 # --- encode -------------------------------------------------------------------------------------------------------
@@ -151,9 +136,7 @@ def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directo
 
 
 @pytest.mark.parametrize("pooler_type", ["cls", "avg", "avg_first_last", "avg_no_cls"])
-def test_a_saved_model_gives_the_same_embeddings(
-    pooler_type, save_checkpoint, tmp_path
-):
+def test_a_saved_model_gives_the_same_embeddings(pooler_type, save_checkpoint, tmp_path):
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls"))
     model = SimCSE(directory, pooler_type=pooler_type, device="cpu", max_length=6)
     model.prompts["query"], model.default_prompt_name = "dog : ", "query"
@@ -170,9 +153,7 @@ def test_a_saved_model_gives_the_same_embeddings(
     torch.testing.assert_close(copy.encode(TEXTS), model.encode(TEXTS))
 
 
-def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(
-    directory, hub, monkeypatch
-):
+def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(directory, hub, monkeypatch):
     model = SimCSE(directory, pooler_type="avg", device="cpu")
     monkeypatch.delenv("HF_TOKEN")
     url = model.push_to_hub("name", private=True, token=hub.token)

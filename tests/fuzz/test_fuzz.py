@@ -104,9 +104,7 @@ def test_a_valid_file_is_not_refused(name, tmp_path):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names_it(
-    name, data, tmp_path
-):
+def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names_it(name, data, tmp_path):
     parser = PARSERS[name]
     files = dict(data.draw(st.sampled_from(parser.seeds)))
     victim = data.draw(st.sampled_from(sorted(files)))
@@ -120,9 +118,5 @@ def test_every_row_of_a_file_is_returned_or_it_is_refused_by_an_error_that_names
     ids=lambda folder: f"{folder.parent.name}-{folder.name}",
 )
 def test_an_input_that_failed_once_does_not_fail_again(folder, tmp_path):
-    files = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     check(PARSERS[folder.parent.name], files, tmp_path / "input")

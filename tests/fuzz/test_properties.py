@@ -18,9 +18,7 @@ examples = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 # Without halves of surrogate pairs, which UTF-8 cannot hold, and without NUL, which readers refuse.
-texts = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
-)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 cells = texts.filter(lambda text: bool(text.strip()))
 
 
@@ -43,19 +41,13 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
 
 
 def table_of(name):
-    return next(
-        table
-        for table, values in ContrastiveSettings().to_section().items()
-        if name in values
-    )
+    return next(table for table, values in ContrastiveSettings().to_section().items() if name in values)
 
 
 @settings(examples, max_examples=200)

@@ -32,9 +32,7 @@ def test_the_rate_of_a_mask_is_rounded_to_16_bits(rate):
 def test_the_scale_of_a_mask_preserves_the_mean(rate):
     mask, scale = keep_mask((SIZE,), rate)
     four_standard_errors = 4 * (rate * (1 - rate) / SIZE) ** 0.5
-    assert mask.double().mean().item() == pytest.approx(
-        1 / scale, abs=four_standard_errors
-    )
+    assert mask.double().mean().item() == pytest.approx(1 / scale, abs=four_standard_errors)
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +105,7 @@ def test_dropout_drops_its_rate():
 @pytest.mark.parametrize("rate", [1e-6, 1.0])
 def test_attention_takes_a_dropout_rate_that_rounds_to_0_or_1(rate):
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=rate)
-    rounded = tiny_config(
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=round(rate)
-    )
+    rounded = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=round(rate))
     model = BertForCL(config).train()
     padded = BertForCL(rounded, unpadded=False).train()
     padded.load_state_dict(model.state_dict())
@@ -123,9 +119,7 @@ def test_attention_takes_a_dropout_rate_that_rounds_to_0_or_1(rate):
 def dropouts(model):
     """The class and the rate of every dropout of the encoder."""
     modules = model.base_model.modules()
-    return {
-        (type(module), module.p) for module in modules if isinstance(module, nn.Dropout)
-    }
+    return {(type(module), module.p) for module in modules if isinstance(module, nn.Dropout)}
 
 
 @pytest.fixture
@@ -156,7 +150,5 @@ def test_a_copy_of_the_encoder_has_the_same_dropout(with_torchs_dropout):
     assert dropouts(with_torchs_dropout.copy_encoder()) == dropouts(with_torchs_dropout)
 
 
-def test_fast_dropout_does_not_change_the_weights_of_a_model(
-    model, with_torchs_dropout
-):
+def test_fast_dropout_does_not_change_the_weights_of_a_model(model, with_torchs_dropout):
     assert with_torchs_dropout.state_dict().keys() == model.state_dict().keys()

@@ -19,9 +19,7 @@ from simcse_hf.kernels.unpadded import (
 from simcse_hf.names import POOLER_TYPES
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
-if (
-    not ModernBertModel._can_set_attn_implementation()
-):  # transformers 5.2: no replaceable attention
+if not ModernBertModel._can_set_attn_implementation():  # transformers 5.2: no replaceable attention
     PADDED_ONLY |= {"modernbert"}
 UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
@@ -38,11 +36,7 @@ def gradients(model, scalar):
     model.zero_grad()
     scalar.backward(retain_graph=True)
     named = model.named_parameters()
-    return {
-        name: parameter.grad.clone()
-        for name, parameter in named
-        if parameter.grad is not None
-    }
+    return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
 
 
 # --- which encoders ---
@@ -71,15 +65,11 @@ def test_running_without_padding_can_be_switched_off_and_is_not_saved(family):
     "device_map, unpadded",
     [
         pytest.param({"": 0}, True, id="one accelerator"),
-        pytest.param(
-            {"bert.embeddings": 0, "bert.encoder": "cpu"}, True, id="offloaded"
-        ),
+        pytest.param({"bert.embeddings": 0, "bert.encoder": "cpu"}, True, id="offloaded"),
         pytest.param({"bert": 0, "pooler": 1}, False, id="two accelerators"),
     ],
 )
-def test_an_encoder_spread_over_several_accelerators_runs_with_padding(
-    device_map, unpadded
-):
+def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
     model = AutoModelForCL.from_config(tiny_config("bert"))
     model.hf_device_map = device_map
     assert model.runs_unpadded == unpadded
@@ -135,9 +125,7 @@ def switched(default):
 def test_an_attention_implementation_that_is_set_later_is_respected(switched, eager):
     batch = random_batch(4)
     assert not switched.runs_unpadded
-    assert torch.equal(
-        switched(**batch).sentence_embeddings, eager(**batch).sentence_embeddings
-    )
+    assert torch.equal(switched(**batch).sentence_embeddings, eager(**batch).sentence_embeddings)
 
 
 def test_eager_attention_returns_the_attentions_of_each_layer(switched):
@@ -156,18 +144,14 @@ NEEDS_MODERNBERT = pytest.mark.skipif(
 @pytest.fixture
 def modernbert():
     """Three layers, some of which see eight tokens."""
-    return encoder(
-        "modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3
-    ).train()
+    return encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
 
 
 @NEEDS_MODERNBERT
 def test_local_attention_has_the_window_of_the_padded_pass(modernbert):
     batch = random_batch(6, length=24)
     found = run_encoder(modernbert, **batch).last_hidden_state
-    expected = (
-        modernbert(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    )
+    expected = modernbert(**batch).last_hidden_state * batch["attention_mask"][..., None]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
@@ -216,13 +200,8 @@ class AttentionCase:
 
     def draw_masks(self):
         """What is kept of all weights, sentence by sentence and head by head, and the scale of what is kept."""
-        rows = [
-            1 if self.first_only else drawn_width(length) for length in self.lengths
-        ]
-        size = HEADS * sum(
-            row * drawn_width(length)
-            for row, length in zip(rows, self.lengths, strict=True)
-        )
+        rows = [1 if self.first_only else drawn_width(length) for length in self.lengths]
+        size = HEADS * sum(row * drawn_width(length) for row, length in zip(rows, self.lengths, strict=True))
         if not self.rate:
             return torch.ones(size).double(), 1.0
         torch.manual_seed(5)
@@ -295,9 +274,7 @@ def test_the_gradient_of_attention_equals_that_of_a_loop(case, expected):
     output = case.attend(case.leaves)
     weight = torch.randn(output.shape)
     found = torch.autograd.grad((output * weight).sum(), case.leaves)
-    exact = torch.autograd.grad(
-        (expected * weight.double()).sum(), case.doubles, retain_graph=True
-    )
+    exact = torch.autograd.grad((expected * weight.double()).sum(), case.doubles, retain_graph=True)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
@@ -402,9 +379,7 @@ def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(
     if family_of_model in ("bert", "albert"):
         batch["token_type_ids"] = batch["input_ids"] % 2
     found, found_gradients = embeddings_and_gradients(model, batch, unpadded=True)
-    expected, expected_gradients = embeddings_and_gradients(
-        model, batch, unpadded=False
-    )
+    expected, expected_gradients = embeddings_and_gradients(model, batch, unpadded=False)
     assert_close_at_scale(found, expected)
     assert found_gradients.keys() == expected_gradients.keys()
     for name, gradient in expected_gradients.items():

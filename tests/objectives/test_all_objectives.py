@@ -148,9 +148,7 @@ def batch_of(rows):
         return batch_of_relations(RELATIONS[rows])
     if rows == SEVERAL_LABELS:
         batch = batch_of_sentences(2)
-        batch["labels"] = torch.tensor(
-            [[0, 1], [1, ABSENT], [2, 0], [1, ABSENT], [2, ABSENT], [0, ABSENT]]
-        )
+        batch["labels"] = torch.tensor([[0, 1], [1, ABSENT], [2, 0], [1, ABSENT], [2, ABSENT], [0, ABSENT]])
         return batch
     return batch_of_sentences(rows)
 
@@ -310,18 +308,14 @@ EVERY_CASE_AND_THOSE_WITH_ENCODER = pytest.mark.parametrize(
 
 
 @EVERY_CASE_AND_THOSE_WITH_ENCODER
-def test_the_mean_of_the_losses_of_two_processes_is_the_loss_of_one(
-    case, of_processes, of_one_process
-):
+def test_the_mean_of_the_losses_of_two_processes_is_the_loss_of_one(case, of_processes, of_one_process):
     for step, (loss, _) in enumerate(of_one_process(case)):
         losses = [found[case][step][0] for found in of_processes]
         assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9, abs=1e-12)
 
 
 @EVERY_CASE_AND_THOSE_WITH_ENCODER
-def test_each_of_two_processes_has_the_gradient_of_one(
-    case, of_processes, of_one_process
-):
+def test_each_of_two_processes_has_the_gradient_of_one(case, of_processes, of_one_process):
     """DistributedDataParallel takes the mean over the processes."""
     for step, (_, expected) in enumerate(of_one_process(case)):
         for found in of_processes:
@@ -340,9 +334,7 @@ def test_in_evaluation_a_process_compares_its_own_rows_only(number, of_processes
 
 #: One of the relations is enough here.
 TO_COMPARE_IN_HALF_PRECISION = [
-    number
-    for number in NUMBERS
-    if CASES[number].rows not in RELATIONS or CASES[number].rows == OTHER_NUMBERS
+    number for number in NUMBERS if CASES[number].rows not in RELATIONS or CASES[number].rows == OTHER_NUMBERS
 ]
 IN_HALF_PRECISION = pytest.mark.parametrize(
     "number",
@@ -394,9 +386,5 @@ def test_every_objective_has_a_line_in_the_tables_above():
     named = set(WITH_ENCODER)
     for case in CASES:
         named.update(re.findall("[a-z_]+", case.objective))
-    own = {
-        name
-        for name, objective in OBJECTIVES.items()
-        if objective.__module__.startswith("simcse_hf.")
-    }
+    own = {name for name, objective in OBJECTIVES.items() if objective.__module__.startswith("simcse_hf.")}
     assert own <= named

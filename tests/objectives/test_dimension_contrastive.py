@@ -65,9 +65,7 @@ def test_barlow_twins_and_its_gradient_match_a_slow_reference(rows, dim, weight)
 def slow_invariance(views):
     """The mean squared difference of the two views."""
     rows, _, dim = views.shape
-    squares = [
-        (views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)
-    ]
+    squares = [(views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)]
     return mean(squares)
 
 
@@ -119,9 +117,7 @@ def test_each_term_of_vicreg_and_its_gradient_match_a_slow_reference(
     slow_term,
 ):
     views = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
-    terms = unprojected("vicreg", dim, **{f"{name}_weight": weight})(
-        EncodedBatch(views)
-    )
+    terms = unprojected("vicreg", dim, **{f"{name}_weight": weight})(EncodedBatch(views))
     expected = weight * slow_term(views)
     assert_same(terms[f"{name}_loss"], expected, views, rtol=1e-8, atol=1e-12)
 
@@ -136,9 +132,7 @@ def test_vicreg_names_its_terms():
 
 @pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
 @pytest.mark.parametrize("rows, dim", [(6, 4), (3, 8), (1, 4)])
-def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(
-    rows, dim, name
-):
+def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(rows, dim, name):
     views = torch.randn(rows, 2, dim)
     views[:, :, 1] = 3.0
     views.requires_grad_()
@@ -161,11 +155,7 @@ def test_the_projector_has_the_papers_layers():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_projector_uses_the_statistics_of_the_batch_also_in_evaluation(training):
-    objective = (
-        build_objective("barlow_twins", 4, {"projector_dim": 6})
-        .double()
-        .train(training)
-    )
+    objective = build_objective("barlow_twins", 4, {"projector_dim": 6}).double().train(training)
     linear = [layer for layer in objective.projector if isinstance(layer, nn.Linear)]
     first, second, third = (layer.weight.T for layer in linear)
     norm = nn.BatchNorm1d(6, affine=False).double()

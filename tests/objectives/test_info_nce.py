@@ -73,9 +73,7 @@ def assert_same_loss(loss, expected, leaves):
 
 AT_ONCE = 2**62
 BLOCKS = {"chunks of two rows": 100, "a row a chunk": 1}
-IN_BLOCKS = pytest.mark.parametrize(
-    "logits_of_a_block", BLOCKS.values(), ids=BLOCKS.keys()
-)
+IN_BLOCKS = pytest.mark.parametrize("logits_of_a_block", BLOCKS.values(), ids=BLOCKS.keys())
 
 
 @pytest.fixture(params=[AT_ONCE, *BLOCKS.values()], ids=["plain", *BLOCKS.keys()])
@@ -156,9 +154,7 @@ def loss_of_the_second_process(rows_of_two_processes, variant, monkeypatch):
     return loss
 
 
-@pytest.mark.parametrize(
-    "similarity, temperature", [("cosine", 0.05), ("cosine", 0.01), ("dot", 2.0)]
-)
+@pytest.mark.parametrize("similarity, temperature", [("cosine", 0.05), ("cosine", 0.01), ("dot", 2.0)])
 @every_variant
 def test_every_variant_of_the_loss_equals_its_terms(
     rows_of_two_processes,
@@ -195,9 +191,7 @@ def test_every_variant_of_the_loss_is_the_same_in_blocks_of_rows(
 
 # --- the choice of negatives ---
 
-EVERY_CHOICE = pytest.mark.parametrize(
-    "negatives", ["own", "batch+queries", "batch+documents", "all"]
-)
+EVERY_CHOICE = pytest.mark.parametrize("negatives", ["own", "batch+queries", "batch+documents", "all"])
 
 
 @AT_ONCE_AND_IN_BLOCKS
@@ -205,9 +199,7 @@ EVERY_CHOICE = pytest.mark.parametrize(
 @pytest.mark.parametrize("margin", [None, 0.1])
 @pytest.mark.parametrize("different_texts", [None, 12])
 @pytest.mark.parametrize("columns, queue_length", [(4, 0), (5, 3)])
-def test_each_choice_of_negatives_equals_its_terms(
-    negatives, columns, queue_length, different_texts, margin
-):
+def test_each_choice_of_negatives_equals_its_terms(negatives, columns, queue_length, different_texts, margin):
     batch = draw_batch(6, columns, queue_length, different_texts)
     info_nce_of_choice = InfoNCE(
         0.2,
@@ -215,9 +207,7 @@ def test_each_choice_of_negatives_equals_its_terms(
         false_negative_margin=margin,
         negatives=negatives,
     )
-    loss = info_nce_of_choice(
-        batch.embeddings, extra_negatives=batch.queue, text_ids=batch.text_ids
-    )
+    loss = info_nce_of_choice(batch.embeddings, extra_negatives=batch.queue, text_ids=batch.text_ids)
     slow = slow_loss(batch, 0.2, 0.7, negatives=negatives, margin=margin)
     assert_same_loss(loss, slow, batch.leaves)
 
@@ -356,9 +346,7 @@ def test_copies_of_the_positive_are_kept_whatever_the_order_of_the_sums(
 
 
 @pytest.mark.parametrize("margin", [None, 0.0])
-def test_what_a_guide_finds_as_close_as_the_positive_but_for_rounding_is_kept(
-    margin, vectors_with_equal_positives
-):
+def test_what_a_guide_finds_as_close_as_the_positive_but_for_rounding_is_kept(margin, vectors_with_equal_positives):
     guide = vectors_with_equal_positives
     guide[:, 1] *= 1 + 2e-7 * torch.rand(257, 1)
     embeddings = draw(257, dtype=torch.float32)
@@ -463,9 +451,7 @@ def slow_loss_of_the_first_anchor(embeddings, left_out, symmetric):
         ),
     ],
 )
-def test_a_text_that_is_known_to_mean_the_same_is_no_negative_of_the_first_anchor(
-    ids, left_out, symmetric
-):
+def test_a_text_that_is_known_to_mean_the_same_is_no_negative_of_the_first_anchor(ids, left_out, symmetric):
     ids = torch.tensor(ids)
     embeddings = draw(*ids.shape)
     variant = InfoNCE(1.0, symmetric=symmetric)
@@ -569,9 +555,7 @@ def test_settings_and_options_reach_the_loss(embeddings, text_ids):
         false_negative_margin=0.5,
     )
     loss = objective(EncodedBatch(embeddings, {"text_ids": text_ids}))
-    expected = slow_info_nce(
-        embeddings, 0.1, 0.6, "dot", symmetric=True, ids=text_ids, margin=0.5
-    )
+    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=text_ids, margin=0.5)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
@@ -583,9 +567,7 @@ def test_the_objective_needs_numbers_of_texts_only_to_mask_duplicates(mask_dupli
 
 @pytest.mark.parametrize("width", [DIM, 3])
 @pytest.mark.parametrize("negatives", ["own", "all"])
-def test_the_choice_of_negatives_holds_at_every_width_and_without_training(
-    negatives, width, embeddings
-):
+def test_the_choice_of_negatives_holds_at_every_width_and_without_training(negatives, width, embeddings):
     objective = objective_of(negatives=negatives, matryoshka_dims=[3]).eval()
     loss = objective(EncodedBatch(embeddings))[f"loss_{width}"]
     slow = slow_info_nce(embeddings[..., :width], negatives=negatives)
@@ -601,12 +583,8 @@ def test_the_card_names_the_paper_of_all_negatives():
     assert "qwen3-embedding" in objective_of(negatives="all").papers
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"mask_duplicates": True}, {"false_negative_margin": 0.1}]
-)
-def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(
-    options, embeddings, text_ids
-):
+@pytest.mark.parametrize("options", [{}, {"mask_duplicates": True}, {"false_negative_margin": 0.1}])
+def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options, embeddings, text_ids):
     """`MultipleNegativesSymmetricRankingLoss`: the anchors alone are the candidates of a positive."""
     objective = objective_of(bidirectional=True, temperature=0.2, **options)
     loss = objective(EncodedBatch(embeddings, {"text_ids": text_ids}))

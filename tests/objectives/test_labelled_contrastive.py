@@ -32,9 +32,7 @@ def assert_zero_with_a_gradient_of_zero(loss, leaves):
 def slow_anchor_loss(anchor, candidates, is_positive, temperature, similarity):
     """Eq. 2 for one anchor: the mean over its positives of -log softmax."""
     compare = cosine if similarity == "cosine" else torch.dot
-    scores = torch.stack(
-        [compare(anchor, candidate) / temperature for candidate in candidates]
-    )
+    scores = torch.stack([compare(anchor, candidate) / temperature for candidate in candidates])
     return -scores.log_softmax(0)[torch.tensor(is_positive)].mean()
 
 
@@ -43,9 +41,7 @@ def mean_over_anchors_with_a_positive(anchors, temperature, similarity):
     losses = []
     for anchor, candidates, is_positive in anchors:
         if any(is_positive):
-            loss = slow_anchor_loss(
-                anchor, candidates, is_positive, temperature, similarity
-            )
+            loss = slow_anchor_loss(anchor, candidates, is_positive, temperature, similarity)
             losses.append(loss)
     return sum(losses) / len(losses)
 
@@ -208,9 +204,7 @@ def test_as_many_positives_are_kept_as_the_limit_allows(pairs, limits):
 
 
 @LIMITS
-def test_as_many_negatives_of_the_whole_batch_are_kept_as_the_limit_allows(
-    pairs, limits
-):
+def test_as_many_negatives_of_the_whole_batch_are_kept_as_the_limit_allows(pairs, limits):
     """Section 4.4 of the paper: N- is bounded by the negatives in the batch and not by those of the premise."""
     wanted = limited((labels_of(pairs) > 0).sum(1), limits.get("max_negatives"))
     for labels in drawn_labels(pairs, limits):
@@ -276,9 +270,7 @@ def test_softmax_equals_the_equation(name, dim, hidden_dim, layers):
         pytest.param(3, None, 1, 3, id="without a hidden layer, the relations"),
     ],
 )
-def test_the_first_layer_of_the_classifier_has_the_width(
-    dim, hidden_dim, layers, width
-):
+def test_the_first_layer_of_the_classifier_has_the_width(dim, hidden_dim, layers, width):
     assert Softmax(dim, hidden_dim, layers=layers).classifier[0].out_features == width
 
 
@@ -332,9 +324,7 @@ def test_nothing_is_augmented_in_evaluation():
 
 
 def class_labels(similarity="cosine"):
-    return build_objective(
-        "class_labels", 5, {"temperature": 0.3, "similarity": similarity}
-    )
+    return build_objective("class_labels", 5, {"temperature": 0.3, "similarity": similarity})
 
 
 def slow_class_loss(vectors, classes, similarity="cosine"):
@@ -352,9 +342,7 @@ def slow_class_loss(vectors, classes, similarity="cosine"):
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize(
-    "classes", [[0, 1, 0, 1], [0, 0, 0, 2, 1, 1], [3, 0, 3, 0, 3, 1]]
-)
+@pytest.mark.parametrize("classes", [[0, 1, 0, 1], [0, 0, 0, 2, 1, 1], [3, 0, 3, 0, 3, 1]])
 def test_class_labels_equal_the_equation(classes, similarity):
     vectors = torch.randn(len(classes), 1, 5, dtype=torch.float64, requires_grad=True)
     batch = EncodedBatch(vectors, {"labels": torch.tensor(classes)})
@@ -366,26 +354,18 @@ def slow_loss_of_several_labels(vectors, sets, temperature=0.3):
     """MulSupCon: the mean over all pairs of an anchor and one of its labels that another text has."""
     losses = []
     for i, anchor in enumerate(vectors):
-        scores = {
-            j: cosine(anchor, other) / temperature
-            for j, other in enumerate(vectors)
-            if j != i
-        }
+        scores = {j: cosine(anchor, other) / temperature for j, other in enumerate(vectors) if j != i}
         total = torch.stack(list(scores.values())).logsumexp(0)
         for label in sets[i]:
             positives = [score for j, score in scores.items() if label in sets[j]]
             if positives:
-                losses.append(
-                    sum(total - score for score in positives) / len(positives)
-                )
+                losses.append(sum(total - score for score in positives) / len(positives))
     return sum(losses) / len(losses)
 
 
 def padded(sets):
     width = max(map(len, sets))
-    return torch.tensor(
-        [[*labels] + [ABSENT] * (width - len(labels)) for labels in sets]
-    )
+    return torch.tensor([[*labels] + [ABSENT] * (width - len(labels)) for labels in sets])
 
 
 @pytest.mark.parametrize(
@@ -406,19 +386,14 @@ def test_several_labels_of_a_text_equal_the_equation(sets):
 def test_one_label_of_each_text_is_the_same_in_a_list():
     vectors = torch.randn(6, 1, 5, dtype=torch.float64)
     classes = torch.tensor([0, 1, 0, 1, 1, 2])
-    alone, listed = (
-        class_labels()(EncodedBatch(vectors, {"labels": x}))
-        for x in (classes, classes[:, None])
-    )
+    alone, listed = (class_labels()(EncodedBatch(vectors, {"labels": x})) for x in (classes, classes[:, None]))
     assert alone.item() == listed.item()
 
 
 def test_every_positive_of_an_anchor_counts_and_equal_anchors_are_one_class():
     """Rows a: p p, b: p n, a: p; the second positive of the first row and the hard negative are nobody's class."""
     vectors = torch.randn(3, 3, 5, dtype=torch.float64, requires_grad=True)
-    batch = encoded(
-        vectors, relations=[[0, 0], [0, 2], [0, ABSENT]], premise_ids=[7, 8, 7]
-    )
+    batch = encoded(vectors, relations=[[0, 0], [0, 2], [0, ABSENT]], premise_ids=[7, 8, 7])
     classes = [7, 7, 7, 8, 8, None, 7, 7]
     slow = slow_class_loss(vectors.flatten(0, 1)[:8], classes)
     assert class_labels()(batch).item() == pytest.approx(slow.item(), rel=1e-12)

@@ -42,9 +42,7 @@ def distance():
     del OBJECTIVES["distance"]
 
 
-def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(
-    tmp_path, monkeypatch
-):
+def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(tmp_path, monkeypatch):
     (tmp_path / "my_losses.py").write_text(
         "from simcse_hf.objectives import Objective\n\n\nclass Near(Objective):\n    def forward(self, batch):\n"
         "        return (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()\n"
@@ -66,17 +64,11 @@ def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(
             import_objective(name)
 
 
-def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_it(
-    tmp_path, monkeypatch
-):
+def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_it(tmp_path, monkeypatch):
     """As in the process of a console script, whose path begins with the folder of the script."""
-    (tmp_path / "near_by.py").write_text(
-        "from simcse_hf.objectives import Objective\n\n\nclass Far(Objective): ...\n"
-    )
+    (tmp_path / "near_by.py").write_text("from simcse_hf.objectives import Objective\n\n\nclass Far(Objective): ...\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))]
-    )
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
     import_objective("near_by:Far")
     assert OBJECTIVES.pop("near_by:Far").__module__ == "near_by"
 
@@ -87,9 +79,7 @@ def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
         match="objective 'distance' has no option size; its options are: scale, temp",
     ):
         build_objective("distance", 8, {"size": 3})
-    with pytest.raises(
-        ValueError, match="objective 'distance' is already registered: Distance"
-    ):
+    with pytest.raises(ValueError, match="objective 'distance' is already registered: Distance"):
         register("distance", Objective)
 
 
@@ -122,17 +112,10 @@ def test_the_first_of_two_encoders_encodes_the_anchors_and_the_second_the_rest()
     torch.testing.assert_close(output.sentence_embeddings[:, 0], same[:, 0])
     assert not torch.allclose(output.sentence_embeddings[:, 1:], same[:, 1:], atol=1e-3)
     output.loss.backward()
-    assert all(
-        p.grad is not None
-        for m in (model, model.second_encoder)
-        for p in m.parameters()
-        if p.requires_grad
-    )
+    assert all(p.grad is not None for m in (model, model.second_encoder) for p in m.parameters() if p.requires_grad)
 
 
 def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache():
     batch = EncodedBatch(torch.ones(2, 2, 3))
-    with pytest.raises(
-        ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"
-    ):
+    with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):
         batch.model.embed(torch.ones(2, 4))

@@ -8,9 +8,7 @@ from simcse_hf.objectives import EncodedBatch, build_objective
 
 
 def contrastive_tension(dim, negatives=7):
-    return build_objective(
-        "contrastive_tension", dim, {"negatives_per_positive": negatives}
-    )
+    return build_objective("contrastive_tension", dim, {"negatives_per_positive": negatives})
 
 
 def slow_loss(vectors, negatives):

@@ -85,9 +85,7 @@ def batch(model, columns):
 def stock_states(model, batch):
     """The hidden states of the stock encoder, of shape `(4, columns, 9, 32)`."""
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    return model.bert(**flat(inputs)).last_hidden_state.view(
-        *batch["input_ids"].shape, 32
-    )
+    return model.bert(**flat(inputs)).last_hidden_state.view(*batch["input_ids"].shape, 32)
 
 
 def slow_contrastive_loss(model, batch, anchors, widths):
@@ -112,9 +110,7 @@ def test_anchors_are_masked_and_positives_are_not(batch, anchors, columns):
 
 
 @ANCHORS_AND_COLUMNS
-def test_words_of_anchors_are_predicted_and_those_of_positives_are_not(
-    batch, anchors, columns
-):
+def test_words_of_anchors_are_predicted_and_those_of_positives_are_not(batch, anchors, columns):
     has_target = (batch["mlm_targets"] != -100).any(2).any(0)
     is_anchor = torch.arange(columns) % (columns // anchors) == 0
     assert torch.equal(has_target, is_anchor)
@@ -131,9 +127,7 @@ def test_both_losses_come_from_one_pass(model, batch):
 
 @WIDTHS
 @ANCHORS_AND_COLUMNS
-def test_the_contrastive_loss_is_that_of_masked_anchors_and_positives(
-    model, batch, anchors, widths
-):
+def test_the_contrastive_loss_is_that_of_masked_anchors_and_positives(model, batch, anchors, widths):
     expected = slow_contrastive_loss(model, batch, anchors, widths)
     torch.testing.assert_close(model(**batch).contrastive_loss, expected)
 

@@ -17,9 +17,7 @@ SPECIAL = {0, PAD, CLS, SEP, MASK}
 @pytest.fixture
 def make_generator(tmp_path, tokenizer):
     """`make_generator(**changes)` writes a masked-LM with these changes to its config, and returns its folder."""
-    return lambda **changes: masked_lm_folder(
-        tmp_path / "generator", tokenizer, **changes
-    )
+    return lambda **changes: masked_lm_folder(tmp_path / "generator", tokenizer, **changes)
 
 
 @pytest.fixture
@@ -58,10 +56,7 @@ def states_with_first_position(encoder, ids, vector):
 def edited_by_generator(generator, text, masked):
     """The tokens of a sentence, in which each word is the one that the generator finds most likely."""
     best = generator(masked[None]).logits[0].argmax(-1).tolist()
-    return [
-        token if token in SPECIAL else new
-        for token, new in zip(text, best, strict=True)
-    ]
+    return [token if token in SPECIAL else new for token, new in zip(text, best, strict=True)]
 
 
 def token_losses(model, text, masked):
@@ -92,9 +87,7 @@ def slow_loss(model, batch, masked):
     is_replaced = []
     for row, length in enumerate(lengths):
         if length:
-            found = token_losses(
-                model, ids[row, :length].tolist(), masked[row, :length]
-            )
+            found = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
             losses += found[0]
             is_replaced += found[1]
     assert any(is_replaced)
@@ -109,9 +102,7 @@ FAMILIES = pytest.mark.parametrize(
 
 @FAMILIES
 @pytest.mark.parametrize("rows, sentences, length", [(3, 2, 6), (4, 3, 11)])
-def test_loss_and_gradient_match_a_slow_reference(
-    generator, model_type, rows, sentences, length
-):
+def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, sentences, length):
     model = diffcse(generator, model_type)
     batch = random_batch(rows, sentences, length=length)
     masked = masks_of_the_objective(model, batch["input_ids"].flatten(0, 1), seed=5)
@@ -146,9 +137,7 @@ def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
     prepared = model.objective.prepare(EncodedBatch(vectors, batch, model))
     ids = batch["input_ids"].flatten(0, 1)
     masked = ids.clone()
-    masked[present.flatten()] = masks_of_the_objective(
-        model, ids[present.flatten()], seed=5
-    )
+    masked[present.flatten()] = masks_of_the_objective(model, ids[present.flatten()], seed=5)
     expected = 0.5 * slow_loss(model, batch, masked)
     found = prepared.other_losses["replaced_tokens"]
     assert found.item() == pytest.approx(expected.item(), rel=1e-7)
@@ -198,9 +187,7 @@ def test_absent_texts_take_no_part_in_the_batch_norm_of_the_projector(generator)
     present = batch["attention_mask"].any(-1)
     vectors = torch.randn(4, 3, 32, dtype=torch.float64) * present[..., None]
     prepared = model.objective.prepare(EncodedBatch(vectors, batch, model)).embeddings
-    torch.testing.assert_close(
-        prepared[present], model.objective.projector(vectors[present])
-    )
+    torch.testing.assert_close(prepared[present], model.objective.projector(vectors[present]))
     assert not prepared[~present].any()
 
 

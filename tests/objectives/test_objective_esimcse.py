@@ -41,9 +41,7 @@ class SlowRun:
         self.average_weights()
         vectors = self.encoder(**flat(batch)).pooler_output
         vectors = vectors.view(*batch["input_ids"].shape[:2], -1)
-        return slow_info_nce(
-            vectors, self.temperature, kind=self.similarity, extra=self.queue
-        )
+        return slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
 
     @torch.no_grad()
     def queue_anchors(self, batch):
@@ -81,9 +79,7 @@ class Runs:
 
 def gradients(module):
     named = module.named_parameters()
-    return {
-        name: parameter.grad for name, parameter in named if parameter.grad is not None
-    }
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
 @pytest.fixture(params=[4, 7, 40])
@@ -173,9 +169,7 @@ def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(
         dense(half_precision).weight.add_(0.125)
     half_precision(**make_batch()).loss.backward()
     moved = copied.weight - before
-    torch.testing.assert_close(
-        moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0
-    )
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
 
 
 # --- evaluation ---

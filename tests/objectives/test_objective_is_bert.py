@@ -39,10 +39,7 @@ def slow_features(convolutions, states, lengths):
     for sentence, length in enumerate(lengths):
         without_padding = states[sentence][:length]
         for token in range(length):
-            features = [
-                slow_convolution(convolution, without_padding, token)
-                for convolution in convolutions
-            ]
+            features = [slow_convolution(convolution, without_padding, token) for convolution in convolutions]
             tokens.append((sentence, torch.cat(features)))
     return tokens
 
@@ -153,17 +150,13 @@ WITH_AND_WITHOUT_PADDING = pytest.mark.parametrize("unpadded", [True, False])
 
 @ENCODERS
 @WITH_AND_WITHOUT_PADDING
-def test_with_the_pooler_ngrams_an_embedding_is_the_mean_of_its_tokens(
-    output, slow_embeddings
-):
+def test_with_the_pooler_ngrams_an_embedding_is_the_mean_of_its_tokens(output, slow_embeddings):
     torch.testing.assert_close(output.sentence_embeddings[:, 0], slow_embeddings)
 
 
 @ENCODERS
 @WITH_AND_WITHOUT_PADDING
-def test_with_the_pooler_ngrams_the_loss_is_the_papers(
-    output, slow_tokens, slow_embeddings
-):
+def test_with_the_pooler_ngrams_the_loss_is_the_papers(output, slow_tokens, slow_embeddings):
     expected = slow_loss(slow_tokens, slow_embeddings)
     torch.testing.assert_close(output.loss, expected, rtol=1e-8, atol=0)
 
@@ -209,9 +202,7 @@ def saved(untrained, tokenizer, tmp_path_factory):
     return folder
 
 
-def test_a_model_with_the_pooler_is_saved_with_a_warning(
-    untrained, save_checkpoint, caplog
-):
+def test_a_model_with_the_pooler_is_saved_with_a_warning(untrained, save_checkpoint, caplog):
     """sentence-transformers cannot read the pooler."""
     save_checkpoint(untrained)
     assert "no pooling like 'ngrams'" in caplog.text
@@ -221,17 +212,13 @@ def test_the_modules_of_sentence_transformers_name_the_pooler(saved):
     assert "ngrams" in (saved / "modules.json").read_text()
 
 
-def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(
-    saved, untrained
-):
+def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(saved, untrained):
     simcse = SimCSE(saved)
     embeddings = simcse.encode(TEXTS, normalize_embeddings=False)
     ids = simcse.tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         output = untrained(ids["input_ids"], ids["attention_mask"])
-    torch.testing.assert_close(
-        embeddings, output.sentence_embeddings, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(embeddings, output.sentence_embeddings, rtol=0, atol=1e-5)
 
 
 def test_a_model_with_the_pooler_opens_in_transformers(saved):

@@ -22,10 +22,7 @@ def linear(module, x):
 
 def normalized(module, x):
     centred = x - x.mean()
-    return (
-        centred / ((centred**2).mean() + module.eps).sqrt() * module.weight
-        + module.bias
-    )
+    return centred / ((centred**2).mean() + module.eps).sqrt() * module.weight + module.bias
 
 
 def attend_to_the_past(attention, states, heads=2):
@@ -37,16 +34,9 @@ def attend_to_the_past(attention, states, heads=2):
     mixed = []
     for head in range(heads):
         part = slice(head * size, (head + 1) * size)
-        scores = torch.stack(
-            [(query[part] * key[part]).sum() / size**0.5 for key in keys]
-        )
+        scores = torch.stack([(query[part] * key[part]).sum() / size**0.5 for key in keys])
         weights = scores.softmax(0)
-        mixed.append(
-            sum(
-                weight * value[part]
-                for weight, value in zip(weights, values, strict=True)
-            )
-        )
+        mixed.append(sum(weight * value[part] for weight, value in zip(weights, values, strict=True)))
     return torch.cat(mixed)
 
 
@@ -59,9 +49,7 @@ def embedded_token(embeddings, token, position):
 
 def decoded_state(layer, cross, states, sentence):
     """What a layer makes of the last of a list of states, with the embedding of the sentence."""
-    attended = linear(
-        layer.attention.output.dense, attend_to_the_past(layer.attention, states)
-    )
+    attended = linear(layer.attention.output.dense, attend_to_the_past(layer.attention, states))
     state = normalized(layer.attention.output.LayerNorm, states[-1] + attended)
     # The sentence is the only key of the cross-attention, so its weight is 1.
     told = linear(cross.output.dense, linear(cross.self.value, sentence))
@@ -75,19 +63,12 @@ def token_losses(model, text, sentence):
     bert = model.bert
     decoder = model.objective.decoder
     head = model.objective.lm_head["cls"].predictions
-    states = [
-        embedded_token(bert.embeddings, token, place)
-        for place, token in enumerate(text[:-1])
-    ]
-    for layer, with_cross in zip(
-        bert.encoder.layer, decoder.encoder.layer, strict=True
-    ):
+    states = [embedded_token(bert.embeddings, token, place) for place, token in enumerate(text[:-1])]
+    for layer, with_cross in zip(bert.encoder.layer, decoder.encoder.layer, strict=True):
         outputs = []
         for number in range(len(states)):
             past = states[: number + 1]
-            outputs.append(
-                decoded_state(layer, with_cross.crossattention, past, sentence)
-            )
+            outputs.append(decoded_state(layer, with_cross.crossattention, past, sentence))
         states = outputs
     losses = []
     for state, target in zip(states, text[1:], strict=True):
@@ -118,9 +99,7 @@ def test_loss_and_gradient_match_a_slow_reference(pooler):
 
 # --- every decoder ---
 
-DECODERS = pytest.mark.parametrize(
-    "model_type", ["bert", "roberta", "xlm-roberta", "electra"]
-)
+DECODERS = pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm-roberta", "electra"])
 
 
 @DECODERS
@@ -191,20 +170,14 @@ def saved(tmp_path):
     return model
 
 
-def test_a_checkpoint_holds_the_cross_attention_and_the_head_beside_the_encoder(
-    saved, tmp_path
-):
+def test_a_checkpoint_holds_the_cross_attention_and_the_head_beside_the_encoder(saved, tmp_path):
     names = load_file(tmp_path / "_objective.safetensors")
     assert all(".crossattention." in name or ".lm_head." in name for name in names)
 
 
 def test_a_checkpoint_holds_the_word_embeddings_once(saved, tmp_path):
     tensors = load_file(tmp_path / "_objective.safetensors").values()
-    assert not [
-        tensor
-        for tensor in tensors
-        if tensor.dim() == 2 and len(tensor) == len(VOCABULARY)
-    ]
+    assert not [tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == len(VOCABULARY)]
 
 
 def test_a_checkpoint_opens_in_transformers(saved, tmp_path):
@@ -233,13 +206,9 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
         tsdae(**settings)
 
 
-@pytest.mark.parametrize(
-    "model_type", ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"]
-)
+@pytest.mark.parametrize("model_type", ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"])
 def test_an_encoder_without_cross_attention_is_refused(model_type):
-    with pytest.raises(
-        ValueError, match=f"cross-attention for model_type '{model_type}'"
-    ):
+    with pytest.raises(ValueError, match=f"cross-attention for model_type '{model_type}'"):
         tsdae(model_type)
 
 
@@ -266,9 +235,7 @@ VIEWS = pytest.mark.parametrize(
 
 
 @VIEWS
-def test_words_are_deleted_unless_the_run_says_otherwise(
-    make_trainer, arguments, view, rate, words
-):
+def test_words_are_deleted_unless_the_run_says_otherwise(make_trainer, arguments, view, rate, words):
     args = make_trainer(**arguments).args
     assert args.view == view
     assert args.view_rate == rate

@@ -43,9 +43,7 @@ def settings_of(names, source, has_templates=False):
     folder, tokenizer = source
     options = {}
     for name in names:
-        options |= OPTIONS.get(name, {}) | (
-            {"generator": folder} if name == "diffcse" else {}
-        )
+        options |= OPTIONS.get(name, {}) | ({"generator": folder} if name == "diffcse" else {})
     if has_templates or "promptbert" in names:
         return options, {
             "pooler_type": "mask",
@@ -80,9 +78,7 @@ def batch_of(name, width, source, has_templates):
         )
     if columns == 3:
         batch["relations"] = torch.tensor([[0, 2]] * ROWS)
-        if (
-            is_uneven
-        ):  # in the first process no row has a hard negative, in the second some have
+        if is_uneven:  # in the first process no row has a hard negative, in the second some have
             batch["relations"][: ROWS - 2, 1] = -100
             batch["attention_mask"][: ROWS - 2, 2] = 0
             batch["input_ids"][: ROWS - 2, 2] = 1
@@ -104,16 +100,12 @@ def rows_of(batch, name):
     ids = [[text[text != 1].tolist() for text in row] for row in batch["input_ids"]]
     columns = {"input_ids": [row[: 1 if is_single else sentences] for row in ids]}
     if "relations" in batch:
-        columns["relations"] = [
-            [x for x in row if x != -100] for row in batch["relations"].tolist()
-        ]
+        columns["relations"] = [[x for x in row if x != -100] for row in batch["relations"].tolist()]
         columns["input_ids"] = [[text for text in row if text] for row in ids]
     for column in ("score", "label"):
         if f"{column}s" in batch:
             columns[column] = batch[f"{column}s"].tolist()
-    return TrainingRows(
-        1 if is_single else sentences, ROWS, columns, Dataset.from_dict(columns)
-    )
+    return TrainingRows(1 if is_single else sentences, ROWS, columns, Dataset.from_dict(columns))
 
 
 class Source(tuple):
@@ -125,9 +117,7 @@ class Source(tuple):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory, tokenizer):
-    return Source(
-        (masked_lm_folder(tmp_path_factory.mktemp("generator"), tokenizer), tokenizer)
-    )
+    return Source((masked_lm_folder(tmp_path_factory.mktemp("generator"), tokenizer), tokenizer))
 
 
 @functools.cache
@@ -137,9 +127,7 @@ def alone(name, width, source, has_templates):
     model = model_of(name, options, **settings)
     state = {key: x.clone() for key, x in model.objective.state_dict().items()}
     output = in_training(model, batch_of(name, width, source, has_templates))
-    return {
-        key: x.detach() for key, x in named_losses(output.parts or output.loss).items()
-    }, state
+    return {key: x.detach() for key, x in named_losses(output.parts or output.loss).items()}, state
 
 
 def in_training(model, batch):
@@ -154,11 +142,7 @@ def step(model, batch, optimizer):
     assert torch.isfinite(output.loss)
     optimizer.zero_grad()
     output.loss.backward()
-    assert [
-        name
-        for name, p in model.named_parameters()
-        if p.requires_grad and p.grad is None
-    ] == []
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
     optimizer.step()
     return output
 
@@ -194,11 +178,7 @@ def trains(pair, width):
 
 CASES = [(pair, width) for width in WIDTHS for pair in PAIRS if trains(pair, width)]
 REFUSED = [(pair, "even") for pair in PAIRS if not trains(pair, "even")]
-REFUSED += [
-    (pair, "uneven")
-    for pair in PAIRS
-    if not trains(pair, "uneven") and not OF_UNEVEN.isdisjoint(pair)
-]
+REFUSED += [(pair, "uneven") for pair in PAIRS if not trains(pair, "uneven") and not OF_UNEVEN.isdisjoint(pair)]
 
 
 REASONS = [
@@ -215,9 +195,7 @@ def ids_of(cases):
 
 
 @pytest.mark.parametrize("pair, width", REFUSED, ids=ids_of(REFUSED))
-def test_a_sum_that_cannot_learn_from_the_rows_is_refused_with_the_reason(
-    pair, width, source
-):
+def test_a_sum_that_cannot_learn_from_the_rows_is_refused_with_the_reason(pair, width, source):
     with pytest.raises(ValueError, match="|".join(REASONS)):
         sum_of(pair, width, source)
 
@@ -234,16 +212,10 @@ def with_states_of_parts(model, pair, width, source, parts):
 @pytest.mark.parametrize("pair, width", CASES, ids=ids_of(CASES))
 def test_a_sum_has_the_losses_of_its_parts_and_trains(pair, width, source):
     model, batch = sum_of(pair, width, source)
-    expected = with_states_of_parts(
-        model, pair, width, source, model.objective.objectives
-    )
+    expected = with_states_of_parts(model, pair, width, source, model.objective.objectives)
     optimizer = optimizer_of(model)
     output = step(model, batch, optimizer)
-    parts = {
-        f"{name}_{what}": x
-        for name, losses in expected.items()
-        for what, x in losses.items()
-    }
+    parts = {f"{name}_{what}": x for name, losses in expected.items() for what, x in losses.items()}
     torch.testing.assert_close(output.parts, parts)
     step(model, batch, optimizer)
 
@@ -256,13 +228,9 @@ def test_a_sum_of_an_objective_that_reads_states_uses_the_second_encoder_of_anot
         for parameter in model.second_encoder.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     vectors = model(**batch).sentence_embeddings
-    texts = {
-        name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")
-    }
+    texts = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}
     for column, encoder in enumerate((model, model.second_encoder)):
-        torch.testing.assert_close(
-            vectors[:, column], encoder.embed(**texts).view(ROWS, 2, -1)[:, column]
-        )
+        torch.testing.assert_close(vectors[:, column], encoder.embed(**texts).view(ROWS, 2, -1)[:, column])
     step(model, batch, optimizer_of(model))
 
 
@@ -272,9 +240,7 @@ def test_a_sum_of_an_objective_that_reads_states_uses_the_second_encoder_of_anot
 def share_of(batch, rank, processes):
     """The rows of a process, with the columns that these fill."""
     rows = len(batch["input_ids"]) // processes
-    mine = {
-        name: values[rank * rows : (rank + 1) * rows] for name, values in batch.items()
-    }
+    mine = {name: values[rank * rows : (rank + 1) * rows] for name, values in batch.items()}
     columns = int(mine["attention_mask"].any(-1).sum(1).max())
     for name in ("input_ids", "attention_mask", "text_ids", "teacher"):
         mine[name] = mine[name][:, :columns]
@@ -285,9 +251,7 @@ def share_of(batch, rank, processes):
 
 def gradients(model):
     named = model.named_parameters()
-    return {
-        name: parameter.grad for name, parameter in named if parameter.grad is not None
-    }
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
 def mask_words(ids, special_tokens_mask):
@@ -336,16 +300,12 @@ def slow_for_even_rows(cases):
     found = []
     for pair, width in cases:
         marks = [pytest.mark.slow] if width == "even" else []
-        found.append(
-            pytest.param(pair, width, marks=marks, id="-".join((*pair, width)))
-        )
+        found.append(pytest.param(pair, width, marks=marks, id="-".join((*pair, width))))
     return found
 
 
 @pytest.mark.parametrize("pair, width", slow_for_even_rows(CASES))
-def test_two_processes_have_the_gradient_of_one_with_the_whole_batch(
-    pair, width, source, shares_of
-):
+def test_two_processes_have_the_gradient_of_one_with_the_whole_batch(pair, width, source, shares_of):
     """DistributedDataParallel takes the mean over the processes."""
     model, batch = sum_of(pair, width, source)
     mask_every_word(model)
@@ -380,9 +340,7 @@ UNFIT = [pair for pair in PAIRS if needs(pair[0]) != needs(pair[1])]
 
 
 @pytest.mark.parametrize("pair", UNFIT, ids=map("-".join, UNFIT))
-def test_objectives_that_need_other_encoders_or_columns_are_refused_for_two_data_sets(
-    pair, source
-):
+def test_objectives_that_need_other_encoders_or_columns_are_refused_for_two_data_sets(pair, source):
     message = "other numbers of encoders or other columns: train them one by one"
     with pytest.raises(ValueError, match=message):
         mixture_of(pair, source)
@@ -392,9 +350,7 @@ MIXTURES = [pair for pair in PAIRS if needs(pair[0]) == needs(pair[1])]
 
 
 @pytest.mark.parametrize("pair", MIXTURES, ids=map("-".join, MIXTURES))
-def test_two_data_sets_have_the_losses_of_their_objectives_alone_and_train(
-    pair, source
-):
+def test_two_data_sets_have_the_losses_of_their_objectives_alone_and_train(pair, source):
     model, batches = mixture_of(pair, source)
     parts = [model.objective.of_dataset(number) for number in range(2)]
     alone = with_states_of_parts(model, pair, "uneven", source, parts)

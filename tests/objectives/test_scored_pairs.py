@@ -43,9 +43,7 @@ def slow_cosent(embeddings, scores, temperature, compare=cosine):
     for i, higher in enumerate(scores):
         for j, lower in enumerate(scores):
             if higher > lower:
-                total = (
-                    total + ((similarities[j] - similarities[i]) / temperature).exp()
-                )
+                total = total + ((similarities[j] - similarities[i]) / temperature).exp()
     return total.log()
 
 
@@ -113,9 +111,7 @@ def test_the_cosine_loss_is_that_of_cosent(losses, embeddings, scores):
     assert_same(losses["cosine_loss"], expected, embeddings)
 
 
-def test_the_angle_loss_is_that_of_cosent_with_the_authors_angle(
-    losses, embeddings, scores
-):
+def test_the_angle_loss_is_that_of_cosent_with_the_authors_angle(losses, embeddings, scores):
     expected = 3.0 * slow_cosent(embeddings, scores, 0.4, slow_angle)
     assert_same(losses["angle_loss"], expected, embeddings)
 
@@ -149,8 +145,6 @@ def test_a_batch_without_positive_pairs_has_no_in_batch_loss(losses_without_posi
     assert losses_without_positives["angle_loss"] > 0
 
 
-def test_a_batch_without_positive_pairs_has_a_finite_gradient(
-    losses_without_positives, embeddings
-):
+def test_a_batch_without_positive_pairs_has_a_finite_gradient(losses_without_positives, embeddings):
     sum(losses_without_positives.values()).backward()
     assert embeddings.grad.isfinite().all()

@@ -113,18 +113,14 @@ def test_a_transform_has_one_place_before_the_normalization(last_method, modules
 
 
 @ONE_AFTER_THE_OTHER
-def test_a_whitening_is_a_dense_layer_there_and_a_flow_is_our_own_module(
-    last_method, modules_json
-):
+def test_a_whitening_is_a_dense_layer_there_and_a_flow_is_our_own_module(last_method, modules_json):
     types = {"flow": "simcse_hf.postprocessing.flow.Flow", "whitening": ".Dense"}
     transform = json.loads(modules_json.read_text())[2]
     assert transform["type"].endswith(types[last_method])
 
 
 @ONE_AFTER_THE_OTHER
-def test_the_config_of_a_dense_layer_stands_beside_a_whitening_only(
-    last_method, tmp_path
-):
+def test_the_config_of_a_dense_layer_stands_beside_a_whitening_only(last_method, tmp_path):
     assert (tmp_path / FOLDER / "config.json").exists() is (last_method == "whitening")
 
 
@@ -158,9 +154,7 @@ def test_encoding_is_refused_after_the_weights_have_changed_in_memory(changed_mo
 
 
 @METHODS
-def test_saving_is_refused_after_the_weights_have_changed_in_memory(
-    changed_model, tmp_path
-):
+def test_saving_is_refused_after_the_weights_have_changed_in_memory(changed_model, tmp_path):
     with pytest.raises(ValueError, match=OF_OTHER_WEIGHTS):
         changed_model.save_pretrained(tmp_path / "new")
     assert not list(tmp_path.glob("new/*")), "nothing is written"

@@ -52,9 +52,7 @@ def test_the_likelihood_is_the_normal_density_times_the_determinant(flow, vector
         for value in z[row].tolist():
             density += -0.5 * (value**2 + math.log(2 * math.pi))
         expected = density + jacobian_log_det(flow, vector).item()
-        assert flow.log_likelihood(vectors)[row].item() == pytest.approx(
-            expected, abs=1e-9
-        )
+        assert flow.log_likelihood(vectors)[row].item() == pytest.approx(expected, abs=1e-9)
 
 
 # --- fitting ---
@@ -66,9 +64,7 @@ SEEN, UNSEEN = SKEWED[:800], SKEWED[800:]
 @pytest.fixture(scope="module")
 def fitted():
     """A flow, and the log-likelihood before training and after each of six epochs."""
-    return fit_flow(
-        SEEN, blocks=2, width=16, epochs=6, batch_size=50, learning_rate=3e-3
-    )
+    return fit_flow(SEEN, blocks=2, width=16, epochs=6, batch_size=50, learning_rate=3e-3)
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +120,7 @@ def test_the_same_seed_gives_the_same_flow():
 
 
 def test_another_seed_gives_another_flow():
-    assert not torch.allclose(
-        fit_and_transform(seed=1), fit_and_transform(seed=2), atol=1e-2
-    )
+    assert not torch.allclose(fit_and_transform(seed=1), fit_and_transform(seed=2), atol=1e-2)
 
 
 def test_fitting_keeps_the_global_random_state():

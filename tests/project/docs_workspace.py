@@ -25,20 +25,14 @@ def make_workspace(folder, with_model=True):
     first, second, third = (sentences(64, seed, words=5) for seed in range(3))
     (folder / "sentences.txt").write_text("\n".join(first) + "\n")
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
-    (folder / "corpus.txt.gz").write_bytes(
-        gzip.compress((folder / "corpus.txt").read_bytes())
-    )
-    (folder / "documents.txt").write_text(
-        "\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n"
-    )
+    (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
+    (folder / "documents.txt").write_text("\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n")
     write_rows(
         folder / "questions.csv",
         ["question", "answer"],
         zip(first, second, strict=True),
     )
-    write_rows(
-        folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True)
-    )
+    write_rows(folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True))
     write_rows(
         folder / "triplets.csv",
         ["sent0", "sent1", "hard_neg"],
@@ -47,9 +41,7 @@ def make_workspace(folder, with_model=True):
     labels = ["entailment", "contradiction"]
     nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
     write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
-    (folder / "nli_pairs.csv.gz").write_bytes(
-        gzip.compress((folder / "nli.csv").read_bytes())
-    )
+    (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
     duplicates = [(first[i], second[i], i % 2) for i in range(64)]
     write_rows(
         folder / "duplicates.csv",
@@ -67,29 +59,18 @@ def make_workspace(folder, with_model=True):
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     for name in ("sts-dev", "scored-pairs"):
         write_rows(folder / f"{name}.csv", ["sentence1", "sentence2", "score"], scored)
-    similar = [
-        (text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)
-    ]
-    write_rows(
-        folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar
-    )
+    similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
+    write_rows(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
     for name in ("tickets", "dev", "held-out"):
         write_rows(folder / f"{name}.csv", ["text", "label"], labelled)
-    queries, documents = (
-        {f"{kind}{i}": texts[i] for i in range(64)}
-        for kind, texts in (("q", first), ("d", second))
-    )
-    write_beir(
-        folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)}
-    )
+    queries, documents = ({f"{kind}{i}": texts[i] for i in range(64)} for kind, texts in (("q", first), ("d", second)))
+    write_beir(folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)})
     write_stsb(folder / SENTEVAL)
     for task in ("STS12", "STS13"):  # the other tasks are reported as missing
         write_sts(folder / SENTEVAL, task)
     training = (ROOT / "docs/training.md").read_text(encoding="utf-8")
-    (folder / "several.yaml").write_text(
-        training.split("```yaml\n")[1].partition("```")[0]
-    )
+    (folder / "several.yaml").write_text(training.split("```yaml\n")[1].partition("```")[0])
     (folder / "data").mkdir()  # where the recipes look
     for name, source in RECIPE_FILES.items():
         os.symlink(f"../{source}", folder / "data" / name)
@@ -117,12 +98,8 @@ def make_workspace(folder, with_model=True):
     for name in ("MODEL", "M"):
         os.symlink("outputs/my-unsup", folder / name)
     for name in ("evaluation", "baseline", "other"):
-        run_command(
-            f"simcse-hf evaluate --model MODEL --data_dir {SENTEVAL} --output {name}.json --quiet"
-        )
-    run_command(
-        "simcse-hf evaluate --model MODEL --task classification=tickets.csv --output before.json --quiet"
-    )
+        run_command(f"simcse-hf evaluate --model MODEL --data_dir {SENTEVAL} --output {name}.json --quiet")
+    run_command("simcse-hf evaluate --model MODEL --task classification=tickets.csv --output before.json --quiet")
 
 
 SENTEVAL = "SentEval/data/downstream"
@@ -142,9 +119,7 @@ TRAIN = (
 def blocks(document):
     """The blocks of bash, Python and output in a document, as pairs of language and text."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(
-        r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE
-    )
+    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(block):

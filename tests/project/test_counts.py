@@ -20,19 +20,14 @@ def code_lines(path, node):
     """The numbers of the lines of a function or a module that hold code."""
     documented = set()
     for inner in ast.walk(node):
-        if (
-            isinstance(inner, (ast.Module, ast.ClassDef, ast.FunctionDef))
-            and ast.get_docstring(inner) is not None
-        ):
+        if isinstance(inner, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(inner) is not None:
             docstring = inner.body[0]
             documented.update(range(docstring.lineno, docstring.end_lineno + 1))
     lines = path.read_text(encoding="utf-8").splitlines()
     first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", len(lines))
     numbers = [number for number in range(first, last + 1) if number not in documented]
     return [
-        number
-        for number in numbers
-        if lines[number - 1].strip() and not lines[number - 1].strip().startswith("#")
+        number for number in numbers if lines[number - 1].strip() and not lines[number - 1].strip().startswith("#")
     ]
 
 
@@ -40,11 +35,7 @@ def refusing_lines(tree):
     """The numbers of the lines that raise an error, with the `if` that does nothing else."""
     numbers = set()
     for node in ast.walk(tree):
-        only_raises = (
-            isinstance(node, ast.If)
-            and len(node.body) == 1
-            and isinstance(node.body[0], ast.Raise)
-        )
+        only_raises = isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Raise)
         if isinstance(node, ast.Raise) or (only_raises and not node.orelse):
             numbers.update(range(node.lineno, node.end_lineno + 1))
     return numbers
@@ -67,16 +58,10 @@ def test_few_lines_only_refuse():
 
 @pytest.mark.parametrize("words", MOST)
 def test_few_values_have_no_type(words):
-    count = sum(
-        len(re.findall(re.escape(words) + r"(?!\w)", path.read_text(encoding="utf-8")))
-        for path in FILES
-    )
+    count = sum(len(re.findall(re.escape(words) + r"(?!\w)", path.read_text(encoding="utf-8"))) for path in FILES)
     assert count <= MOST[words]
 
 
 def test_the_templates_have_few_tags():
     templates = [path for path in PACKAGE.rglob("*") if path.suffix in (".md", ".txt")]
-    assert (
-        sum(path.read_text(encoding="utf-8").count("{%") for path in templates)
-        <= MOST_JINJA_TAGS
-    )
+    assert sum(path.read_text(encoding="utf-8").count("{%") for path in templates) <= MOST_JINJA_TAGS

@@ -45,18 +45,12 @@ def text_of(path):
 
 def test_the_documentation_is_short():
     pages = {
-        path.name: LISTED.sub("", GENERATED.sub("", text_of(path)))
-        for path in PAGES
-        if path.name not in NOT_COUNTED
+        path.name: LISTED.sub("", GENERATED.sub("", text_of(path))) for path in PAGES if path.name not in NOT_COUNTED
     }
     words = {name: len(page.split()) for name, page in pages.items()}
     assert len(words) <= 16 and sum(words.values()) <= 15_500, words
     assert len(text_of(ROOT / "README.md").split()) <= 800
-    assert (
-        words["tutorial.md"] <= 900
-        and words["tutorial_labels.md"] <= 900
-        and words["concepts.md"] <= 1_200
-    )
+    assert words["tutorial.md"] <= 900 and words["tutorial_labels.md"] <= 900 and words["concepts.md"] <= 1_200
     assert words["notebook.md"] <= 500
 
 
@@ -89,9 +83,7 @@ def test_the_changelog_says_what_this_version_brings_on_two_screens():
     assert len(release.split()) <= 900
 
 
-@pytest.mark.parametrize(
-    "name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
-)
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
 def test_the_files_beside_the_code_link_what_exists(name):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text_of(ROOT / name))
     missing = [target for target in targets if not (ROOT / target).exists()]
@@ -103,9 +95,7 @@ def test_a_skill_has_the_open_form_and_is_short(path):
     """As agentskills.io specifies it: a name, which is that of the folder, and what the skill is for."""
     _, header, text = text_of(path).split("---\n", 2)
     fields = yaml.safe_load(header)
-    assert fields["name"] == path.parent.name and re.fullmatch(
-        "[a-z0-9]+(-[a-z0-9]+)*", fields["name"]
-    )
+    assert fields["name"] == path.parent.name and re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", fields["name"])
     assert 0 < len(fields["description"]) <= 1024 and len(fields["name"]) <= 64
     assert "Use when" in fields["description"] and len(fields["compatibility"]) <= 500
     assert fields.keys() <= {
@@ -119,21 +109,15 @@ def test_a_skill_has_the_open_form_and_is_short(path):
     assert len(text.split()) <= 500
 
 
-def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(
-    tmp_path, monkeypatch
-):
+def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (program,) = re.findall(
-        r"```python\n(.*?)```", text_of(DOCS / "methods.md"), re.DOTALL
-    )
+    (program,) = re.findall(r"```python\n(.*?)```", text_of(DOCS / "methods.md"), re.DOTALL)
     assert len([line for line in program.splitlines() if line.strip()]) <= 30
     try:
         exec(compile(program, "docs/methods.md", "exec"), {})
     finally:
         OBJECTIVES.pop("align_uniform", None)
-    state = list(
-        (tmp_path / "outputs/align-uniform").glob("checkpoint-*/model.safetensors")
-    )
+    state = list((tmp_path / "outputs/align-uniform").glob("checkpoint-*/model.safetensors"))
     assert state and load_file(state[0])
 
 
@@ -154,9 +138,7 @@ def test_every_option_of_an_objective_is_described(name):
     assert f"**`{name}`**" in text_of(DOCS / "methods.md")
     words = describe_options(OBJECTIVES[name])
     assert words.keys() == OBJECTIVES[name].options.keys()
-    assert not [
-        option for option, text in words.items() if not text or text.startswith("See ")
-    ]
+    assert not [option for option, text in words.items() if not text or text.startswith("See ")]
 
 
 def test_the_reference_shows_the_help_of_every_command(reference):
@@ -167,11 +149,7 @@ def test_the_reference_shows_the_help_of_every_command(reference):
 
 def test_the_api_page_has_every_public_name():
     page = text_of(DOCS / "api.md")
-    assert not [
-        name
-        for name in simcse_hf.__all__
-        if name != "__version__" and f".{name}\n" not in page
-    ]
+    assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
     for path in re.findall(r"^::: (\S+)", page, re.MULTILINE):
         module, _, name = path.rpartition(".")
         assert hasattr(import_module(module), name), path
@@ -205,44 +183,20 @@ def inline_commands(text):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
     options = known_options(reference)
-    recipes = {
-        each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")
-    }
+    recipes = {each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")}
     for command in inline_commands(text_of(path)):
         words = command.split()
-        if (
-            words[0] == "simcse-hf"
-            and words[1:]
-            and words[1] != "COMMAND"
-            and words[1][0] != "-"
-        ):
+        if words[0] == "simcse-hf" and words[1:] and words[1] != "COMMAND" and words[1][0] != "-":
             assert words[1] in COMMANDS, command
-            used = {
-                word.partition("=")[0] for word in words if word.startswith("--")
-            } - {"--help"}
+            used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
             assert used <= options[words[1]], command
-            if (
-                words[1] == "train"
-                and len(words) > 3
-                and words[3] not in ("NAME", "...")
-                and words[3][0] != "-"
-            ):
+            if words[1] == "train" and len(words) > 3 and words[3] not in ("NAME", "...") and words[3][0] != "-":
                 assert words[3] in recipes, command
-        elif (
-            command.startswith("python -m reproduction")
-            and len(words) > 3
-            and "/" in words[3]
-        ):
-            assert (
-                ROOT / f"reproduction/tables/{words[3].replace('/', '-')}.yaml"
-            ).exists(), command
-        elif (
-            words[0] == "python" and "/" in words[1]
-        ):  # others are of the reference implementation
+        elif command.startswith("python -m reproduction") and len(words) > 3 and "/" in words[3]:
+            assert (ROOT / f"reproduction/tables/{words[3].replace('/', '-')}.yaml").exists(), command
+        elif words[0] == "python" and "/" in words[1]:  # others are of the reference implementation
             program = text_of(ROOT / words[1])
-            assert all(word in program for word in words if word.startswith("--")), (
-                command
-            )
+            assert all(word in program for word in words if word.startswith("--")), command
 
 
 def test_the_navigation_of_the_site_has_every_page():

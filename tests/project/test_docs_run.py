@@ -17,11 +17,7 @@ from docs_workspace import (
 )
 
 #: tests/project/test_tutorials.py runs the tutorials.
-PAGES = sorted(
-    path
-    for path in (ROOT / "docs").glob("*.md")
-    if not re.match("tutorial|notebook", path.name)
-)
+PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
 SKILL = "skills/train-sentence-embeddings/SKILL.md"
 DOCUMENTS = [
     "README.md",
@@ -79,9 +75,7 @@ def skip_reason(command):
         return "trains on the sample for a minute"
     if command.startswith("simcse-hf push") and "--dry_run" in command:
         return None
-    return next(
-        (reason for start, reason in NOT_RUN.items() if command.startswith(start)), None
-    )
+    return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +89,9 @@ def workspace(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "document",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-        for name in DOCUMENTS
-        if blocks(name)
-    ],
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in DOCUMENTS if blocks(name)],
 )
-def test_commands_and_programs_run_as_they_are_written(
-    document, workspace, tmp_path, monkeypatch
-):
+def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
     names = {}
     for language, block in blocks(document):
@@ -119,8 +107,6 @@ def test_commands_and_programs_run_as_they_are_written(
                 runpy.run_path(sys.argv[0], run_name="__main__")
             elif skip_reason(command) is None:
                 arguments = simcse_arguments(command)
-                assert arguments is not None, (
-                    f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
-                )
+                assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
                 more = SHORT.get(arguments[0], [])
                 run_command(" ".join([command.split(" #")[0], *more]))

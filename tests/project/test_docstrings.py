@@ -27,9 +27,7 @@ SECTION = re.compile(r"^( *)(Args:|Raises:)\n((?:\1 .*\n|\n)*)", re.MULTILINE)
 #: An example: its heading, which the documentation site knows, then code to the end of the docstring.
 EXAMPLE = re.compile(r"\n\nExamples:\n    >>> (?:.*\n    )*.*$")
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-EACH_FILE = pytest.mark.parametrize(
-    "path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix()
-)
+EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 
 
 def docstrings(path):
@@ -43,9 +41,7 @@ def docstrings(path):
 def test_an_example_is_the_last_section(path):
     for node, text in docstrings(path):
         if ">>> " in text:
-            assert EXAMPLE.search(text), (
-                f"{path.name}: {getattr(node, 'name', 'module')}"
-            )
+            assert EXAMPLE.search(text), f"{path.name}: {getattr(node, 'name', 'module')}"
 
 
 @EACH_FILE
@@ -53,6 +49,4 @@ def test_arguments_have_their_type_in_backquotes(path):
     for node, text in docstrings(path):
         for indent, section, lines in SECTION.findall(text + "\n"):
             for line in re.findall(rf"^{indent}    (\S.*)", lines, re.MULTILINE):
-                assert ENTRY[section].match(line), (
-                    f"{path.name}: {getattr(node, 'name', 'module')}: {section} {line}"
-                )
+                assert ENTRY[section].match(line), f"{path.name}: {getattr(node, 'name', 'module')}: {section} {line}"

@@ -39,9 +39,7 @@ def examples():
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if ">>> " in source:
-            module = ".".join(
-                path.relative_to(PACKAGE).with_suffix("").parts
-            ).removesuffix(".__init__")
+            module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
             yield from examples_of(ast.parse(source), module)
 
 
@@ -77,20 +75,11 @@ def workspace(tmp_path_factory):
     )
     header, *triplets = [line.split(",") for line in lines(corpus.train_triplets, 4001)]
     write_rows(folder / "triplets.csv", header, triplets)
-    write_rows(
-        folder / "pairs.csv", ["anchor", "positive"], [row[:2] for row in triplets[:64]]
-    )
-    hypotheses = [
-        (anchor, positive, "entailment") for anchor, positive, _ in triplets[:64]
-    ]
-    hypotheses += [
-        (anchor, negative, "contradiction") for anchor, _, negative in triplets[:64]
-    ]
+    write_rows(folder / "pairs.csv", ["anchor", "positive"], [row[:2] for row in triplets[:64]])
+    hypotheses = [(anchor, positive, "entailment") for anchor, positive, _ in triplets[:64]]
+    hypotheses += [(anchor, negative, "contradiction") for anchor, _, negative in triplets[:64]]
     write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], hypotheses)
-    places = [
-        (anchor, "sea" if "harbour" in anchor or "port" in anchor else "land")
-        for anchor, *_ in triplets[:256]
-    ]
+    places = [(anchor, "sea" if "harbour" in anchor or "port" in anchor else "land") for anchor, *_ in triplets[:256]]
     write_rows(folder / "tickets.csv", ["text", "label"], places)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -123,9 +112,7 @@ def _forget_what_examples_define():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_docstring_gives_what_stands_there(
-    name, workspace, tmp_path, monkeypatch
-):
+def test_the_example_of_a_docstring_gives_what_stands_there(name, workspace, tmp_path, monkeypatch):
     needed = NEEDS.get(name, "torch")
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")

@@ -28,9 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def cluster(save_checkpoint, tmp_path):
     """A model, a table of texts, and how to start the program with two workers on a Ray cluster of its own."""
     pytest.importorskip("ray", reason="ray is not installed")
-    checkpoint = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg")
-    )
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
     folder = tmp_path / "texts"
     folder.mkdir()
 
@@ -64,18 +62,14 @@ def cluster(save_checkpoint, tmp_path):
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         with open(tmp_path / "log", "w") as log:
-            return subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     return checkpoint, folder, start
 
 
 def workers(folder):
     """The processes of our cluster that encode a block at this moment."""
-    for process in psutil.process_iter(
-        ["cmdline", "environ"]
-    ):  # None where it may not be read
+    for process in psutil.process_iter(["cmdline", "environ"]):  # None where it may not be read
         command, environment = (
             process.info["cmdline"] or [""],
             process.info["environ"] or {},
@@ -93,9 +87,7 @@ def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
         pacsv.write_csv(rows.slice(500 * part, 500), folder / f"{part}.csv")
     process, killed = start("--format", "csv", "--truncate_dim", "16"), None
     while process.poll() is None:
-        if killed is None and any(
-            output.glob("*.parquet")
-        ):  # some rows are written, and others are not
+        if killed is None and any(output.glob("*.parquet")):  # some rows are written, and others are not
             killed = next(workers(tmp_path), None)
             if killed is not None:
                 killed.kill()
@@ -108,6 +100,4 @@ def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
     expected = SimCSE(checkpoint, device="cpu").encode(
         rows["text"].to_pylist(), truncate_dim=16, convert_to_numpy=True
     )
-    np.testing.assert_allclose(
-        np.array(table["vector"].to_pylist()), expected, atol=1e-6
-    )
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)

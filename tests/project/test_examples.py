@@ -77,9 +77,7 @@ def run_here(monkeypatch, capsys):
     "script, pooler",
     fast_first(("run_unsup.py", "cls_before_pooler"), ("run_sup.py", "cls")),
 )
-def test_a_run_writes_its_results_and_a_model_that_automodel_loads(
-    files, start, script, pooler, run_here
-):
+def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start, script, pooler, run_here):
     status, ran = run_here(*_command(script, files, start))
     assert status == 0
     results = json.loads((files / "out" / "results.json").read_text())
@@ -87,15 +85,8 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(
     assert set(results["stsb_spearman"]) == {"initial", "best", "final"}
     for when, step in (("initial", 0), ("final", 6)):
         assert results[when]["step"] == step
-        assert (
-            -100
-            <= results["stsb_spearman"][when]
-            == results[when]["stsb_spearman"]
-            <= 100
-        )
-    start = (
-        results["start"] or results["initial"]
-    )  # plain pooling of a start without a pooler of its own
+        assert -100 <= results["stsb_spearman"][when] == results[when]["stsb_spearman"] <= 100
+    start = results["start"] or results["initial"]  # plain pooling of a start without a pooler of its own
     assert f"before training   {start['stsb_spearman']:6.2f}" in ran.out
     assert "the dense + tanh head is fresh" in ran.err
 
@@ -110,15 +101,9 @@ def test_a_finished_run_is_replaced_only_on_request(files, start, run_here):
     assert run_here(*command)[0] == 0
     before = (files / "out" / "model.safetensors").read_bytes()
     status, ran = run_here(*command)
-    assert (
-        status == 2
-        and "holds an earlier run" in ran.err
-        and "--overwrite_output_dir" in ran.err
-    )
+    assert status == 2 and "holds an earlier run" in ran.err and "--overwrite_output_dir" in ran.err
     assert (files / "out" / "model.safetensors").read_bytes() == before
-    assert (
-        run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
-    )
+    assert run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
     assert (files / "out" / "model.safetensors").read_bytes() != before
 
 
@@ -133,30 +118,22 @@ def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
     assert example["read"](files / "labelled.csv") == rows, "no row without a text or a label"
     assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
-    with pytest.raises(
-        SystemExit, match="triplets.csv: name the columns text and label"
-    ):
+    with pytest.raises(SystemExit, match="triplets.csv: name the columns text and label"):
         example["finetune"](str(start), str(files / "triplets.csv"), tables[1])
 
 
-def test_a_classifier_learns_in_float32_from_a_checkpoint_in_half_precision(
-    files, save_checkpoint, monkeypatch
-):
+def test_a_classifier_learns_in_float32_from_a_checkpoint_in_half_precision(files, save_checkpoint, monkeypatch):
     half = save_checkpoint(BertForMaskedLM(tiny_config()).to(torch.bfloat16), "half")
     rows = [(text, "animal" if "cat" in text else "other") for text in sentences(24)]
     write_rows(files / "labelled.csv", ["text", "label"], rows)
     types = []
-    monkeypatch.setattr(
-        Trainer, "train", lambda trainer: types.append(trainer.model.dtype)
-    )
+    monkeypatch.setattr(Trainer, "train", lambda trainer: types.append(trainer.model.dtype))
     example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
     example["finetune"](str(half), *[str(files / "labelled.csv")] * 2)
     assert types == [torch.float32]
 
 
-@pytest.mark.parametrize(
-    "script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")]
-)
+@pytest.mark.parametrize("script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])
 def test_the_python_of_an_example_trains(files, start, script, texts):
     example = runpy.run_path(str(ROOT / "examples" / script))
     options = {
@@ -184,9 +161,7 @@ def test_the_python_of_an_example_trains(files, start, script, texts):
         ("--resume_from_checkpoint", "absent", "there is no such folder"),
     ],
 )
-def test_invalid_arguments_end_with_a_one_line_error(
-    files, start, option, value, message, monkeypatch, run_here
-):
+def test_invalid_arguments_end_with_a_one_line_error(files, start, option, value, message, monkeypatch, run_here):
     monkeypatch.chdir(files)
     status, ran = run_here(*_command("run_sup.py", files, start, option, value))
     assert status == 2 and message in ran.err and "Traceback" not in ran.err

@@ -13,10 +13,7 @@ from simcse_hf.data.views import VIEW_CLASSES
 from simcse_hf.objectives import OBJECTIVES
 
 EXAMPLES = ROOT / "examples"
-SCRIPTS = {
-    path.stem: path.read_text(encoding="utf-8")
-    for path in sorted(EXAMPLES.glob("*.py"))
-}
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
 #: Programs with options, whose tests are elsewhere.
 PROGRAMS = (
     "build_pairs encode_ray finetune_classifier pretrain_mlm run_sup run_unsup search_pgvector search_qdrant "
@@ -64,12 +61,7 @@ def test_an_example_prints_what_stands_at_its_end(name, here, capsys):
     _, found, comment = SCRIPTS[name].partition(PRINTS)
     assert found, f"examples/{name}.py shows nothing of what it prints"
     start(name)
-    assert (
-        difference(
-            re.sub(r"^# ?", "", comment, flags=re.MULTILINE), capsys.readouterr().out
-        )
-        is None
-    )
+    assert difference(re.sub(r"^# ?", "", comment, flags=re.MULTILINE), capsys.readouterr().out) is None
 
 
 @ON_A_PROCESSOR
@@ -77,39 +69,23 @@ def test_an_example_prints_what_stands_at_its_end(name, here, capsys):
 def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
     notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))
     written = runpy.run_path(str(ROOT / "tools/write_notebooks.py"))["write"](name)
-    sources = [
-        [cell["source"] for cell in each["cells"]] for each in (notebook, written)
-    ]
+    sources = [[cell["source"] for cell in each["cells"]] for each in (notebook, written)]
     assert sources[0] == sources[1], "run python tools/write_notebooks.py"
     shown, printed = printed_by_cells(notebook), printed_by_cells(written)
-    assert [difference(*pair) for pair in zip(shown, printed, strict=True)] == [
-        None
-    ] * len(shown)
+    assert [difference(*pair) for pair in zip(shown, printed, strict=True)] == [None] * len(shown)
 
 
 def test_the_server_finds_what_the_index_finds(here):
-    testclient = pytest.importorskip(
-        "fastapi.testclient", reason="fastapi is not installed"
-    )
+    testclient = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed")
     server = start(SERVER, run_name=SERVER)
     query = "The tired mariner lost the fiddle."
-    found = (
-        testclient.TestClient(server["app"])
-        .get("/search", params={"query": query, "top_k": 2})
-        .json()
-    )
-    assert [each["text"] for each in found] == [
-        match.sentence for match in server["model"].search(query, top_k=2)
-    ]
+    found = testclient.TestClient(server["app"]).get("/search", params={"query": query, "top_k": 2}).json()
+    assert [each["text"] for each in found] == [match.sentence for match in server["model"].search(query, top_k=2)]
 
 
 @pytest.mark.parametrize("name", BY_TASK)
 def test_an_example_is_short_and_says_how_to_start_it(name):
-    lines = [
-        line
-        for line in SCRIPTS[name].splitlines()
-        if line.strip() and not line.startswith("#")
-    ]
+    lines = [line for line in SCRIPTS[name].splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= MOST_LINES
     assert lines[1].startswith(f"python examples/{name}.py")
 
@@ -117,7 +93,5 @@ def test_an_example_is_short_and_says_how_to_start_it(name):
 def test_the_page_lists_every_example_and_nothing_else():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"\]\((\w+\.(?:py|ipynb))\)", page)
-    files = [
-        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")
-    ]
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
     assert sorted(listed) == sorted(files)

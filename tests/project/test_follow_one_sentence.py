@@ -24,9 +24,7 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
     def note(frame, event, _):
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(root):
-            calls.setdefault(
-                (code.co_filename.removeprefix(root), code.co_qualname), len(calls)
-            )
+            calls.setdefault((code.co_filename.removeprefix(root), code.co_qualname), len(calls))
 
     corpus, encoder = sample_files()
     before = sys.getprofile()
@@ -46,9 +44,7 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = SimCSETrainer(
-            model, args, train_dataset=rows, dev_set=str(corpus.dev)
-        )
+        trainer = SimCSETrainer(model, args, train_dataset=rows, dev_set=str(corpus.dev))
         trainer.train()
         trainer.save_model()
         trainer.create_model_card()

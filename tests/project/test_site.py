@@ -71,11 +71,7 @@ def site(tmp_path_factory):
     from mkdocs.commands.build import build
 
     folder = tmp_path_factory.mktemp("site")
-    build(
-        mkdocs_config.load_config(
-            str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True
-        )
-    )
+    build(mkdocs_config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
     return folder
 
 
@@ -83,9 +79,7 @@ def site(tmp_path_factory):
 def test_every_page_is_built_and_has_a_markdown_copy(site):
     for page in PAGES:
         name = page.removesuffix(".md")
-        assert (
-            site / ("index.html" if name == "index" else f"{name}/index.html")
-        ).is_file(), page
+        assert (site / ("index.html" if name == "index" else f"{name}/index.html")).is_file(), page
         text = (site / page).read_text()
         assert text == (DOCS / page).read_text() or page in ("api.md", "cli.md"), page
         assert "<!-- reference" not in text and "<!-- table" not in text, (
@@ -96,8 +90,6 @@ def test_every_page_is_built_and_has_a_markdown_copy(site):
 @pytest.mark.slow
 def test_agents_find_the_pages_and_skills_in_llms_txt(site):
     listed = (site / "llms.txt").read_text()
-    skills = sorted(
-        path.relative_to(ROOT).as_posix() for path in ROOT.glob("skills/*/SKILL.md")
-    )
+    skills = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("skills/*/SKILL.md"))
     for path in [*PAGES, *skills]:
         assert f"]({path})" in listed and (site / path).is_file(), path

@@ -34,10 +34,7 @@ class ChatServer:
 
     def chat_completion(self, messages, **options):
         prompt, _, sentence = messages[0]["content"].partition("\n\n")
-        negative = any(
-            word in prompt
-            for word in ("cannot be true", "Contradict", "something else")
-        )
+        negative = any(word in prompt for word in ("cannot be true", "Contradict", "something else"))
         self.asked.append((prompt, sentence, options))
         message = SimpleNamespace(content=self.reply(sentence, negative))
         return SimpleNamespace(choices=[SimpleNamespace(message=message)])
@@ -78,19 +75,12 @@ def test_every_sentence_gets_a_positive_and_a_negative_from_a_server(generate):
     server = ChatServer(plain_reply)
     rows, printed = generate(server)
     assert rows[0] == ["sent0", "sent1", "hard_neg"]
-    assert rows[1:] == [
-        [s, f"Indeed {s.lower()}", f"No {s.lower()}"] for s in SENTENCES
-    ]
+    assert rows[1:] == [[s, f"Indeed {s.lower()}", f"No {s.lower()}"] for s in SENTENCES]
     assert "6 triplets of 6 sentences; dropped: none" in printed
     assert len({prompt for prompt, *_ in server.asked}) > 2
-    assert all(
-        options["model"] == "tiny" and options["max_tokens"] == 64
-        for *_, options in server.asked
-    )
+    assert all(options["model"] == "tiny" and options["max_tokens"] == 64 for *_, options in server.asked)
     assert server.options["base_url"] == "http://here"
-    assert server.options["api_key"] == "none", (
-        "the token of the hub is not for other servers"
-    )
+    assert server.options["api_key"] == "none", "the token of the hub is not for other servers"
 
 
 LONGER = [
@@ -105,18 +95,12 @@ def test_positives_that_share_no_word_with_their_sentence_are_warned_of(generate
         ChatServer(lambda text, negative: f"Purple {text[-8:-5]} {negative}"),
         sentences=LONGER,
     )
-    assert (
-        "WARNING: 3 of 3 positives share no word with their sentence: ['The old sailor"
-        in printed
-    )
+    assert "WARNING: 3 of 3 positives share no word with their sentence: ['The old sailor" in printed
 
 
 def test_without_a_guide_it_says_that_nobody_has_looked_at_the_meaning(generate):
     _, printed = generate(ChatServer(plain_reply), sentences=LONGER)
-    assert (
-        "Nobody has looked at what the triplets mean" in printed
-        and "WARNING" not in printed
-    )
+    assert "Nobody has looked at what the triplets mean" in printed and "WARNING" not in printed
 
 
 def test_an_interrupted_run_continues_and_asks_the_same(generate, tmp_path):
@@ -124,9 +108,7 @@ def test_an_interrupted_run_continues_and_asks_the_same(generate, tmp_path):
     expected, _ = generate(first)
     answers = tmp_path / "triplets.csv.answers.jsonl"
     lines = answers.read_text().splitlines(keepends=True)
-    answers.write_text(
-        "".join(lines[:2]) + lines[2][:20]
-    )  # killed while it wrote the third line
+    answers.write_text("".join(lines[:2]) + lines[2][:20])  # killed while it wrote the third line
     continued, _ = generate(second)
     assert len(second.asked) == 8, "two requests for each of four sentences"
     assert all(request in first.asked for request in second.asked)
@@ -153,12 +135,8 @@ def test_unfit_answers_are_dropped_and_counted(generate):
     assert all(count in printed for count in counts)
 
 
-def test_a_guide_drops_negatives_that_are_closer_than_the_positive(
-    generate, save_checkpoint
-):
-    guide = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(initializer_range=0.2)), "guide"
-    )
+def test_a_guide_drops_negatives_that_are_closer_than_the_positive(generate, save_checkpoint):
+    guide = save_checkpoint(AutoModelForCL.from_config(tiny_config(initializer_range=0.2)), "guide")
     words = VOCABULARY[5:20]
     sentences = [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
 
@@ -167,14 +145,8 @@ def test_a_guide_drops_negatives_that_are_closer_than_the_positive(
         return f"{sentence} {word} {sentence[0]}"
 
     everything, _ = generate(ChatServer(reply), sentences=sentences)
-    rows, printed = generate(
-        ChatServer(reply), "--guide", str(guide), sentences=sentences
-    )
+    rows, printed = generate(ChatServer(reply), "--guide", str(guide), sentences=sentences)
     model = SimCSE(guide, device="cpu")
-    close = [
-        model.similarity(a, p) >= model.similarity(a, n) for a, p, n in everything[1:]
-    ]
-    assert rows[1:] == [
-        row for row, keep in zip(everything[1:], close, strict=True) if keep
-    ] and not all(close)
+    close = [model.similarity(a, p) >= model.similarity(a, n) for a, p, n in everything[1:]]
+    assert rows[1:] == [row for row, keep in zip(everything[1:], close, strict=True) if keep] and not all(close)
     assert f"{close.count(False)} negatives closer than the positive" in printed

@@ -61,11 +61,7 @@ def is_close(shown, printed):
 
 def difference(shown, printed):
     """Return the first line of a page that was not printed, or that was printed and is left out without a mark."""
-    lines = [
-        line
-        for line in re.split("[\r\n]", printed)
-        if line.strip() and not BAR.search(line)
-    ]
+    lines = [line for line in re.split("[\r\n]", printed) if line.strip() and not BAR.search(line)]
     may_skip = False
     for each in shown.splitlines():
         if each.strip() == "...":
@@ -117,20 +113,14 @@ def folder(tmp_path_factory):
 
 @ON_A_PROCESSOR
 @pytest.mark.parametrize("page", ["tutorial.md", "tutorial_labels.md", "notebook.md"])
-def test_every_command_of_a_tutorial_prints_what_the_page_shows(
-    page, folder, tmp_path, monkeypatch, capfd
-):
-    monkeypatch.chdir(
-        tmp_path if page == "notebook.md" else folder
-    )  # The second tutorial needs files of the first.
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path if page == "notebook.md" else folder)  # The second tutorial needs files of the first.
     names, printed = {}, ""
     for language, block in blocks(f"docs/{page}"):
         if language == "text":
             found = difference(block, printed + capfd.readouterr().err)
             assert found is None, f"{page}: {found}; this was printed:\n{printed}"
-            assert "unknown to the model's tokenizer" not in printed, (
-                "the index's own probe is no text of the user"
-            )
+            assert "unknown to the model's tokenizer" not in printed, "the index's own probe is no text of the user"
         else:
             printed = run_block(language, block, names)
 
@@ -138,9 +128,7 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(
 def test_the_notebook_shows_the_numbers_of_the_tutorial():
     shown = {}
     for page in ("tutorial.md", "notebook.md"):
-        printed = " ".join(
-            block for language, block in blocks(f"docs/{page}") if language == "text"
-        )
+        printed = " ".join(block for language, block in blocks(f"docs/{page}") if language == "text")
         shown[page] = set(re.findall(r"\d+\.\d+", printed))
     rates = {
         "0.001",
@@ -160,7 +148,5 @@ def test_the_sample_run_prints_what_the_readme_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = [block for language, block in blocks("README.md") if language == "text"]
     assert difference(shown[0], run_block("bash", "simcse-hf train unsup", {})) is None
-    program = next(
-        block for language, block in blocks("README.md") if language == "python"
-    )
+    program = next(block for language, block in blocks("README.md") if language == "python")
     assert difference(shown[1], run_block("python", program, {})) is None

@@ -126,9 +126,7 @@ def test_every_score_comes_from_the_result_file(evaluated):
         "| 50.12 | 51.12 | n/a | 53.12 | 54.12 | 80.25 | 81.25 | 61.07 |",
     ],
 )
-def test_the_table_of_sts_tasks_has_the_average_of_those_that_were_measured(
-    evaluated, row
-):
+def test_the_table_of_sts_tasks_has_the_average_of_those_that_were_measured(evaluated, row):
     assert row in evaluated
 
 
@@ -197,9 +195,7 @@ def test_a_card_has_no_traces_of_its_template(by_command):
         ("metrics", ["accuracy", "spearman_cosine"]),
     ],
 )
-def test_the_front_matter_holds_the_words_of_the_command_and_what_the_hub_reads(
-    by_command, name, value
-):
+def test_the_front_matter_holds_the_words_of_the_command_and_what_the_hub_reads(by_command, name, value):
     assert getattr(front_matter(by_command), name) == value
 
 
@@ -235,15 +231,11 @@ def test_the_front_matter_holds_the_scores(by_command):
         ),
     ],
 )
-def test_a_score_names_the_data_set_of_the_hub_with_the_same_pairs(
-    by_command, name, dataset
-):
+def test_a_score_names_the_data_set_of_the_hub_with_the_same_pairs(by_command, name, dataset):
     assert entries_of(by_command)[name].dataset_type == dataset
 
 
-@pytest.mark.parametrize(
-    ("name", "metric"), [("STS-B", "spearman_cosine"), ("MR", "accuracy")]
-)
+@pytest.mark.parametrize(("name", "metric"), [("STS-B", "spearman_cosine"), ("MR", "accuracy")])
 def test_a_score_names_its_metric(by_command, name, metric):
     assert entries_of(by_command)[name].metric_type == metric
 
@@ -350,10 +342,7 @@ def test_a_card_is_named_for_a_repository(named):
 
 
 def test_the_hub_client_can_read_the_benchmark_results(benchmark_results):
-    found = {
-        task: (entry.dataset_id, entry.value)
-        for task, entry in benchmark_results.items()
-    }
+    found = {task: (entry.dataset_id, entry.value) for task, entry in benchmark_results.items()}
     assert found == {
         "STS12": ("mteb/sts12-sts", 50.12),
         "STS13": ("mteb/sts13-sts", 51.12),
@@ -364,9 +353,7 @@ def test_the_hub_client_can_read_the_benchmark_results(benchmark_results):
     }
 
 
-@pytest.mark.parametrize(
-    "words", ["aggregated by `all`", "unknown from how many seeds"]
-)
+@pytest.mark.parametrize("words", ["aggregated by `all`", "unknown from how many seeds"])
 def test_a_benchmark_result_says_how_it_was_measured(benchmark_results, words):
     for entry in benchmark_results.values():
         assert words in entry.notes
@@ -403,24 +390,18 @@ def test_benchmark_results_disappear_with_their_file(directory, new_evaluation):
 @pytest.mark.parametrize(
     "protocol",
     [
-        pytest.param(
-            {"aggregation": "mean", "metric": "pearson"}, id="mean and pearson"
-        ),
+        pytest.param({"aggregation": "mean", "metric": "pearson"}, id="mean and pearson"),
         pytest.param({"mode": "dev"}, id="dev"),
     ],
 )
-def test_scores_of_another_protocol_than_mtebs_are_no_benchmark_results(
-    protocol, directory, new_evaluation
-):
+def test_scores_of_another_protocol_than_mtebs_are_no_benchmark_results(protocol, directory, new_evaluation):
     document = new_evaluation()
     document["protocol"] |= protocol
     card_of(directory, evaluation=document)
     assert not (directory / EVAL_RESULTS).exists()
 
 
-def test_scores_of_other_pairs_than_mtebs_are_no_benchmark_results(
-    directory, new_evaluation
-):
+def test_scores_of_other_pairs_than_mtebs_are_no_benchmark_results(directory, new_evaluation):
     document = new_evaluation()
     document["results"] = {"STS12": document["results"]["STS12"] | {"pairs": 9}}
     card_of(directory, evaluation=document)
@@ -594,9 +575,7 @@ def test_the_front_matter_holds_what_results_json_says(of_record, name, value):
     assert getattr(front_matter(of_record), name) == value
 
 
-@pytest.mark.parametrize(
-    "tag", ["generated_from_trainer", "loss:simcse", "dataset_size:1000"]
-)
+@pytest.mark.parametrize("tag", ["generated_from_trainer", "loss:simcse", "dataset_size:1000"])
 def test_the_tags_say_what_results_json_says(of_record, tag):
     assert tag in front_matter(of_record).tags
 
@@ -606,9 +585,7 @@ def test_no_path_and_no_token_of_results_json_is_shown(of_record, private):
     assert private not in of_record
 
 
-def test_the_card_says_that_the_weights_of_the_best_evaluation_were_saved(
-    recorded, directory
-):
+def test_the_card_says_that_the_weights_of_the_best_evaluation_were_saved(recorded, directory):
     arguments = recorded["arguments"] | {"load_best_model_at_end": True}
     card = card_of(directory, results=recorded | {"arguments": arguments})
     assert "The saved weights are those of the best evaluation." in card
@@ -680,9 +657,7 @@ def test_a_card_that_was_written_by_hand_stays(trained, clean_run):
     assert (clean_run / CARD).read_text() == "My own words."
 
 
-def test_a_failing_card_does_not_fail_the_run_but_is_reported(
-    trained, clean_run, caplog
-):
+def test_a_failing_card_does_not_fail_the_run_but_is_reported(trained, clean_run, caplog):
     (clean_run / "results.json").write_text("{")
     trained.create_model_card()
     assert "No model card was written" in caplog.text
@@ -713,9 +688,7 @@ FITTED = "whitening from 32 to 6 dimensions, fitted without labels on 60 sentenc
 def of_whitening(tmp_path_factory, tokenizer):
     """The card of a model with a whitening and shorter embeddings, beside the record of a run."""
     folder = tmp_path_factory.mktemp("whitening")
-    directory = save_transformed(
-        folder, tokenizer, "whitening", matryoshka_dims=[16, 8]
-    )
+    directory = save_transformed(folder, tokenizer, "whitening", matryoshka_dims=[16, 8])
     return card_of(directory, results=RUN_BEFORE_THE_WHITENING)
 
 
@@ -767,9 +740,7 @@ def test_a_model_to_which_other_weights_were_saved_has_no_transform(overwritten)
     assert SimCSE(overwritten, device="cpu").postprocessing is None
 
 
-def test_the_warning_says_that_the_transform_is_removed_and_how_to_fit_it_again(
-    transformed, caplog
-):
+def test_the_warning_says_that_the_transform_is_removed_and_how_to_fit_it_again(transformed, caplog):
     directory = transformed("whitening")
     model = AutoModelForCL.from_config(tiny_config(initializer_range=0.3))
     model.save_pretrained(directory)
@@ -782,9 +753,7 @@ def test_the_warning_says_that_the_transform_is_removed_and_how_to_fit_it_again(
 MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
 PAPER = Path(__file__).parents[3] / "shared" / "papers" / "simcse.txt"
 COMMITTED = sorted(path.name for path in MODEL_CARDS.glob("*.md"))
-CARDS_OF_MODELS = pytest.mark.parametrize(
-    "name", [name for name in COMMITTED if name != "README.md"]
-)
+CARDS_OF_MODELS = pytest.mark.parametrize("name", [name for name in COMMITTED if name != "README.md"])
 SCORES_OF_PAPER = json.loads((MODEL_CARDS / "paper.json").read_text())
 ROWS_OF_PAPER = pytest.mark.parametrize(
     ("name", "row"),
@@ -822,9 +791,7 @@ def test_the_committed_cards_are_up_to_date(generated):
 
 
 @CARDS_OF_MODELS
-def test_a_committed_card_has_two_tables_of_scores_unless_the_paper_has_none(
-    generated, name
-):
+def test_a_committed_card_has_two_tables_of_scores_unless_the_paper_has_none(generated, name):
     """The paper has no scores of BERT-large."""
     is_bert_large = "bert-large" in name and "roberta" not in name
     expected = 0 if is_bert_large else 2

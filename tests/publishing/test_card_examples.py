@@ -65,9 +65,7 @@ def test_the_code_of_a_card_gives_the_embeddings_of_every_pooler(pooler_type, sa
         ),
     ],
 )
-def test_the_code_of_a_card_gives_the_embeddings_of_a_model_with_a_head(
-    family, settings, saved
-):
+def test_the_code_of_a_card_gives_the_embeddings_of_a_model_with_a_head(family, settings, saved):
     model, card = read(saved(family, **settings))
     check_examples(card, model.encode(EXAMPLES))
 
@@ -76,9 +74,7 @@ def test_the_code_of_a_card_gives_the_embeddings_of_a_model_with_a_head(
     ("family", "pooler"),
     [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")],
 )
-def test_the_code_of_a_card_gives_the_embeddings_of_a_whitening(
-    family, pooler, transformed
-):
+def test_the_code_of_a_card_gives_the_embeddings_of_a_whitening(family, pooler, transformed):
     model, card = read(transformed("whitening", family, pooler_type=pooler))
     check_examples(card, model.encode(EXAMPLES), atol=1e-4)
 
@@ -128,9 +124,7 @@ def test_a_model_that_sentence_transformers_cannot_load_has_the_tag_simcse(unsup
     ],
     scope="module",
 )
-def test_the_card_says_that_sentence_transformers_cannot_load_a_model(
-    unsupported, words
-):
+def test_the_card_says_that_sentence_transformers_cannot_load_a_model(unsupported, words):
     assert words in unsupported.card
 
 
@@ -142,17 +136,13 @@ def test_the_card_says_that_sentence_transformers_cannot_load_a_model(
     ],
     scope="module",
 )
-def test_the_code_of_a_card_uses_the_libraries_that_can_load_a_model(
-    unsupported, libraries
-):
+def test_the_code_of_a_card_uses_the_libraries_that_can_load_a_model(unsupported, libraries):
     expected = unsupported.model.encode(EXAMPLES)
     check_examples(unsupported.card, expected, libraries)
 
 
 @pytest.mark.parametrize("lacking", ["flow"], scope="module")
-@pytest.mark.parametrize(
-    "words", ["flow from 32 to 32 dimensions", "{li-etal-2020-sentence,"]
-)
+@pytest.mark.parametrize("words", ["flow from 32 to 32 dimensions", "{li-etal-2020-sentence,"])
 def test_the_card_describes_a_flow(unsupported, words):
     assert words in unsupported.card
 
@@ -219,9 +209,7 @@ def documents(with_two_prompts):
 
 
 @pytest.mark.parametrize("method", ["encode_query", "encode_document"])
-def test_the_code_of_a_card_encodes_queries_and_documents_with_both_libraries(
-    with_two_prompts, method
-):
+def test_the_code_of_a_card_encodes_queries_and_documents_with_both_libraries(with_two_prompts, method):
     _, card = with_two_prompts
     assert card.count(f"model.{method}(") == 2
 
@@ -237,9 +225,7 @@ def test_the_card_names_the_dot_product(with_two_prompts):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=LIBRARIES[:2])
-def test_the_code_of_a_card_gives_the_embeddings_of_documents(
-    with_two_prompts, documents, number
-):
+def test_the_code_of_a_card_gives_the_embeddings_of_documents(with_two_prompts, documents, number):
     _, card = with_two_prompts
     variables = {}
     exec(blocks(card)[number], variables)
@@ -247,9 +233,7 @@ def test_the_code_of_a_card_gives_the_embeddings_of_documents(
     torch.testing.assert_close(found, documents, atol=1e-5, rtol=0)
 
 
-def test_the_code_for_transformers_gives_the_embeddings_of_documents(
-    with_two_prompts, documents
-):
+def test_the_code_for_transformers_gives_the_embeddings_of_documents(with_two_prompts, documents):
     _, card = with_two_prompts
     unit = torch.nn.functional.normalize(documents, dim=-1)
     check_examples(with_transformers(card), unit, ["transformers"])

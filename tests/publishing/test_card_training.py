@@ -69,17 +69,13 @@ class WrittenCard:
         return {keys[key] for key in cited}
 
 
-def write_card_of_run(
-    folder, tokenizer, settings=None, rows=None, start=None, **arguments
-):
+def write_card_of_run(folder, tokenizer, settings=None, rows=None, start=None, **arguments):
     """Write the card of a run to come."""
     settings = settings or {}
     if start is None:
         model = AutoModelForCL.from_config(tiny_config(), **settings)
     else:
-        model = AutoModelForCL.from_pretrained(
-            start, head="fresh", do_mlm=False, **settings
-        )
+        model = AutoModelForCL.from_pretrained(start, head="fresh", do_mlm=False, **settings)
     if rows is None:
         rows = rows_for(settings.get("objective", "simcse"), tokenizer)
     args = SimCSETrainingArguments(
@@ -209,11 +205,7 @@ EVERY_OBJECTIVE = pytest.mark.parametrize("objective", OBJECTIVE_CARDS, scope="m
 #: Those whose rows are no pairs of texts, also not of a text and its dropout view.
 WITHOUT_PAIRS = pytest.mark.parametrize(
     "objective",
-    [
-        name
-        for name in OBJECTIVE_CARDS
-        if name == "promptbert" or described_objective(name).rows != "texts"
-    ],
+    [name for name in OBJECTIVE_CARDS if name == "promptbert" or described_objective(name).rows != "texts"],
     scope="module",
 )
 
@@ -276,16 +268,12 @@ def test_only_a_model_of_simcse_has_the_tag_simcse(card, objective):
 @EVERY_OBJECTIVE
 @pytest.mark.parametrize("option", ["temperature", "similarity"])
 def test_an_option_is_listed_only_where_the_objective_reads_it(card, objective, option):
-    is_read = any(
-        option in OBJECTIVES[part].options for part in part_weights(objective)
-    )
+    is_read = any(option in OBJECTIVES[part].options for part in part_weights(objective))
     assert (f"{option}` " in card.text) is is_read
 
 
 @WITHOUT_PAIRS
-@pytest.mark.parametrize(
-    "words", ["on pairs of sentences", "an anchor and a positive", DROPOUT]
-)
+@pytest.mark.parametrize("words", ["on pairs of sentences", "an anchor and a positive", DROPOUT])
 def test_a_card_of_other_rows_does_not_speak_of_pairs(card, words):
     assert words not in card.text
 
@@ -550,9 +538,7 @@ def of_shuffled_words(card_in, tmp_path_factory):
         "(view `shuffle`, rate 0.25); the anchor is changed in the same way.",
     ],
 )
-def test_the_card_describes_a_view_of_both_sentences_with_its_rate(
-    of_shuffled_words, words
-):
+def test_the_card_describes_a_view_of_both_sentences_with_its_rate(of_shuffled_words, words):
     assert words in of_shuffled_words.text
 
 
@@ -593,9 +579,7 @@ def test_a_card_with_matryoshka_dimensions_cites_their_paper(of_matryoshka):
 
 
 @pytest.mark.parametrize(("name", "dim"), [("embeddings", 32), ("shorter", 16)])
-def test_the_card_shows_how_to_use_matryoshka_dimensions(
-    of_matryoshka, matryoshka_folder, name, dim
-):
+def test_the_card_shows_how_to_use_matryoshka_dimensions(of_matryoshka, matryoshka_folder, name, dim):
     code = re.findall(r"```python\n(.*?)```", of_matryoshka.text, re.DOTALL)[0]
     code = code.replace("your-name/run", str(matryoshka_folder / "run"))
     names = {}
@@ -630,9 +614,7 @@ def without_record(tmp_path_factory, tokenizer):
         "the leading 8 dimensions",
     ],
 )
-def test_without_a_record_the_card_takes_the_objective_from_config_json(
-    without_record, words
-):
+def test_without_a_record_the_card_takes_the_objective_from_config_json(without_record, words):
     assert words in without_record.text
 
 

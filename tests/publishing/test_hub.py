@@ -44,9 +44,7 @@ FAMILIES = ("bert", "distilbert")
 def contents(directory):
     """The content of each file of a directory, by its path."""
     return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }
 
 
@@ -100,14 +98,10 @@ def dry_run(shared_hub, new_model):
     requests = len(shared_hub.requests)
     printed = printed_by_push(directory, "org/dry", "--dry_run")
     requests = shared_hub.requests[requests:]
-    return SimpleNamespace(
-        directory=directory, before=before, printed=printed, requests=requests
-    )
+    return SimpleNamespace(directory=directory, before=before, printed=printed, requests=requests)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "2_Dense/config.json", "modules.json", CARD]
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "2_Dense/config.json", "modules.json", CARD])
 def test_a_dry_run_lists_the_files(dry_run, name):
     assert name in dry_run.printed
 
@@ -233,9 +227,7 @@ def moves_before_the_tokenizer(moving, hub):
     hub.cut = move_before_the_tokenizer
 
 
-def test_a_model_is_of_one_commit_although_the_branch_moves_while_it_is_loaded(
-    moving, moves_before_the_tokenizer
-):
+def test_a_model_is_of_one_commit_although_the_branch_moves_while_it_is_loaded(moving, moves_before_the_tokenizer):
     model = SimCSE("org/name")
     assert model.revision == moving.first
     of_first = SimCSE("org/name", revision=moving.first)
@@ -265,9 +257,7 @@ def test_an_index_does_not_open_with_a_branch_that_has_moved(index_of_first):
 
 # --- an interrupted push ---
 
-WHERE = pytest.mark.parametrize(
-    "where", fast_first("/commit/", "/lfs/", "/preupload/", "/lfs/objects/batch")
-)
+WHERE = pytest.mark.parametrize("where", fast_first("/commit/", "/lfs/", "/preupload/", "/lfs/objects/batch"))
 
 
 @pytest.fixture
@@ -301,9 +291,7 @@ def test_the_error_of_an_interrupted_push_says_to_run_the_same_again(interrupted
 
 
 @WHERE
-def test_an_interrupted_push_changes_no_local_file(
-    interrupted, directory, files_before
-):
+def test_an_interrupted_push_changes_no_local_file(interrupted, directory, files_before):
     assert contents(directory) == files_before
 
 
@@ -326,9 +314,7 @@ def test_an_interrupted_push_can_be_repeated(interrupted, hub, directory, files_
 @pytest.fixture
 def publisher(monkeypatch):
     """The module of trusted publishers, in a process without a stored token."""
-    module = pytest.importorskip(
-        "huggingface_hub._oidc", reason="this huggingface_hub has no trusted publishers"
-    )
+    module = pytest.importorskip("huggingface_hub._oidc", reason="this huggingface_hub has no trusted publishers")
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent")
@@ -348,9 +334,7 @@ def test_the_command_says_that_it_runs_for_no_trusted_publisher(hub, publisher, 
     assert words in capsys.readouterr().err
 
 
-def test_a_trusted_publisher_pushes_without_a_stored_token(
-    hub, publisher, saved, monkeypatch
-):
+def test_a_trusted_publisher_pushes_without_a_stored_token(hub, publisher, saved, monkeypatch):
     def exchange(**_):
         return {"access_token": hub.token, "expires_in": 3600}
 
@@ -395,9 +379,7 @@ REASONS = {
     without_permission: "may not write to this repository",
     with_an_error_of_the_hub: "the hub answered 500: the hub's own words",
 }
-EVERY_FAILURE = pytest.mark.parametrize(
-    "prepare", REASONS, ids=lambda prepare: prepare.__name__.replace("_", " ")
-)
+EVERY_FAILURE = pytest.mark.parametrize("prepare", REASONS, ids=lambda prepare: prepare.__name__.replace("_", " "))
 
 
 @EVERY_FAILURE
@@ -478,9 +460,7 @@ ENTRIES = [
     [(["mteb/sts12-sts", "cais/hle"], ENTRIES[:1]), ([], [])],
     ids=["one", "none"],
 )
-def test_scores_are_pushed_for_registered_benchmarks_alone(
-    registered, wanted, hub, saved
-):
+def test_scores_are_pushed_for_registered_benchmarks_alone(registered, wanted, hub, saved):
     directory = saved()
     hub.benchmarks = registered
     write_card(directory)
@@ -509,9 +489,7 @@ def own_ways(family, shared_hub, new_model, tokenizer, tmp_path_factory):
     model = AutoModelForCL.from_pretrained(folder)
     model.push_to_hub("org/own")
     for _ in range(2):
-        model.save_pretrained(
-            tmp_path_factory.mktemp("x") / "x", push_to_hub=True, repo_id="org/other"
-        )
+        model.save_pretrained(tmp_path_factory.mktemp("x") / "x", push_to_hub=True, repo_id="org/other")
     for name in ("org/own", "org/other"):
         tokenizer.push_to_hub(name)
     return folder

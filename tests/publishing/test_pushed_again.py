@@ -53,11 +53,7 @@ OTHERS = {
 
 
 def names_of_files(directory):
-    return {
-        path.relative_to(directory).as_posix()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
 
 
 # --- nothing of an earlier model stays ---
@@ -490,9 +486,7 @@ def train_and_measure(root):
     return run
 
 
-ABSOLUTE_AND_RELATIVE = pytest.mark.parametrize(
-    "paths", ["absolute", "relative"], scope="module"
-)
+ABSOLUTE_AND_RELATIVE = pytest.mark.parametrize("paths", ["absolute", "relative"], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -503,9 +497,7 @@ def published(paths, new_client, shared_hub):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         run = train_and_measure(root.relative_to(home) if paths == "relative" else root)
-        local = names_of_the_machine(
-            {path: path.read_bytes() for path in run.glob("*.json")}
-        )
+        local = names_of_the_machine({path: path.read_bytes() for path in run.glob("*.json")})
         push_model(run, f"org/{paths}")
     return local, shared_hub.repositories[f"org/{paths}"].files()
 
@@ -558,9 +550,7 @@ def test_the_pushed_card_compares_the_names_of_files(published):
     assert "evaluation.json - start.json" in files[CARD].decode()
 
 
-STRATEGIES = pytest.mark.parametrize(
-    "strategy", ["checkpoint", "every_save"], scope="module"
-)
+STRATEGIES = pytest.mark.parametrize("strategy", ["checkpoint", "every_save"], scope="module")
 
 
 @pytest.fixture(scope="module")

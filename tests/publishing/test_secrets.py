@@ -52,24 +52,15 @@ def test_a_token_is_found_in_the_metadata_of_weights(tmp_path):
         tmp_path / "model.safetensors",
         metadata={"note": "hf_" + LETTERS},
     )
-    save_file(
-        {"w": torch.zeros(2)}, tmp_path / "clean.safetensors", metadata={"format": "pt"}
-    )
-    assert {path.name for path in tmp_path.iterdir() if holds_secret(path)} == {
-        "model.safetensors"
-    }
+    save_file({"w": torch.zeros(2)}, tmp_path / "clean.safetensors", metadata={"format": "pt"})
+    assert {path.name for path in tmp_path.iterdir() if holds_secret(path)} == {"model.safetensors"}
 
 
-def test_without_detect_secrets_the_log_says_what_is_searched(
-    tmp_path, monkeypatch, caplog
-):
+def test_without_detect_secrets_the_log_says_what_is_searched(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "detect_secrets", None)
     (tmp_path / "notes.txt").write_text("api_key: 'abcdefgh12'")
     assert not holds_secret(tmp_path / "notes.txt")
-    assert (
-        "tokens of Hugging Face only" in caplog.text
-        and "simcse-hf[push]" in caplog.text
-    )
+    assert "tokens of Hugging Face only" in caplog.text and "simcse-hf[push]" in caplog.text
 
 
 #: A command line, and what is recorded of it.

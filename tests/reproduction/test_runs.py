@@ -64,17 +64,12 @@ def finished(tmp_path_factory, data_dir):
         "2",
         "--quiet",
     ]
-    assert (
-        main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words])
-        == 0
-    )
+    assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
     assert sorted(path.name for path in (folder / "docs").iterdir()) == [
         "test.json",
         "test.md",
     ]
-    return json.loads((folder / "out/test.json").read_text()), Options(
-        Sources(data_dir, folder / "out"), seeds=2
-    )
+    return json.loads((folder / "out/test.json").read_text()), Options(Sources(data_dir, folder / "out"), seeds=2)
 
 
 def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
@@ -86,36 +81,19 @@ def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
     assert cell["difference"] == pytest.approx(cell["mean"] - 80.0, abs=1e-3)
     assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
     page = (options.sources.output / "test.md").read_text()
-    assert (
-        "| plain | 80.0 |" in page
-        and "“plain is best”" in page
-        and "    python -m reproduction" in page
-    )
+    assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
 
 
-def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(
-    finished, tmp_path
-):
+def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(finished, tmp_path):
     document, _ = finished
-    fill_tables = runpy.run_path(
-        str(Path(__file__).parents[2] / "docs/site_results.py")
-    )["fill_tables"]
+    fill_tables = runpy.run_path(str(Path(__file__).parents[2] / "docs/site_results.py"))["fill_tables"]
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/simcse-3.json").write_text(
-        json.dumps(document | {"start": "models/tiny"})
-    )
+    (tmp_path / "results/simcse-3.json").write_text(json.dumps(document | {"start": "models/tiny"}))
     text = fill_tables("before\n\n<!-- table simcse/3 -->\n\nafter", tmp_path)
     cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
     assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text
-    assert (
-        "over 2 seeds" in text
-        and "`tiny`" in text
-        and "results/simcse-3.md" not in text
-    )
-    assert (
-        f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})."
-        in text
-    )
+    assert "over 2 seeds" in text and "`tiny`" in text and "results/simcse-3.md" not in text
+    assert f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})." in text
     assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", tmp_path)
 
 
@@ -152,9 +130,7 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     }
     continued = scores(reproduce(table, options))
     assert steps == [1, 2, 1, 2, *([2] if whole_checkpoints else [1, 2])]
-    assert continued == {
-        name: {"42": each["42"]} for name, each in scores(finished[0]).items()
-    }
+    assert continued == {name: {"42": each["42"]} for name, each in scores(finished[0]).items()}
 
 
 def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
@@ -166,9 +142,7 @@ def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypat
         lambda *args: pytest.fail("a finished run was trained again"),
     )
     # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
-    first, second = scores(
-        reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)
-    ).values()
+    first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
     assert first == second == scores(document)["plain"]
     changed = table_of(
         tmp_path,
@@ -194,18 +168,14 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
     assert document["claims"][0]["verdict"] == "not run"
     page = format_markdown(document)
     assert "- broken: missing" in page
-    with pytest.raises(
-        ValueError, match="--only hot: test has no such row; its rows are broken, start"
-    ):
+    with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
         plan(table, replace(options, only=("hot",)))
 
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
 
 
-@pytest.mark.parametrize(
-    "path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_page_of_results_is_what_the_command_writes_from_its_numbers(path):
     page = format_markdown(json.loads(path.read_text()))
     assert page == path.with_suffix(".md").read_text()

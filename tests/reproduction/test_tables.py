@@ -23,9 +23,7 @@ TEXTS = {
 def test_the_command_lists_the_22_tables(tmp_path, capsys):
     assert main(["--data_dir", str(tmp_path), "--seeds", "1"]) == 0
     assert len(table_names()) == len(capsys.readouterr().out.splitlines()) == 22
-    with pytest.raises(
-        ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"
-    ):
+    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
         load_table("simcse/99")
 
 
@@ -47,9 +45,7 @@ def test_a_table_of_which_nothing_could_be_run_is_an_error(tmp_path):
     assert (tmp_path / "out" / "simcse-3.json").exists()
 
 
-def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_the_hours(
-    tmp_path, capsys
-):
+def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_the_hours(tmp_path, capsys):
     words = [
         "--scale",
         "paper",
@@ -60,13 +56,8 @@ def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_th
     ]
     assert main(["simcse/3", "--dry_run", *words]) == 0
     printed = capsys.readouterr().out
-    assert (
-        "p = 0.01 (dropout=0.01): 15625 steps of 64 rows; seeds 42, 43, 44\n" in printed
-    )
-    assert (
-        "24 runs, of which 0 are done" in printed
-        and "NVIDIA H200: about 3.6 hours and 3 GiB" in printed
-    )
+    assert "p = 0.01 (dropout=0.01): 15625 steps of 64 rows; seeds 42, 43, 44\n" in printed
+    assert "24 runs, of which 0 are done" in printed and "NVIDIA H200: about 3.6 hours and 3 GiB" in printed
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -85,10 +76,7 @@ def test_every_table_has_a_plan(name, scale, tmp_path, capsys):
     assert main([name, "--dry_run", "--json", *words]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["missing"] and len({run["key"] for run in planned["runs"]}) >= 2
-    assert (
-        not any(run["done"] for run in planned["runs"])
-        and not (tmp_path / "out").exists()
-    )
+    assert not any(run["done"] for run in planned["runs"]) and not (tmp_path / "out").exists()
     assert bool(differences(load_table(name), scale)) == (scale == "small")
 
 
@@ -101,9 +89,7 @@ def test_the_scores_and_the_words_of_a_table_occur_in_its_paper(name):
     text = " ".join(path.read_text(encoding="utf-8").split())
     for row in table.rows:
         for score in row.paper:
-            assert score is None or re.search(
-                rf"(?<![\d.]){score:g}0?(?![\d])", text
-            ), (row.name, score)
+            assert score is None or re.search(rf"(?<![\d.]){score:g}0?(?![\d])", text), (row.name, score)
     assert all(claim.says in text for claim in table.claims)
 
 
@@ -113,10 +99,7 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
 
     def keys(text):
         (tmp_path / "wiki/wiki_sentences.txt").write_text(text)
-        return [
-            run.key(Sources(tmp_path, tmp_path))
-            for _, _, run in runs_of(table, "small", 2, sources)
-        ]
+        return [run.key(Sources(tmp_path, tmp_path)) for _, _, run in runs_of(table, "small", 2, sources)]
 
     first = keys("one\n")
     assert len(set(first)) == 2 * len(table.rows)
@@ -181,17 +164,11 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        list(
-            runs_of(
-                table_of(tmp_path, **changes), "small", 1, Sources(tmp_path, tmp_path)
-            )
-        )
+        list(runs_of(table_of(tmp_path, **changes), "small", 1, Sources(tmp_path, tmp_path)))
 
 
 def test_the_table_in_the_documentation_is_valid(tmp_path):
     text = (ROOT / "reproduction/README.md").read_text(encoding="utf-8")
-    (tmp_path / "temperatures.yaml").write_text(
-        re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
-    )
+    (tmp_path / "temperatures.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1])
     table = load_table(str(tmp_path / "temperatures.yaml"))
     assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3

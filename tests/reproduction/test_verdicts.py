@@ -22,9 +22,7 @@ def sample(mean, seeds=3, seed_sd=0.2, pair_sd=0.3, shift=0):
     """Scores of a cell: a value for each seed, and resamples of the test pairs that all cells share."""
     shared_noise = np.random.default_rng(7).normal(0, pair_sd, RESAMPLES)
     seed_noise = np.random.default_rng(11 + shift).normal(0, seed_sd, seeds)
-    own_noise = np.random.default_rng(13 + shift).normal(
-        0, pair_sd / 3, (seeds, RESAMPLES)
-    )
+    own_noise = np.random.default_rng(13 + shift).normal(0, pair_sd / 3, (seeds, RESAMPLES))
     figures = {}
     resampled = {}
     for seed in range(seeds):
@@ -35,9 +33,7 @@ def sample(mean, seeds=3, seed_sd=0.2, pair_sd=0.3, shift=0):
 
 def samples_of(means):
     """A cell for each mean, in rows called "0", "1", "2" ..."""
-    return {
-        str(row): sample(mean, shift=row, seed_sd=0.1) for row, mean in enumerate(means)
-    }
+    return {str(row): sample(mean, shift=row, seed_sd=0.1) for row, mean in enumerate(means)}
 
 
 # --- the interval of a difference ---
@@ -90,9 +86,7 @@ def test_an_ordering_agrees_only_if_every_difference_does(means, verdict):
 
 
 def test_a_verdict_shows_every_difference_and_its_number_of_seeds():
-    judged = judge(
-        Claim("0 is best", better="0", than=["1", "2"]), samples_of((82, 78, 77))
-    )
+    judged = judge(Claim("0 is best", better="0", than=["1", "2"]), samples_of((82, 78, 77)))
     assert [(each.first, each.second) for each in judged.differences] == [
         ("0", "1"),
         ("0", "2"),
@@ -120,9 +114,7 @@ A_ABOVE_B = Claim("a is above b", better="a", than=["b"])
 
 
 def test_a_single_seed_decides_nothing():
-    judged = judge(
-        A_ABOVE_B, {"a": sample(90, seeds=1), "b": sample(50, seeds=1, shift=1)}
-    )
+    judged = judge(A_ABOVE_B, {"a": sample(90, seeds=1), "b": sample(50, seeds=1, shift=1)})
     assert judged.verdict == NOISE
     assert "one seed says nothing about what another would give" in judged.reason
 
@@ -136,9 +128,7 @@ def test_a_row_that_was_not_run_is_named():
 def test_rows_without_a_common_seed_count_as_not_run():
     second = sample(80, seeds=1, shift=1)
     of_seed_7 = Sample({7: second.figures[0]}, {7: second.resampled[0]})
-    assert (
-        judge(A_ABOVE_B, {"a": sample(90, seeds=2), "b": of_seed_7}).verdict == NOT_RUN
-    )
+    assert judge(A_ABOVE_B, {"a": sample(90, seeds=2), "b": of_seed_7}).verdict == NOT_RUN
 
 
 # --- many comparisons ---
@@ -146,9 +136,7 @@ def test_rows_without_a_common_seed_count_as_not_run():
 
 def cell_of_equal_seeds(figure, noise):
     """A cell whose three seeds have the same figure and the same resamples."""
-    return Sample(
-        dict.fromkeys(range(3), figure), dict.fromkeys(range(3), figure + noise)
-    )
+    return Sample(dict.fromkeys(range(3), figure), dict.fromkeys(range(3), figure + noise))
 
 
 def test_an_interval_below_zero_that_does_not_survive_the_correction_is_within_noise():
@@ -158,9 +146,7 @@ def test_an_interval_below_zero_that_does_not_survive_the_correction_is_within_n
     others = [str(number) for number in range(9)]
     for name in others:
         samples[name] = cell_of_equal_seeds(50.0, noise)
-    samples["0"] = cell_of_equal_seeds(
-        52.2, noise
-    )  # 2.2 standard deviations above the best
+    samples["0"] = cell_of_equal_seeds(52.2, noise)  # 2.2 standard deviations above the best
     judged = judge(Claim("best of ten", better="best", than=others), samples)
     assert judged.differences[0].high < 0
     assert judged.verdict == NOISE

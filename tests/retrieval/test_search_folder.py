@@ -24,62 +24,40 @@ def folder(model, tmp_path):
 
 
 def contents(folder):
-    return {
-        path.relative_to(folder): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    "content", ["{}", '{"name": "web site"}', "not json", "[]", None]
-)
-def test_a_folder_with_other_files_is_neither_read_nor_written_to(
-    model, tmp_path, content
-):
+@pytest.mark.parametrize("content", ["{}", '{"name": "web site"}', "not json", "[]", None])
+def test_a_folder_with_other_files_is_neither_read_nor_written_to(model, tmp_path, content):
     (tmp_path / "thesis.tex").write_text("ten years of work")
     if content is not None:
         (tmp_path / "index.json").write_text(content)
     before = contents(tmp_path)
-    with pytest.raises(
-        ValueError, match="holds something else than an index: name a new folder"
-    ):
+    with pytest.raises(ValueError, match="holds something else than an index: name a new folder"):
         SentenceIndex.build(model, SENTENCES).save(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"holds something else.*(thesis\.tex|index\.json)"
-    ):
+    with pytest.raises(ValueError, match=r"holds something else.*(thesis\.tex|index\.json)"):
         index("nowhere.txt", str(tmp_path), model="nowhere", overwrite=True)
     with pytest.raises(ValueError, match=r"index\.json"):
         SentenceIndex.load(tmp_path, model)
     assert contents(tmp_path) == before
 
 
-def test_files_of_the_user_in_an_index_stay_and_those_of_the_replaced_one_go(
-    model, folder
-):
+def test_files_of_the_user_in_an_index_stay_and_those_of_the_replaced_one_go(model, folder):
     (folder / "notes.txt").write_text("mine")
-    leftover = (
-        folder / ".data-0123456789abcdef.77.partial"
-    )  # of a process that was killed
+    leftover = folder / ".data-0123456789abcdef.77.partial"  # of a process that was killed
     leftover.mkdir()
     (leftover / "vectors.npy").write_bytes(b"half")
     names = {path.name for path in folder.rglob("*")}
     SentenceIndex.build(model, SENTENCES[:3]).save(folder)
     assert (folder / "notes.txt").read_text() == "mine" and not leftover.exists()
-    assert len({path.name for path in folder.rglob("*")} - names) == 1, (
-        "the new data folder takes the old one's place"
-    )
+    assert len({path.name for path in folder.rglob("*")} - names) == 1, "the new data folder takes the old one's place"
     assert len(SentenceIndex.load(folder, model)) == 3
 
 
-def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_description(
-    model, tmp_path, folder
-):
+def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_description(model, tmp_path, folder):
     (tmp_path / "link").symlink_to("index")
     SentenceIndex.build(model, SENTENCES[:2]).save(tmp_path / "link")
-    assert (tmp_path / "link").is_symlink() and len(
-        SentenceIndex.load(folder, model)
-    ) == 2
+    assert (tmp_path / "link").is_symlink() and len(SentenceIndex.load(folder, model)) == 2
     other = tmp_path / "other"
     other.mkdir()
     (other / "index.json").symlink_to(folder / "index.json")
@@ -135,11 +113,7 @@ def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, k
         *([".."] if key in ("backend", "data") else []),
     ):
         described = json.loads(whole)
-        section = (
-            described["model"]
-            if key in described["model"] and key != "backend"
-            else described
-        )
+        section = described["model"] if key in described["model"] and key != "backend" else described
         section[key] = value
         (folder / "index.json").write_text(json.dumps(described))
         with pytest.raises(ValueError, match=str(folder)):
@@ -155,9 +129,7 @@ def test_a_second_addition_is_refused_when_another_process_saved_first(model, fo
     first.add(["from the first"])
     second.add(["from the second"])
     first.save(folder)
-    with pytest.raises(
-        ValueError, match="another process has changed this index since it was loaded"
-    ):
+    with pytest.raises(ValueError, match="another process has changed this index since it was loaded"):
         second.save(folder)
     shutil.rmtree(folder / describe(folder).data)
     with pytest.raises(ValueError, match="cannot be read"):
@@ -165,17 +137,13 @@ def test_a_second_addition_is_refused_when_another_process_saved_first(model, fo
     first.add(["once more"])
     first.save(folder)
     loaded = SentenceIndex.load(folder, model)
-    assert [loaded[40], loaded[41]] == ["from the first", "once more"] and len(
-        loaded
-    ) == 42
+    assert [loaded[40], loaded[41]] == ["from the first", "once more"] and len(loaded) == 42
 
 
 def test_an_index_in_a_folder_of_links_opens(model, folder, tmp_path):
     """As in a snapshot of the hub, or with DVC or git-annex."""
     links = tmp_path / "links"
-    for number, path in enumerate(
-        path for path in sorted(folder.rglob("*")) if path.is_file()
-    ):
+    for number, path in enumerate(path for path in sorted(folder.rglob("*")) if path.is_file()):
         link = links / path.relative_to(folder)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path.rename(tmp_path / f"blob{number}"))

@@ -46,9 +46,7 @@ def threshold(model):
     return (scores[1] + scores[2]) / 2
 
 
-@pytest.fixture(
-    params=[(1, "lowest"), (3, None), (80, "two"), (1, "two"), (500, None)], ids=str
-)
+@pytest.fixture(params=[(1, "lowest"), (3, None), (80, "two"), (1, "two"), (500, None)], ids=str)
 def limits(request, threshold):
     """A top_k and a threshold."""
     top_k, least = request.param
@@ -94,9 +92,7 @@ def test_no_queries_find_nothing(index):
 
 @EVERY_BACKEND
 def test_top_k_and_threshold_may_be_numbers_of_numpy(index):
-    assert (
-        len(index.search("the cat", top_k=np.int64(3), threshold=np.float32(-1))) == 3
-    )
+    assert len(index.search("the cat", top_k=np.int64(3), threshold=np.float32(-1))) == 3
 
 
 # --- matches ---
@@ -184,9 +180,7 @@ def filterable(backend, table, tmp_path):
         ({"year": ""}, [4]),
     ],
 )
-def test_a_filter_leaves_exactly_the_sentences_with_its_values(
-    filterable, filters, rows, top_k
-):
+def test_a_filter_leaves_exactly_the_sentences_with_its_values(filterable, filters, rows, top_k):
     found = filterable.search(SENTENCES[7], top_k=top_k, filters=filters)
     assert_same(found, by_hand(CountingModel(), SENTENCES[7], top_k, rows=rows))
 
@@ -218,17 +212,13 @@ def test_truncated_embeddings_are_searched_with_truncated_queries(model, truncat
     assert match.score == pytest.approx(scores.max().item(), abs=1e-5)
 
 
-def test_a_saved_index_of_truncated_embeddings_finds_the_same(
-    model, truncated, tmp_path
-):
+def test_a_saved_index_of_truncated_embeddings_finds_the_same(model, truncated, tmp_path):
     truncated.save(tmp_path / "index")
     loaded = SentenceIndex.load(tmp_path / "index", model)
     assert_same(loaded.search("the cat", top_k=1), truncated.search("the cat", top_k=1))
 
 
-def test_parameters_that_the_backend_does_not_have_are_refused(
-    model, truncated, tmp_path
-):
+def test_parameters_that_the_backend_does_not_have_are_refused(model, truncated, tmp_path):
     truncated.save(tmp_path / "index")
     with pytest.raises(ValueError, match="'exact' has no parameters, got 'nprobe=3'"):
         SentenceIndex.load(tmp_path / "index", model, parameters="nprobe=3")
@@ -320,16 +310,10 @@ def test_vectors_that_differ_from_the_models_are_refused(model, vectors_of_expor
         SentenceIndex.build(model, SENTENCES, vectors=[vectors_of_export])
 
 
-def test_vectors_of_an_int8_export_may_differ_by_their_batch(
-    vectors_of_export, exported
-):
-    assert (
-        len(SentenceIndex.build(exported, SENTENCES, vectors=[vectors_of_export])) == 80
-    )
+def test_vectors_of_an_int8_export_may_differ_by_their_batch(vectors_of_export, exported):
+    assert len(SentenceIndex.build(exported, SENTENCES, vectors=[vectors_of_export])) == 80
 
 
-def test_vectors_of_other_sentences_are_refused_to_an_export(
-    vectors_of_export, exported
-):
+def test_vectors_of_other_sentences_are_refused_to_an_export(vectors_of_export, exported):
     with pytest.raises(ValueError, match="not this model's for these sentences"):
         SentenceIndex.build(exported, SENTENCES, vectors=[vectors_of_export[::-1]])

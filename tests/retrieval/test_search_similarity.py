@@ -60,9 +60,7 @@ def test_pairs_are_compared_by_the_models_own_similarity(model):
 
 def test_two_texts_are_compared_by_the_models_own_similarity(model):
     found = model.similarity(SENTENCES[0], SENTENCES[1])
-    assert found == pytest.approx(
-        by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4
-    )
+    assert found == pytest.approx(by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4)
 
 
 def test_vectors_of_a_model_that_does_not_compare_by_the_cosine_are_not_normalized(
@@ -130,13 +128,9 @@ def test_a_graph_is_refused_for_a_distance(model, similarity):
         SentenceIndex.build(model, SENTENCES, backend="hnsw")
 
 
-def test_an_index_is_refused_to_a_model_of_another_similarity(
-    folder, model, similarity
-):
+def test_an_index_is_refused_to_a_model_of_another_similarity(folder, model, similarity):
     model.model.update_settings(similarity_fn_name="cosine")
-    with pytest.raises(
-        ValueError, match=f"similarity '{similarity}' there, 'cosine' here"
-    ):
+    with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
         SentenceIndex.load(folder, model)
 
 

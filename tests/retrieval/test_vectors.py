@@ -24,9 +24,7 @@ ALL = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def unit_vectors(count, seed=0):
-    vectors = (
-        np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
-    )
+    vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -127,9 +125,7 @@ def test_a_loaded_index_can_grow(loaded):
 
 
 @ALL
-def test_the_file_of_an_index_stays_as_it_was_when_the_index_grows(
-    loaded, backend, tmp_path
-):
+def test_the_file_of_an_index_stays_as_it_was_when_the_index_grows(loaded, backend, tmp_path):
     loaded.add(VECTORS[600:])
     assert len(load(backend, tmp_path)) == 600
 

@@ -15,9 +15,7 @@ def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
         raise RuntimeError
     with pytest.raises(OSError), write_atomically(path):
         pass  # the block wrote nothing
-    assert [file.name for file in path.iterdir()] == ["old"] and list(
-        tmp_path.iterdir()
-    ) == [path]
+    assert [file.name for file in path.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
@@ -30,12 +28,8 @@ def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
         (temporary / "new").touch()
     with write_atomically(tmp_path / "file-link") as temporary:
         temporary.write_text("new")
-    assert (tmp_path / "link").is_symlink() and [
-        path.name for path in (tmp_path / "real").iterdir()
-    ] == ["new"]
-    assert (tmp_path / "file-link").is_symlink() and (
-        tmp_path / "file"
-    ).read_text() == "new"
+    assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
+    assert (tmp_path / "file-link").is_symlink() and (tmp_path / "file").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "file",
         "file-link",
@@ -59,9 +53,7 @@ def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
         ),
     ],
 )
-def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(
-    tmp_path, content, message
-):
+def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):

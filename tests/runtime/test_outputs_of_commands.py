@@ -33,9 +33,7 @@ def _replace(folder, sources=()):
         (".git done", [], r"holds more than an earlier output \(.git\)"),
     ],
 )
-def test_a_folder_of_something_else_is_never_replaced(
-    files, sources, message, tmp_path
-):
+def test_a_folder_of_something_else_is_never_replaced(files, sources, message, tmp_path):
     folder = tmp_path / "output"
     (folder / "model").mkdir(parents=True)
     for name in files.split():

@@ -24,9 +24,7 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_accelerate_can_read_each_config_and_the_files_it_names_exist(path):
     config = load_config_from_file(str(path))
-    assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(
-        path.stem, 8
-    )
+    assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(path.stem, 8)
     assert config.use_cpu is (path.stem == "two_cpu_processes")
     scripts = re.findall(
         r"\S+/\S+\.(?:py|yaml)",
@@ -104,9 +102,7 @@ def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path)
         "4",
     ]
     run(*launch, "--output_dir", str(sharded))
-    assert (
-        sharded / "checkpoint-3" / "pytorch_model_fsdp.bin"
-    ).exists()  # only FSDP writes this file
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # only FSDP writes this file
     for a, b in zip(losses(one), losses(sharded), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
     _, info = AutoModel.from_pretrained(sharded, output_loading_info=True)

@@ -46,9 +46,7 @@ KINDS = {
 
 def model_for(kind):
     """A model with the objective of a kind of rows."""
-    return model_of(
-        objective=kind, pooler_type="avg_no_cls" if kind == "supcon" else "avg"
-    )
+    return model_of(objective=kind, pooler_type="avg_no_cls" if kind == "supcon" else "avg")
 
 
 def tokens_of(rows):
@@ -66,10 +64,7 @@ def filled(columns, missing=None):
 def rows_of(columns, missing=None):
     """The rows as dictionaries, with a value in place of what is missing."""
     columns = filled(columns, missing)
-    return [
-        dict(zip(columns, cells, strict=True))
-        for cells in zip(*columns.values(), strict=True)
-    ]
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def as_file(folder, columns):
@@ -84,9 +79,7 @@ def as_file(folder, columns):
 
 def without_missing_keys(columns):
     rows = rows_of(columns, MISSING)
-    return [
-        {key: cell for key, cell in row.items() if cell is not MISSING} for row in rows
-    ]
+    return [{key: cell for key, cell in row.items() if cell is not MISSING} for row in rows]
 
 
 def as_array(cells):
@@ -134,9 +127,7 @@ CONTAINERS = {
     "columns of arrays": arrays_of,
     "columns of series": series_of,
     "a frame": frame_of,
-    "a frame with pandas.NA": lambda columns: pd.DataFrame(
-        filled(columns, pd.NA), index=range(8, 16)
-    ),
+    "a frame with pandas.NA": lambda columns: pd.DataFrame(filled(columns, pd.NA), index=range(8, 16)),
     "a frame of nullable types": lambda columns: frame_of(columns).convert_dtypes(),
     "named tuples": lambda columns: frame_of(columns).itertuples(),
     "a table of Arrow": lambda columns: pa.table(filled(columns)),
@@ -147,9 +138,7 @@ CONTAINERS = {
 }
 STREAMS = {
     "a stream": stream_of,
-    "a stream for torch": lambda columns: (
-        dataset_of(columns).to_iterable_dataset().with_format("torch")
-    ),
+    "a stream for torch": lambda columns: dataset_of(columns).to_iterable_dataset().with_format("torch"),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 EVERY_CONTAINER = pytest.mark.parametrize("container", CONTAINERS)
@@ -188,18 +177,14 @@ def test_a_row_of_a_file_with_a_missing_cell_is_left_out(kind, rows_of_file):
 
 @EVERY_KIND
 @EVERY_CONTAINER
-def test_training_rows_are_those_of_the_file(
-    tmp_path, tokenizer, contained, kind, rows_of_file
-):
+def test_training_rows_are_those_of_the_file(tmp_path, tokenizer, contained, kind, rows_of_file):
     trainer = make(tmp_path, tokenizer, contained(KINDS[kind]), model_for(kind))
     assert trainer.train_dataset[:] == rows_of_file(kind)[:]
 
 
 @EVERY_KIND
 @CONTAINER_OR_STREAM
-def test_evaluation_rows_are_those_of_the_file(
-    tmp_path, tokenizer, contained, kind, rows_of_file
-):
+def test_evaluation_rows_are_those_of_the_file(tmp_path, tokenizer, contained, kind, rows_of_file):
     trainer = make(
         tmp_path,
         tokenizer,
@@ -211,9 +196,7 @@ def test_evaluation_rows_are_those_of_the_file(
 
 
 @EVERY_STREAM
-def test_a_stream_has_the_rows_of_the_file(
-    tmp_path, tokenizer, contained, rows_of_file
-):
+def test_a_stream_has_the_rows_of_the_file(tmp_path, tokenizer, contained, rows_of_file):
     stream = contained(KINDS["simcse"])
     trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=7)
     rows = list(islice(trainer.train_dataset, 7))
@@ -318,9 +301,7 @@ CONTAINERS_OF_TOKENS = {
     "tensors": lambda columns: convert_columns(columns, torch.tensor),
     "a frame": pd.DataFrame,
     "a data set": Dataset.from_dict,
-    "a data set for torch": lambda columns: Dataset.from_dict(columns).with_format(
-        "torch"
-    ),
+    "a data set for torch": lambda columns: Dataset.from_dict(columns).with_format("torch"),
     "a data set with a transform": transformed,
 }
 PADDING_SIDES = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -329,9 +310,7 @@ EVERY_CONTAINER_OF_TOKENS = pytest.mark.parametrize("container", CONTAINERS_OF_T
 
 @PADDING_SIDES
 @EVERY_CONTAINER_OF_TOKENS
-def test_the_mask_of_padded_token_ids_counts_in_training(
-    tmp_path, tokenizer, container, left
-):
+def test_the_mask_of_padded_token_ids_counts_in_training(tmp_path, tokenizer, container, left):
     data = CONTAINERS_OF_TOKENS[container](token_columns(left))
     trainer = make(tmp_path, tokenizer, data)
     assert tokens_of(trainer.train_dataset) == SINGLE
@@ -339,9 +318,7 @@ def test_the_mask_of_padded_token_ids_counts_in_training(
 
 @PADDING_SIDES
 @EVERY_CONTAINER_OF_TOKENS
-def test_the_mask_of_padded_token_ids_counts_in_evaluation(
-    tmp_path, tokenizer, container, left
-):
+def test_the_mask_of_padded_token_ids_counts_in_evaluation(tmp_path, tokenizer, container, left):
     data = CONTAINERS_OF_TOKENS[container](token_columns(left))
     trainer = make(tmp_path, tokenizer, eval_dataset=data)
     assert tokens_of(trainer.eval_dataset) == SINGLE
@@ -356,9 +333,7 @@ def test_the_mask_of_padded_token_ids_counts_in_evaluation(
     ],
     ids=["padded to a length", "tensors", "lists"],
 )
-def test_the_output_of_a_tokenizer_is_the_rows_of_its_texts(
-    tmp_path, tokenizer, options
-):
+def test_the_output_of_a_tokenizer_is_the_rows_of_its_texts(tmp_path, tokenizer, options):
     of_texts = make(tmp_path, tokenizer, FIRST).train_dataset
     of_output = make(tmp_path, tokenizer, tokenizer(FIRST, **options)).train_dataset
     assert tokens_of(of_output) == tokens_of(of_texts)
@@ -380,9 +355,7 @@ def test_the_mask_of_several_padded_texts_counts(tmp_path, tokenizer, padded_pai
     assert tokens_of(rows) == [[TOKENS[row], TOKENS[7 - row]] for row in range(8)]
 
 
-def test_rows_of_several_padded_texts_keep_their_scores(
-    tmp_path, tokenizer, padded_pairs
-):
+def test_rows_of_several_padded_texts_keep_their_scores(tmp_path, tokenizer, padded_pairs):
     rows = make(tmp_path, tokenizer, padded_pairs, model_for("cosent")).train_dataset
     assert rows["score"][:] == padded_pairs["score"]
 
@@ -434,9 +407,7 @@ UNEXPLAINED_PADDING = pytest.mark.parametrize(
 
 
 @UNEXPLAINED_PADDING
-def test_padding_that_no_mask_explains_is_refused_in_training(
-    tmp_path, tokenizer, columns, message
-):
+def test_padding_that_no_mask_explains_is_refused_in_training(tmp_path, tokenizer, columns, message):
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, columns)
 
@@ -457,12 +428,8 @@ def stream_of_tokens():
     return Dataset.from_dict({"input_ids": TOKENS}).to_iterable_dataset()
 
 
-def test_a_stream_of_token_ids_is_refused_in_training(
-    tmp_path, tokenizer, stream_of_tokens
-):
-    message = (
-        "train_dataset is a stream of token ids: stream texts, or pass token ids as"
-    )
+def test_a_stream_of_token_ids_is_refused_in_training(tmp_path, tokenizer, stream_of_tokens):
+    message = "train_dataset is a stream of token ids: stream texts, or pass token ids as"
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, stream_of_tokens)
 
@@ -493,15 +460,9 @@ def test_a_key_that_is_too_late_to_be_a_column_is_refused_with_its_row(
 ):
     rows = [*[PAIR] * 130, TRIPLET]
     data = IterableDataset.from_generator(lambda: iter(rows)) if is_stream else rows
-    message = (
-        "train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"
-    )
+    message = "train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"
     with pytest.raises(ValueError, match=message):
-        list(
-            make(
-                tmp_path, tokenizer, data, per_device_train_batch_size=200
-            ).train_dataset
-        )
+        list(make(tmp_path, tokenizer, data, per_device_train_batch_size=200).train_dataset)
 
 
 def test_a_stream_whose_first_row_lacks_a_key_has_all_columns(tmp_path, tokenizer):
@@ -529,12 +490,8 @@ def test_columns_of_unequal_length_are_refused_with_the_row(tmp_path, tokenizer,
 COLUMNS_OR_DATA_SETS = {"en": FIRST, "de": SECOND}
 
 
-def test_several_lists_of_texts_that_may_be_columns_or_data_sets_are_refused(
-    tmp_path, tokenizer
-):
-    with pytest.raises(
-        ValueError, match="train_dataset: 'en', 'de' may be columns or data sets"
-    ):
+def test_several_lists_of_texts_that_may_be_columns_or_data_sets_are_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="train_dataset: 'en', 'de' may be columns or data sets"):
         make(tmp_path, tokenizer, COLUMNS_OR_DATA_SETS)
 
 
@@ -548,10 +505,7 @@ def test_several_lists_of_texts_with_tables_are_data_sets(tmp_path, tokenizer):
 
 
 def labelled(labels):
-    return [
-        {"text": text, "label": label}
-        for text, label in zip(FIRST, labels, strict=True)
-    ]
+    return [{"text": text, "label": label} for text, label in zip(FIRST, labels, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -576,9 +530,7 @@ def test_several_labels_of_a_text_are_read_from_any_list(tmp_path, tokenizer, se
 
 def test_a_label_that_is_no_name_is_refused_with_its_row(tmp_path, tokenizer):
     rows = labelled(["a", "b", {"sport": 1}, "a", "b", "a", "a", "b"])
-    message = (
-        r"train_dataset, row 3: the label \{'sport': 1\} is neither a name nor a number"
-    )
+    message = r"train_dataset, row 3: the label \{'sport': 1\} is neither a name nor a number"
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tokenizer, rows, model_for("class_labels"))
 
@@ -593,9 +545,7 @@ def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
     paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
     for path in paths:
         pd.DataFrame({"text": FIRST, "label": [1, 2] * 4}).to_csv(path, index=False)
-    with pytest.raises(
-        ValueError, match=r"a\.csv and .*b\.csv: such rows are read from one file"
-    ):
+    with pytest.raises(ValueError, match=r"a\.csv and .*b\.csv: such rows are read from one file"):
         make(tmp_path, tokenizer, paths, model_for("class_labels"))
 
 
@@ -667,9 +617,7 @@ def test_a_corpus_to_mine_may_be_any_iterable(as_iterable):
     assert mined(pairs, corpus=as_iterable(THIRD)) == mined(pairs, corpus=THIRD)
 
 
-SINGLE_TEXTS = pytest.mark.parametrize(
-    "text", ["a cat", np.str_("a cat")], ids=["str", "numpy"]
-)
+SINGLE_TEXTS = pytest.mark.parametrize("text", ["a cat", np.str_("a cat")], ids=["str", "numpy"])
 
 
 @SINGLE_TEXTS

@@ -134,14 +134,10 @@ def test_a_batch_is_as_long_as_its_data_set_allows(batches):
     assert max(batch["input_ids"].shape[-1] for batch in batches[STS_B]) <= 6
 
 
-def test_the_prompt_of_a_data_set_stands_before_its_anchors(
-    trainer_of_mixture, tokenizer
-):
+def test_the_prompt_of_a_data_set_stands_before_its_anchors(trainer_of_mixture, tokenizer):
     first = trainer_of_mixture.train_dataset[26 + 17]
     [anchor] = sentences(1, 3)
-    expected = tokenizer(f"the old {anchor}", truncation=True, max_length=6)[
-        "input_ids"
-    ]
+    expected = tokenizer(f"the old {anchor}", truncation=True, max_length=6)["input_ids"]
     assert first["dataset"] == STS_B
     assert first["input_ids"][0] == expected
 
@@ -235,9 +231,7 @@ def test_the_objective_of_each_data_set_is_recorded(trained):
     }
 
 
-def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(
-    tmp_path, tokenizer
-):
+def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(tmp_path, tokenizer):
     make(tmp_path, tokenizer).save_model()
     start = AutoModelForCL.from_pretrained(tmp_path / "run")
     model = make_trainer(tmp_path / "one", tokenizer, model=start).model
@@ -332,9 +326,7 @@ def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_i
     tokenizer,
 ):
     tables = {"pairs": {"objective": "is_bert"}}
-    trainer = make(
-        tmp_path, tokenizer, tables=tables, model=model_of(pooler_type="avg")
-    )
+    trainer = make(tmp_path, tokenizer, tables=tables, model=model_of(pooler_type="avg"))
     message = "data set 'pairs': the training data has rows with 2 sentences"
     with pytest.raises(ValueError, match=message):
         trainer.train()
@@ -440,9 +432,7 @@ def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(
         "pairs": {"train_file": pairs},
         "own": {"train_file": labelled, "objective": "supcon"},
     }
-    completed = (
-        Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
-    )
+    completed = Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
     objectives = {name: table.get("objective") for name, table in completed.items()}
     of_labelled = None if given else expected  # that of the run
     assert objectives == {"labelled": of_labelled, "pairs": None, "own": "supcon"}

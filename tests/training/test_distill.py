@@ -21,9 +21,7 @@ from simcse_hf import AutoModelForCL
 
 SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
-TOKENIZER = BertTokenizer(
-    vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
-)
+TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
 
 
 def run(folder, output="run", **changes):
@@ -49,29 +47,19 @@ def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_ba
 ):
     guided, plain = run(tmp_path), run(tmp_path, output="plain", guide=None)
     batch = guided.data_collator([guided.train_dataset[i] for i in (5, 2)])
-    shards = np.concatenate(
-        [np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))]
-    )
+    shards = np.concatenate([np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))])
     expected = torch.tensor(shards).view(24, 3, -1)[[5, 2]]
-    torch.testing.assert_close(
-        batch["guide"], torch.nn.functional.normalize(expected, dim=-1)
-    )
+    torch.testing.assert_close(batch["guide"], torch.nn.functional.normalize(expected, dim=-1))
     assert "guide" not in plain.data_collator([plain.train_dataset[0]])
     guided.train(), plain.train()
-    assert (
-        logged(guided, "loss")[0] < logged(plain, "loss")[0]
-    )  # some candidates are left out
+    assert logged(guided, "loss")[0] < logged(plain, "loss")[0]  # some candidates are left out
 
 
 # --- commands ---
 
 
-def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(
-    tmp_path, save_checkpoint
-):
-    start = save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
-    )
+def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_path, save_checkpoint):
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
     SENTENCES.to_csv(tmp_path / "texts.csv")
     line = f"--model {start} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none"
     words = f"{line} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'} --objective distill".split()

@@ -18,9 +18,7 @@ from trainer_helpers import (
 )
 from transformers import BertTokenizer
 
-TOKENIZER = BertTokenizer(
-    vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40
-)
+TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
 SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
 DATASETS = {
@@ -50,9 +48,7 @@ RUNS = {
     ),
     "no duplicates": (
         {"objective_options": {"mask_duplicates": True}},
-        texts(24, 3).map(
-            lambda row, i: {"sent0": SENTENCES[i % 12]["sent0"]}, with_indices=True
-        ),
+        texts(24, 3).map(lambda row, i: {"sent0": SENTENCES[i % 12]["sent0"]}, with_indices=True),
         lambda folder: {"batch_sampler": "no_duplicates"},
     ),
     "ranks": (
@@ -71,9 +67,7 @@ RUNS = {
     "guide and teacher": (
         {"objective": "simcse+distill"},
         TRIPLETS,
-        lambda folder: dict.fromkeys(
-            ("guide", "teacher"), vectors_of(folder / "of-triplets", TRIPLETS)
-        ),
+        lambda folder: dict.fromkeys(("guide", "teacher"), vectors_of(folder / "of-triplets", TRIPLETS)),
     ),
 }
 if not NEEDS_PEFT.args[0]:
@@ -98,18 +92,14 @@ def trained(folder, name, **changes):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a task; the vectors come there with the first run."""
-    rows = [
-        f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))
-    ]
+    rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
     (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_gradcache_equals_the_whole_batch(name, folder):
-    plain, cached = (
-        trained(folder, name, gradcache_chunk_size=size)[0] for size in (None, 3)
-    )
+    plain, cached = (trained(folder, name, gradcache_chunk_size=size)[0] for size in (None, 3))
     assert_close_weights(plain, cached, but="key.bias", rtol=0, atol=2e-5)
 
 
@@ -131,12 +121,8 @@ def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(f
         launch(train_in_process, folder, processes, processes=processes)
     one, two = (torch.load(folder / f"of-{processes}.pt") for processes in (1, 2))
     for name in RUNS:
-        assert_close_weights(
-            one[name][0], two[name][0], but="key.bias", rtol=0, atol=2e-5
-        )
-        tolerances = dict.fromkeys(
-            ("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3}
-        )
+        assert_close_weights(one[name][0], two[name][0], but="key.bias", rtol=0, atol=2e-5)
+        tolerances = dict.fromkeys(("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3})
         for metric in (
             "stsb_spearman",
             "classification_accuracy",
@@ -144,10 +130,7 @@ def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(f
         ):
             tolerances[f"eval_{metric}"] = {"abs": 1e-6}
         for metric, tolerance in tolerances.items():
-            found = [
-                [entry[metric] for entry in run[name][1] if metric in entry]
-                for run in (one, two)
-            ]
+            found = [[entry[metric] for entry in run[name][1] if metric in entry] for run in (one, two)]
             assert found[0] and found[0] == pytest.approx(found[1], **tolerance), (
                 name,
                 metric,

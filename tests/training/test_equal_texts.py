@@ -31,10 +31,7 @@ def texts_of(batch):
     """The texts of each row of a batch, without padding."""
     rows = []
     for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-        texts = {
-            tuple(text[there.bool()].tolist())
-            for text, there in zip(ids, mask, strict=True)
-        }
+        texts = {tuple(text[there.bool()].tolist()) for text, there in zip(ids, mask, strict=True)}
         rows.append(texts - {()})
     return rows
 
@@ -70,9 +67,7 @@ def test_most_rows_fit_into_a_batch_without_equal_texts(batches):
     assert len(batches) >= 6
 
 
-def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(
-    tmp_path, tokenizer
-):
+def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(tmp_path, tokenizer):
     anchors = sentences(8)
     positives = [*anchors[1:], "a cat", *sentences(8, 5)]
     trainer = make(
@@ -114,9 +109,7 @@ def test_each_data_set_of_a_mixture_has_batches_without_equal_texts(
     assert {int(batch["dataset"][0]) for batch in batches_of_a_mixture} == {0, 1, 2}
 
 
-def test_a_run_without_equal_texts_in_a_batch_is_resumed_in_its_second_epoch(
-    tmp_path, tokenizer
-):
+def test_a_run_without_equal_texts_in_a_batch_is_resumed_in_its_second_epoch(tmp_path, tokenizer):
     options = SAVES | APART | {"max_steps": 8, "save_steps": 6, "logging_steps": 1}
     train_and_resume(lambda: make(tmp_path, tokenizer, repeated(), **options), 6)
 
@@ -155,9 +148,7 @@ def warnings_of(caplog, trainer):
 def answers(rows=2000):
     """Questions with one of ten answers."""
     few = sentences(10, 7)
-    return Dataset.from_dict(
-        {"question": sentences(rows), "answer": [few[i % 10] for i in range(rows)]}
-    )
+    return Dataset.from_dict({"question": sentences(rows), "answer": [few[i % 10] for i in range(rows)]})
 
 
 @pytest.fixture(
@@ -199,24 +190,18 @@ def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):
         ({}, {"objective": "barlow_twins", "objective_options": {"projector_dim": 8}}),
     ],
 )
-def test_nothing_is_reported_where_equal_texts_are_no_negatives(
-    tmp_path, tokenizer, caplog, options, settings
-):
+def test_nothing_is_reported_where_equal_texts_are_no_negatives(tmp_path, tokenizer, caplog, options, settings):
     model = model_of(**settings)
     trainer = make(tmp_path, tokenizer, repeated(), model, **options)
     assert not warnings_of(caplog, trainer)
 
 
-def test_nothing_is_reported_where_equal_texts_hardly_ever_meet(
-    tmp_path, tokenizer, caplog
-):
+def test_nothing_is_reported_where_equal_texts_hardly_ever_meet(tmp_path, tokenizer, caplog):
     rows = repeated(1500, 3000)
     assert not warnings_of(caplog, make(tmp_path, tokenizer, rows))
 
 
-def test_an_objective_that_cannot_leave_them_out_recommends_other_batches_alone(
-    tmp_path, tokenizer, caplog
-):
+def test_an_objective_that_cannot_leave_them_out_recommends_other_batches_alone(tmp_path, tokenizer, caplog):
     model = model_of(objective="contrastive_tension", pooler_type="avg")
     [warning] = warnings_of(caplog, make(tmp_path, tokenizer, repeated(), model))
     assert "no_duplicates" in warning

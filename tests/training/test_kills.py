@@ -13,18 +13,14 @@ from simcse_hf.training.checkpoints import checkpoints
 FIRST = "momentum encoder and queue"
 
 
-@pytest.mark.parametrize(
-    "name", fast_first(FIRST, *(name for name in CONFIGURATIONS if name != FIRST))
-)
+@pytest.mark.parametrize("name", fast_first(FIRST, *(name for name in CONFIGURATIONS if name != FIRST)))
 def test_killed_runs_resume_with_equal_bits(tmp_path, name):
     counts = kill_configuration(name, tmp_path, 2, random.Random(0))
     assert counts["kills"] == 2 and counts["differing"] == 0, counts
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning(
-    tmp_path, name, caplog
-):
+def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning(tmp_path, name, caplog):
     whole, half = tmp_path / "whole", tmp_path / "half"
     make_trainer(name, whole, save_total_limit=None).train()
     middle = checkpoints(whole)[1].name
@@ -37,7 +33,5 @@ def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning
         "made the model worse",
     )  # by accumulation, and on random scores
     logged = [record.message for record in caplog.records]
-    assert [
-        message for message in logged if not any(words in message for words in expected)
-    ] == []
+    assert [message for message in logged if not any(words in message for words in expected)] == []
     assert fingerprint(half) == fingerprint(whole)

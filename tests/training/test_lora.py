@@ -155,12 +155,8 @@ def test_only_the_adapter_and_the_head_are_trained(trained, family, pooler):
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize(
-    ("name", "of_adapter"), zip(WEIGHTS, (True, False), strict=True)
-)
-def test_the_weights_are_those_of_the_adapter_or_of_the_merged_model(
-    trained, save_adapter, name, of_adapter
-):
+@pytest.mark.parametrize(("name", "of_adapter"), zip(WEIGHTS, (True, False), strict=True))
+def test_the_weights_are_those_of_the_adapter_or_of_the_merged_model(trained, save_adapter, name, of_adapter):
     assert (trained.folder / name).exists() is (of_adapter == save_adapter)
 
 
@@ -180,18 +176,14 @@ def loads_elsewhere(save_adapter):
 
 @EVERY_MODEL
 @MODEL_AND_CHECKPOINT
-def test_the_saved_model_has_the_same_vectors_in_sentence_transformers(
-    trained, loads_elsewhere, name
-):
+def test_the_saved_model_has_the_same_vectors_in_sentence_transformers(trained, loads_elsewhere, name):
     theirs = SentenceTransformer(str(trained.folder / name), device="cpu")
     assert_same_vectors(theirs.encode(TEXTS), trained.embeddings)
 
 
 @EVERY_MODEL
 @MODEL_AND_CHECKPOINT
-def test_the_saved_model_opens_in_transformers(
-    trained, loads_elsewhere, name, pooler, save_adapter
-):
+def test_the_saved_model_opens_in_transformers(trained, loads_elsewhere, name, pooler, save_adapter):
     if save_adapter and pooler == "cls" and LEAVES_OUT_MODULES:
         pytest.skip("this transformers leaves out the modules that an adapter holds")
     _, info = AutoModel.from_pretrained(trained.folder / name, output_loading_info=True)
@@ -209,9 +201,7 @@ def by_command(start, tmp_path_factory):
     """The folder of texts and of a run of the command `train`, which saves its adapter."""
     folder = tmp_path_factory.mktemp("command")
     (folder / "texts.txt").write_text("\n".join(sentences(64)))
-    files = (
-        f"--model {start()} --train_file {folder}/texts.txt --output_dir {folder}/run"
-    )
+    files = f"--model {start()} --train_file {folder}/texts.txt --output_dir {folder}/run"
     steps = "--max_steps 2 --use_cpu --per_device_train_batch_size 16 --save_adapter"
     words = [*files.split(), *steps.split(), "--lora", LORA]
     assert main(["train", "unsup", *words]) == 0
@@ -255,9 +245,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(start, with_checkpoint, rank
         resume(start, with_checkpoint, lora_r=rank)
 
 
-def test_a_checkpoint_of_another_adapter_is_refused_even_if_changes_are_allowed(
-    start, with_checkpoint
-):
+def test_a_checkpoint_of_another_adapter_is_refused_even_if_changes_are_allowed(start, with_checkpoint):
     with pytest.raises(ValueError, match="another adapter than this run"):
         resume(start, with_checkpoint, lora_r=None, allow_changes=True)
 
@@ -278,9 +266,7 @@ def prepared_by_peft(start, tmp_path_factory):
     return folder, trainer
 
 
-def test_a_model_that_peft_prepared_is_saved_with_the_weights_of_its_encoder(
-    prepared_by_peft, start
-):
+def test_a_model_that_peft_prepared_is_saved_with_the_weights_of_its_encoder(prepared_by_peft, start):
     folder, _ = prepared_by_peft
     names = load_file(folder / "model.safetensors").keys()
     assert names == load_file(start() / "model.safetensors").keys()
@@ -300,9 +286,7 @@ def test_a_trainer_takes_a_model_that_peft_prepared(prepared_by_peft):
         (AutoModelForCausalLM, "llama", "lasttoken", "q_proj"),
     ],
 )
-def test_an_adapter_of_another_program_is_loaded_with_its_model(
-    auto_class, family, pooler, layer, start, tmp_path
-):
+def test_an_adapter_of_another_program_is_loaded_with_its_model(auto_class, family, pooler, layer, start, tmp_path):
     config = AutoConfig.from_pretrained(start(family, "avg"))
     del config.simcse
     stock = auto_class.from_config(config)

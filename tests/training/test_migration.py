@@ -30,9 +30,7 @@ _STEPS = {
 
 
 def matryoshka(model):
-    return losses.MatryoshkaLoss(
-        model, losses.MultipleNegativesRankingLoss(model), matryoshka_dims=[32, 16, 8]
-    )
+    return losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model), matryoshka_dims=[32, 16, 8])
 
 
 def gist(model):
@@ -82,15 +80,11 @@ _LOSSES = {
 
 def logged(trainer):
     trainer.train()
-    return torch.tensor(
-        [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    )
+    return torch.tensor([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 
 
 @pytest.mark.parametrize("name", _LOSSES)
-def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transformers(
-    name, tmp_path, monkeypatch
-):
+def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transformers(name, tmp_path, monkeypatch):
     loss, rows, settings, run = _LOSSES[name]
     monkeypatch.chdir(tmp_path)
     save_encoder("encoder", BertModel, tiny_config(initializer_range=0.2, dropout=0.0))
@@ -98,9 +92,7 @@ def test_the_losses_of_three_steps_without_dropout_are_those_of_sentence_transfo
     model = st.SentenceTransformer("encoder", device="cpu")
     theirs = st.SentenceTransformerTrainer(
         model,
-        st.SentenceTransformerTrainingArguments(
-            "theirs", use_cpu=True, disable_tqdm=True, **_STEPS
-        ),
+        st.SentenceTransformerTrainingArguments("theirs", use_cpu=True, disable_tqdm=True, **_STEPS),
         train_dataset=Dataset.from_dict(rows),
         loss=loss(model),
     )

@@ -21,12 +21,8 @@ def train_in_process(folder, tokenizer, name, chunk_size, resume):
     masks, seen = [], []
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.register_forward_hook(
-                lambda _, x, y: masks.append((y == 0).flatten()[:2000].float())
-            )
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
-    )
+            module.register_forward_hook(lambda _, x, y: masks.append((y == 0).flatten()[:2000].float()))
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
     trainer = make(
         folder / name,
         tokenizer,
@@ -37,14 +33,8 @@ def train_in_process(folder, tokenizer, name, chunk_size, resume):
         ddp_backend="gloo",
         **SAVES,
     )
-    trainer._check_dropout = lambda *_: (
-        None
-    )  # it draws masks that are equal in all processes
-    trainer.train(
-        resume_from_checkpoint=str(folder / "whole" / "run" / "checkpoint-2")
-        if resume
-        else None
-    )
+    trainer._check_dropout = lambda *_: None  # it draws masks that are equal in all processes
+    trainer.train(resume_from_checkpoint=str(folder / "whole" / "run" / "checkpoint-2") if resume else None)
     found = {"masks": masks, "rows": torch.cat(seen), "weights": weights(trainer.model)}
     torch.save(found, folder / f"{name}-{rank}.pt")
 
@@ -54,19 +44,10 @@ def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_
     tmp_path, tokenizer, chunk_size
 ):
     for name in ("whole", "resumed"):
-        launch(
-            train_in_process, tmp_path, tokenizer, name, chunk_size, name == "resumed"
-        )
-    first, second, resumed = (
-        torch.load(tmp_path / f"{run}.pt")
-        for run in ("whole-0", "whole-1", "resumed-1")
-    )
+        launch(train_in_process, tmp_path, tokenizer, name, chunk_size, name == "resumed")
+    first, second, resumed = (torch.load(tmp_path / f"{run}.pt") for run in ("whole-0", "whole-1", "resumed-1"))
     masks = torch.stack([torch.cat(first["masks"]), torch.cat(second["masks"])])
-    assert (
-        abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.03
-    )  # 4 standard errors
+    assert abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.03  # 4 standard errors
     rows = torch.cat([first["rows"], second["rows"]])
-    assert len(rows.flatten(0, -2).unique(dim=0)) == len(
-        ROWS["input_ids"]
-    )  # an epoch: each row in one process
+    assert len(rows.flatten(0, -2).unique(dim=0)) == len(ROWS["input_ids"])  # an epoch: each row in one process
     assert_same_weights(resumed["weights"], second["weights"])

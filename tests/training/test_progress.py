@@ -24,9 +24,7 @@ def lines_of(capsys):
 
 
 @pytest.mark.parametrize("disable_tqdm", [True, False])
-def test_a_line_has_the_step_the_loss_and_the_score_of_the_dev_set(
-    disable_tqdm, tmp_path, tokenizer, capsys
-):
+def test_a_line_has_the_step_the_loss_and_the_score_of_the_dev_set(disable_tqdm, tmp_path, tokenizer, capsys):
     trainer = make(
         tmp_path,
         tokenizer,
@@ -40,18 +38,12 @@ def test_a_line_has_the_step_the_loss_and_the_score_of_the_dev_set(
     for entry in trainer.state.log_history:
         for name in ("loss", "eval_stsb_spearman"):
             if name in entry:
-                steps[entry["step"]] = (
-                    steps.get(entry["step"], "") + f" {name} {entry[name]:#.4g}"
-                )
-    assert lines_of(capsys) == [
-        f"step {step}{numbers}" for step, numbers in steps.items()
-    ]
+                steps[entry["step"]] = steps.get(entry["step"], "") + f" {name} {entry[name]:#.4g}"
+    assert lines_of(capsys) == [f"step {step}{numbers}" for step, numbers in steps.items()]
     assert list(steps) == [0, 1, 2, 3, 4]
 
 
-def test_every_dev_set_and_the_loss_of_the_evaluation_rows_are_shown(
-    tmp_path, tokenizer, capsys
-):
+def test_every_dev_set_and_the_loss_of_the_evaluation_rows_are_shown(tmp_path, tokenizer, capsys):
     more = [SimilarityEvalCallback(pairs(20), "news")]
     trainer = make(
         tmp_path,
@@ -77,9 +69,7 @@ def test_what_a_callback_logs_is_shown(tmp_path, tokenizer, capsys):
         def on_step_end(self, args, state, control, **_):
             trainer.log({"temperature": 0.25, "note": "a text"})
 
-    trainer = make(
-        tmp_path, tokenizer, texts(24), callbacks=[Logs()], max_steps=1, logging_steps=5
-    )
+    trainer = make(tmp_path, tokenizer, texts(24), callbacks=[Logs()], max_steps=1, logging_steps=5)
     trainer.train()
     assert lines_of(capsys) == ["step 1 temperature 0.2500"]
 

@@ -28,9 +28,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
-TRIPLETS = [
-    {"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}
-] * 16
+TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
 GROUPED = {"train_sampling_strategy": "group_by_length"}
 TOKEN_IDS = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
 STREAM = texts(24, 2).to_iterable_dataset()
@@ -48,9 +46,7 @@ IN_CHUNKS = {
     "torch_compile": True,
 }
 APART = {"batch_sampler": "no_duplicates"}
-LABELLED = Dataset.from_dict(
-    {"text": sentences(32), "label": [i % 4 for i in range(32)]}
-)
+LABELLED = Dataset.from_dict({"text": sentences(32), "label": [i % 4 for i in range(32)]})
 #: Rows and arguments that choose the order of the rows themselves, and what the message names.
 NOT_APART = {
     "a stream": ({"data": STREAM}, "stream"),
@@ -96,19 +92,13 @@ def made(*given, **options):
 
 
 def spans(**options):
-    model = AutoModelForCL.from_config(
-        tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False
-    )
-    return lambda make: make(
-        SpanDataset(SPANS, make.args[1], 12), model, **options
-    ).train()
+    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False)
+    return lambda make: make(SpanDataset(SPANS, make.args[1], 12), model, **options).train()
 
 
 def without_relations(objective):
     ids = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
-    return lambda make: make(
-        ids, model_of(objective=objective, pooler_type="avg_no_cls")
-    ).train()
+    return lambda make: make(ids, model_of(objective=objective, pooler_type="avg_no_cls")).train()
 
 
 #: name: (what is done with `make`, a function that makes a trainer; what the message names, all of it)
@@ -156,9 +146,7 @@ REFUSALS = {
         "train_dataset 100% unknown",
     ),
     "two encoders for one text": (
-        lambda make: make(
-            model=model_of(objective="is_bert", pooler_type="avg", encoders=2)
-        ),
+        lambda make: make(model=model_of(objective="is_bert", pooler_type="avg", encoders=2)),
         "encoders",
     ),
     "no dropout": (started(model=model_of(dropout=0.0)), "dropout fixed_mask"),
@@ -180,10 +168,7 @@ REFUSALS = {
         for name, data in NO_DOCUMENTS.items()
     },
     "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
-    **{
-        f"no relations for {x}": (without_relations(x), "relations")
-        for x in ("softmax", "supcon", "softmax+supcon")
-    },
+    **{f"no relations for {x}": (without_relations(x), "relations") for x in ("softmax", "supcon", "softmax+supcon")},
     "lengths of rows drawn anew": (
         started(view="delete_words", **GROUPED),
         "ViewDataset",
@@ -218,23 +203,15 @@ REFUSALS = {
         "BertModel AutoModelForCL.from_pretrained",
     ),
     "no model": (
-        lambda make: SimCSETrainer(
-            None, make(max_steps=1).args, texts(8), processing_class=make.args[1]
-        ),
+        lambda make: SimCSETrainer(None, make(max_steps=1).args, texts(8), processing_class=make.args[1]),
         "model model_init",
     ),
     "arguments of another class": (
-        lambda make: SimCSETrainer(
-            model_of(), TrainingArguments("out", use_cpu=True), texts(8)
-        ),
+        lambda make: SimCSETrainer(model_of(), TrainingArguments("out", use_cpu=True), texts(8)),
         "args TrainingArguments SimCSETrainingArguments",
     ),
     "a tokenizer with further ids": (
-        made(
-            model=AutoModelForCL.from_config(
-                tiny_config(vocab_size=len(VOCABULARY) - 1)
-            )
-        ),
+        made(model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))),
         "tokenizer resize_token_embeddings",
     ),
     "no rows in a batch": (
@@ -316,9 +293,7 @@ def test_what_cannot_be_trained_is_refused_by_its_name(name, tmp_path, tokenizer
         do(partial(make, tmp_path, tokenizer))
 
 
-def test_fewer_rows_than_one_batch_over_all_processes_are_refused(
-    tmp_path, tokenizer, monkeypatch
-):
+def test_fewer_rows_than_one_batch_over_all_processes_are_refused(tmp_path, tokenizer, monkeypatch):
     trainer = make(tmp_path, tokenizer, texts(15))
     monkeypatch.setattr(SimCSETrainingArguments, "world_size", 2)
     with pytest.raises(ValueError, match="15 rows.*16 over 2 processes"):
@@ -338,12 +313,8 @@ TEACHERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "changes, words", TEACHERS, ids=[words for _, words in TEACHERS]
-)
-def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(
-    changes, words, tmp_path, tokenizer
-):
+@pytest.mark.parametrize("changes, words", TEACHERS, ids=[words for _, words in TEACHERS])
+def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(changes, words, tmp_path, tokenizer):
     folder = vectors_of(tmp_path / "sentences", texts(24))
     options = {
         "data": texts(24),
@@ -362,9 +333,7 @@ def test_masked_lm_with_sharded_weights_is_refused(tmp_path, tokenizer, monkeypa
     trainer.is_fsdp_enabled = True
     for version in (1, 2):
         plugin = SimpleNamespace(fsdp_version=version)
-        monkeypatch.setattr(
-            trainer.accelerator.state, "fsdp_plugin", plugin, raising=False
-        )
+        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
         if version == 1:
             trainer._check_sharding()
     with pytest.raises(ValueError, match="do_mlm.*FSDP2"):
@@ -437,12 +406,8 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("method, words, recipe, named", COMMANDS)
-def test_options_that_do_not_fit_the_texts_are_refused(
-    start, method, words, recipe, named
-):
-    Path("run.yaml").write_text(
-        f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n"
-    )
+def test_options_that_do_not_fit_the_texts_are_refused(start, method, words, recipe, named):
+    Path("run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n")
     with refuses(named):
         train_command(method, ["run.yaml", *words.split()])
 
@@ -456,13 +421,9 @@ def test_options_that_do_not_fit_the_texts_are_refused(
         ("softmax", {}),  # whose classifier could learn
     ],
 )
-def test_a_model_whose_weights_are_all_frozen_is_refused(
-    objective, changes, tmp_path, tokenizer
-):
+def test_a_model_whose_weights_are_all_frozen_is_refused(objective, changes, tmp_path, tokenizer):
     model = model_of(objective=objective, pooler_type="avg").requires_grad_(False)
-    trainer = make(
-        tmp_path, tokenizer, rows_for(objective, tokenizer), model, **changes
-    )
+    trainer = make(tmp_path, tokenizer, rows_for(objective, tokenizer), model, **changes)
     with refuses("all weights frozen requires_grad"):
         trainer.train()
     assert not trainer.state.log_history  # not even the start was evaluated

@@ -40,17 +40,9 @@ def batch_of(counts=COUNTS, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
     width = max(counts)
     present = torch.arange(width) < torch.tensor(counts)[:, None]
-    relations = (
-        torch.full(present.shape, 2)
-        .index_fill(1, torch.tensor([0]), 0)
-        .masked_fill(~present, -100)
-    )
-    embeddings = torch.randn(
-        len(counts), width + 1, 5, generator=generator, dtype=dtype
-    ).requires_grad_()
-    scores = torch.randn(present.shape, generator=generator, dtype=dtype).masked_fill(
-        ~present, 0.0
-    )
+    relations = torch.full(present.shape, 2).index_fill(1, torch.tensor([0]), 0).masked_fill(~present, -100)
+    embeddings = torch.randn(len(counts), width + 1, 5, generator=generator, dtype=dtype).requires_grad_()
+    scores = torch.randn(present.shape, generator=generator, dtype=dtype).masked_fill(~present, 0.0)
     return embeddings, {"relations": relations, "scores": scores}
 
 
@@ -59,31 +51,20 @@ def by_loops(embeddings, inputs, loss, similarity, student, teacher):
     if similarity == "cosine":
         embeddings = F.normalize(embeddings, dim=-1)
     total, count = 0.0, 0
-    for row, relations, scores in zip(
-        embeddings, inputs["relations"], inputs["scores"], strict=True
-    ):
-        there = [
-            place
-            for place, relation in enumerate(relations.tolist())
-            if relation != -100
-        ]
+    for row, relations, scores in zip(embeddings, inputs["relations"], inputs["scores"], strict=True):
+        there = [place for place, relation in enumerate(relations.tolist()) if relation != -100]
         found = [row[0] @ row[1 + place] for place in there]
         wanted = [scores[place] for place in there]
         if loss == "margin_mse":
             for place in range(1, len(there)):
-                total = (
-                    total
-                    + ((found[0] - found[place]) - (wanted[0] - wanted[place])) ** 2
-                )
+                total = total + ((found[0] - found[place]) - (wanted[0] - wanted[place])) ** 2
                 count += 1
             continue
         q = [math.exp(y / teacher) for y in wanted]
         p = [torch.exp(s / student) for s in found]
         for one, other in zip(q, p, strict=True):
             share = one / sum(q)
-            total = total + student**2 * share * (
-                math.log(share) - torch.log(other / sum(p))
-            )
+            total = total + student**2 * share * (math.log(share) - torch.log(other / sum(p)))
         count += 1
     return total / count
 
@@ -97,15 +78,10 @@ def test_lists_of_unequal_length_have_the_loss_of_plain_loops(loss, similarity):
         "student_temperature": 0.4,
         "teacher_temperature": 1.5,
     }
-    found = build_objective("distill", 5, {"loss": loss} | options)(
-        EncodedBatch(embeddings, inputs)
-    )
+    found = build_objective("distill", 5, {"loss": loss} | options)(EncodedBatch(embeddings, inputs))
     expected = by_loops(embeddings, inputs, loss, similarity, 0.4, 1.5)
     torch.testing.assert_close(found, expected)
-    gradients = [
-        torch.autograd.grad(each, embeddings, retain_graph=True)[0]
-        for each in (found, expected)
-    ]
+    gradients = [torch.autograd.grad(each, embeddings, retain_graph=True)[0] for each in (found, expected)]
     torch.testing.assert_close(*gradients)
 
 
@@ -114,31 +90,19 @@ def test_kl_is_the_loss_of_sentence_transformers(temperature):
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     embeddings, inputs = batch_of([3] * 6, torch.float32)
     options = {} if temperature is None else {"temperature": temperature}
-    ours = build_objective(
-        "distill", 5, {"loss": "kl", "similarity_fct": "dot"} | options
-    )
+    ours = build_objective("distill", 5, {"loss": "kl", "similarity_fct": "dot"} | options)
     theirs = losses.DistillKLDivLoss(None, **options)
-    expected = theirs.compute_loss_from_embeddings(
-        list(embeddings.unbind(1)), inputs["scores"]
-    )
-    assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(
-        expected.item(), rel=1e-6
-    )
+    expected = theirs.compute_loss_from_embeddings(list(embeddings.unbind(1)), inputs["scores"])
+    assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("negatives", [1, 3])
 def test_margin_mse_is_the_loss_of_sentence_transformers(negatives):
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     embeddings, inputs = batch_of([1 + negatives] * 6, torch.float32)
-    ours = build_objective(
-        "distill", 5, {"loss": "margin_mse", "similarity_fct": "dot"}
-    )
-    expected = losses.MarginMSELoss(None).compute_loss_from_embeddings(
-        list(embeddings.unbind(1)), inputs["scores"]
-    )
-    assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(
-        expected.item(), rel=1e-6
-    )
+    ours = build_objective("distill", 5, {"loss": "margin_mse", "similarity_fct": "dot"})
+    expected = losses.MarginMSELoss(None).compute_loss_from_embeddings(list(embeddings.unbind(1)), inputs["scores"])
+    assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["simcse+distill", "distill+simcse"])
@@ -149,9 +113,7 @@ def test_a_sum_with_simcse_is_the_sum_of_the_two_losses(name, loss):
     both = build_objective(name, 5, {"distill.loss": loss})
     parts = build_objective("simcse", 5), build_objective("distill", 5, {"loss": loss})
     expected = sum(part(batch).item() for part in parts)
-    assert sum(value.item() for value in both(batch).values()) == pytest.approx(
-        expected
-    )
+    assert sum(value.item() for value in both(batch).values()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["simcse+distill:0.5", "distill+simcse"])
@@ -160,9 +122,7 @@ def test_a_sum_with_simcse_learns_from_scored_lists(tmp_path, tokenizer, name):
     trainer = make(tmp_path, tokenizer, rows_of([3] * 16), model, logging_steps=1)
     trainer.train()
     first = trainer.state.log_history[0]
-    assert first["simcse_loss"] + first["distill_loss"] == pytest.approx(
-        first["loss"], abs=1e-3
-    )
+    assert first["simcse_loss"] + first["distill_loss"] == pytest.approx(first["loss"], abs=1e-3)
 
 
 def share_of(rank, processes, loss):
@@ -253,9 +213,7 @@ def test_a_row_with_a_wrong_score_or_text_is_refused_by_its_number(change, messa
 
 
 def test_rows_without_scores_are_refused(tmp_path, tokenizer):
-    model = model_of(
-        pooler_type="avg", objective="distill", objective_options={"loss": "kl"}
-    )
+    model = model_of(pooler_type="avg", objective="distill", objective_options={"loss": "kl"})
     rows = [{"query": "q", "pos": "a", "neg": "b"}] * 8
     with pytest.raises(
         ValueError,
@@ -278,16 +236,12 @@ def trainer_of(tmp_path, tokenizer, loss="kl", output="run", **options):
     for row in rows:  # cosines
         row["pos_scores"] = [score / 10 for score in row["pos_scores"]]
         row["neg_scores"] = [score / 10 for score in row["neg_scores"]]
-    return make(
-        tmp_path, tokenizer, rows, model, output_dir=str(tmp_path / output), **options
-    )
+    return make(tmp_path, tokenizer, rows, model, output_dir=str(tmp_path / output), **options)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_run_lowers_the_loss_on_files_of_a_reranker(tmp_path, tokenizer, loss):
-    trainer = trainer_of(
-        tmp_path, tokenizer, loss, max_steps=30, logging_steps=3, learning_rate=3e-3
-    )
+    trainer = trainer_of(tmp_path, tokenizer, loss, max_steps=30, logging_steps=3, learning_rate=3e-3)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
@@ -296,14 +250,10 @@ def test_a_run_lowers_the_loss_on_files_of_a_reranker(tmp_path, tokenizer, loss)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_chunks_give_the_weights_of_one_pass(tmp_path, tokenizer, loss):
     whole = trainer_of(tmp_path, tokenizer, loss, optim="sgd")
-    chunks = trainer_of(
-        tmp_path, tokenizer, loss, output="chunks", optim="sgd", gradcache_chunk_size=3
-    )
+    chunks = trainer_of(tmp_path, tokenizer, loss, output="chunks", optim="sgd", gradcache_chunk_size=3)
     whole.train(), chunks.train()
     for name, x in whole.model.state_dict().items():
-        torch.testing.assert_close(
-            chunks.model.state_dict()[name], x, atol=2e-4, rtol=1e-3
-        )
+        torch.testing.assert_close(chunks.model.state_dict()[name], x, atol=2e-4, rtol=1e-3)
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path, tokenizer):
@@ -324,9 +274,7 @@ def test_a_teacher_beside_the_scores_is_refused(tmp_path, tokenizer):
 def test_a_stream_of_scored_lists_is_refused(tmp_path, tokenizer):
     from datasets import IterableDataset
 
-    model = model_of(
-        pooler_type="avg", objective="distill", objective_options={"loss": "kl"}
-    )
+    model = model_of(pooler_type="avg", objective="distill", objective_options={"loss": "kl"})
     stream = IterableDataset.from_generator(lambda: iter(rows_of()))
     with pytest.raises(ValueError, match="distill does not work with a stream"):
         make(tmp_path, tokenizer, stream, model)

@@ -142,9 +142,7 @@ def test_a_run_is_stopped_after_the_step_of_the_signal(stopped_by_epoch, step):
 
 @AROUND_THE_END
 @WHAT_IS_KEPT
-def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(
-    by_epoch, stopped_by_epoch, tmp_path
-):
+def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(by_epoch, stopped_by_epoch, tmp_path):
     whole = tmp_path / "whole"
     by_epoch(whole).train()
     folder, _ = stopped_by_epoch
@@ -215,9 +213,7 @@ class Ended:
 
 
 def run_two_processes(folder, signalled=None):
-    train = partial(
-        train_in_process, port=free_port(), folder=folder, signalled=signalled
-    )
+    train = partial(train_in_process, port=free_port(), folder=folder, signalled=signalled)
     processes = []
     for rank in (0, 1):
         log = folder.parent / f"{rank}.log"
@@ -272,9 +268,7 @@ def test_the_checkpoint_of_a_signal_has_the_random_state_of_each_process(termina
     assert (terminated.folder / "checkpoint-3" / "rng_state_1.pth").exists()
 
 
-def test_two_processes_that_a_signal_stopped_resume_with_equal_weights(
-    terminated, whole, tmp_path
-):
+def test_two_processes_that_a_signal_stopped_resume_with_equal_weights(terminated, whole, tmp_path):
     resumed = resume(terminated, tmp_path / "run")
     assert_same_weights(last_weights(whole), last_weights(resumed))
 
@@ -306,8 +300,6 @@ def test_if_one_process_is_killed_the_last_checkpoint_is_whole(killed):
     assert folder_problem(killed.folder / "checkpoint-2") is None
 
 
-def test_two_processes_of_which_one_was_killed_resume_with_equal_weights(
-    killed, whole, tmp_path
-):
+def test_two_processes_of_which_one_was_killed_resume_with_equal_weights(killed, whole, tmp_path):
     resumed = resume(killed, tmp_path / "run")
     assert_same_weights(last_weights(whole), last_weights(resumed))

@@ -29,9 +29,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer
 
 
 @pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
-def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(
-    tmp_path, tokenizer, monkeypatch, do_mlm, passes
-):
+def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
     trainer = make(tmp_path, tokenizer, model=model_of(do_mlm=do_mlm))
     # The dropout check before the run would add encoder passes.
     monkeypatch.setattr(SimCSETrainer, "_check_dropout", Mock())
@@ -89,9 +87,7 @@ def test_the_parts_of_the_loss_are_logged(trained):
 
 # --- compiled steps ---
 
-CAN_BE_COMPILED = pytest.mark.skipif(
-    OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled"
-)
+CAN_BE_COMPILED = pytest.mark.skipif(OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled")
 COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
 
 
@@ -135,9 +131,7 @@ def plain(two_steps):
     return two_steps()
 
 
-ROWS_TO_COMPILE = pytest.mark.parametrize(
-    "columns, dropout", fast_first((3, 0.0), (1, None)), scope="module"
-)
+ROWS_TO_COMPILE = pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)), scope="module")
 
 
 @CAN_BE_COMPILED
@@ -163,9 +157,7 @@ def test_torch_compile_gives_the_same_weights(compiled, plain):
 
 @CAN_BE_COMPILED
 @pytest.mark.parametrize("pooler_type", ["cls", "avg"])
-def test_compiled_steps_share_one_graph_whatever_the_number_of_tokens(
-    tmp_path, tokenizer, pooler_type
-):
+def test_compiled_steps_share_one_graph_whatever_the_number_of_tokens(tmp_path, tokenizer, pooler_type):
     words = ["a cat sat on the mat " * (1 + number % 5) for number in range(64)]
     trainer = make(
         tmp_path,
@@ -207,9 +199,7 @@ def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch
     ],
     ids=["a large run", "workers that stay"],
 )
-def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(
-    tmp_path, tokenizer, monkeypatch, changes
-):
+def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
     monkeypatch.setattr("simcse_hf.training.rows.LARGEST_LISTED", 10)
     options = changes | {
         "max_steps": 8,
@@ -224,9 +214,7 @@ def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(
 
 
 def attention_without_dropout(module, query, key, value, attention_mask, **kwargs):
-    return sdpa_attention_forward(
-        module, query, key, value, attention_mask, **(kwargs | {"dropout": 0.0})
-    )
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **(kwargs | {"dropout": 0.0}))
 
 
 @pytest.fixture
@@ -288,9 +276,7 @@ def test_a_refused_run_leaves_the_removal_of_padding_on(refused):
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 @pytest.mark.parametrize("unpadded", [True, False])
-def test_an_attention_function_that_applies_dropout_is_accepted(
-    tmp_path, tokenizer, model_type, unpadded
-):
+def test_an_attention_function_that_applies_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
     model = model_of(model_type)
     model.unpadded = unpadded
     make(tmp_path, tokenizer, model=model)._check_run()
@@ -316,14 +302,10 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
 
 NO_NEGATIVES = "adds no negatives"
 A_ROW_WITHOUT_NEGATIVES = "1 row in an epoch has no negatives"
-IGNORES_FSDP = (
-    "Accelerate ignores it on this device: each process holds the whole model"
-)
+IGNORES_FSDP = "Accelerate ignores it on this device: each process holds the whole model"
 
 
-def test_warns_that_gradient_accumulation_adds_no_negatives(
-    tmp_path, tokenizer, caplog
-):
+def test_warns_that_gradient_accumulation_adds_no_negatives(tmp_path, tokenizer, caplog):
     make(tmp_path, tokenizer, gradient_accumulation_steps=2)._check_run()
     assert NO_NEGATIVES in caplog.text
 

@@ -36,9 +36,7 @@ def run(objective, start, tokenizer, tmp_path_factory):
     before = new_trainer().model.state_dict()
     whole, resumed = train_and_resume(new_trainer, 3)
     whole.save_model(folder / "saved")
-    return SimpleNamespace(
-        before=before, whole=whole, resumed=resumed, folder=folder / "saved"
-    )
+    return SimpleNamespace(before=before, whole=whole, resumed=resumed, folder=folder / "saved")
 
 
 EVERY_OBJECTIVE = pytest.mark.parametrize("objective", SETTINGS, scope="module")
@@ -76,9 +74,7 @@ def test_a_model_of_an_objective_encodes_texts(run):
     assert torch.isfinite(vectors).all()
 
 
-@pytest.mark.parametrize(
-    "objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)]
-)
+@pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
 def test_the_fixed_length_of_compiled_batches_leaves_room_for_repeated_tokens_and_templates(
     start, tmp_path, tokenizer, objective, tokens
 ):
@@ -91,18 +87,12 @@ def test_the_fixed_length_of_compiled_batches_leaves_room_for_repeated_tokens_an
 # --- views ---
 
 NEED_MORE = ("synonyms", "eda")  # a dictionary
-DRAWN_VIEWS = sorted(
-    name
-    for name, view in VIEW_CLASSES.items()
-    if view.is_drawn and name not in NEED_MORE
-)
+DRAWN_VIEWS = sorted(name for name, view in VIEW_CLASSES.items() if view.is_drawn and name not in NEED_MORE)
 
 
 @pytest.mark.parametrize("view", DRAWN_VIEWS)
 @pytest.mark.parametrize("both", fast_first(False, True))
-def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(
-    start, tmp_path, tokenizer, view, both
-):
+def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
     changes = {
         "view": view,
         "view_both": both,
@@ -110,9 +100,7 @@ def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(
         "save_steps": 5,
         "eval_strategy": "no",
     }
-    new_trainer = partial(
-        trainer_of, start, tmp_path, tokenizer, "simcse", {}, **changes
-    )
+    new_trainer = partial(trainer_of, start, tmp_path, tokenizer, "simcse", {}, **changes)
     train_and_resume(new_trainer, 5)
 
 
@@ -178,9 +166,7 @@ def pairs(tmp_path):
 
 
 def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(pairs, texts_of):
-    pairs.write_text(
-        "sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n"
-    )
+    pairs.write_text("sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n")
     words = f"--train_file {pairs} --objective cosent --max_train_samples 2"
     assert texts_of("sup", words).to_dict() == {
         "sent0": ["a cat", "a dog"],
@@ -202,9 +188,7 @@ def test_labelled_pairs_that_do_not_belong_together_stay(pairs, texts_of):
 def tickets(tmp_path):
     """Four texts of two classes."""
     file = tmp_path / "tickets.csv"
-    file.write_text(
-        "text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n"
-    )
+    file.write_text("text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n")
     return file
 
 

@@ -92,9 +92,7 @@ class Collapse(TrainerCallback):
         (4, True, "have collapsed at step 6 (batch)"),
     ],
 )
-def test_a_collapse_is_reported_once(
-    tmp_path, caplog, monkeypatch, step, on_a_line, report
-):
+def test_a_collapse_is_reported_once(tmp_path, caplog, monkeypatch, step, on_a_line, report):
     monkeypatch.setattr(watch_module, "STUCK_STEPS", 8)
     collapse = (Collapse(step, on_a_line),)
     options = {"max_steps": 12, "learning_rate": 1e-6}
@@ -111,9 +109,7 @@ def collapsed(tmp_path_factory):
     """The folder of a run that a collapse ended, its exit status, and the last line of its errors."""
     folder = tmp_path_factory.mktemp("collapsed")
     options = {"max_steps": 12, "save_steps": 2, "save_total_limit": 1}
-    trainer = make_trainer(
-        NAME, folder, (Collapse(4),), stop_on_collapse=True, **options
-    )
+    trainer = make_trainer(NAME, folder, (Collapse(4),), stop_on_collapse=True, **options)
     with redirect_stderr(StringIO()) as errors:
         status = exit_status(trainer.train, "train")
     last_line = errors.getvalue().splitlines()[-1]
@@ -231,9 +227,7 @@ def rows_of_tokens():
     rows = []
     for number in range(300):
         lengths = (1, 2, number % 3)
-        rows.append(
-            [[generator.randrange(3) for _ in range(length)] for length in lengths]
-        )
+        rows.append([[generator.randrange(3) for _ in range(length)] for length in lengths])
     return [*rows, [[2, 5], [3]], [[2], [5, 3]], [[2, 5, 3]]]
 
 
@@ -324,9 +318,7 @@ def broken(step, tmp_path_factory):
     """The folder and the trainer of a run that a gradient of NaN has ended."""
     folder = tmp_path_factory.mktemp("broken")
     options = {"max_steps": 6, "save_steps": 2, "save_total_limit": 1}
-    trainer = make_trainer(
-        NAME, folder, (BreakGradient(step),), logging_steps=100, **options
-    )
+    trainer = make_trainer(NAME, folder, (BreakGradient(step),), logging_steps=100, **options)
     with pytest.raises(FloatingPointError, match="earlier are untouched"):
         trainer.train()
     return SimpleNamespace(folder=folder, trainer=trainer)
@@ -366,9 +358,7 @@ def test_training_can_be_repeated_after_a_nan_gradient(broken, last_good):
         (2, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2}),
     ],
 )
-def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(
-    tmp_path, step, changes
-):
+def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(tmp_path, step, changes):
     trainer = make_trainer(
         NAME,
         tmp_path,
@@ -377,7 +367,5 @@ def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(
         logging_steps=100,
         **changes,
     )
-    with pytest.raises(
-        FloatingPointError, match=rf"not finite after step {step} \(.*weight\)"
-    ):
+    with pytest.raises(FloatingPointError, match=rf"not finite after step {step} \(.*weight\)"):
         trainer.train()

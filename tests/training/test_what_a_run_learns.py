@@ -48,15 +48,11 @@ def test_what_is_evaluated_does_not_change_the_weights(tmp_path, tokenizer, give
     plain = trained(tmp_path / "plain", tokenizer)
     assert_same_weights(
         plain,
-        trained(
-            tmp_path / "evaluates", tokenizer, **EVALUATES | {"eval_steps": 1} | given
-        ),
+        trained(tmp_path / "evaluates", tokenizer, **EVALUATES | {"eval_steps": 1} | given),
     )
 
 
-def test_a_run_that_is_resumed_without_its_evaluation_set_has_equal_weights(
-    tmp_path, tokenizer
-):
+def test_a_run_that_is_resumed_without_its_evaluation_set_has_equal_weights(tmp_path, tokenizer):
     whole = trained(
         tmp_path / "whole",
         tokenizer,
@@ -65,15 +61,11 @@ def test_a_run_that_is_resumed_without_its_evaluation_set_has_equal_weights(
         eval_steps=1,
     )
     checkpoint = str(tmp_path / "whole/run/checkpoint-2")
-    assert_same_weights(
-        whole, trained(tmp_path / "without", tokenizer, checkpoint, **SAVES)
-    )
+    assert_same_weights(whole, trained(tmp_path / "without", tokenizer, checkpoint, **SAVES))
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
-def test_an_evaluation_changes_neither_the_weights_nor_the_noise(
-    objective, tmp_path, tokenizer, save_checkpoint
-):
+def test_an_evaluation_changes_neither_the_weights_nor_the_noise(objective, tmp_path, tokenizer, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)))
     trainer = trainer_of(start, tmp_path, tokenizer, objective)
     before, noise = weights(trainer.model), torch.get_rng_state()
@@ -92,12 +84,8 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["by length", "not seedable"])
-def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(
-    tmp_path, tokenizer, order
-):
-    rows = Dataset.from_dict(
-        {"sent0": [sentences(1, place, words=3 + place % 6)[0] for place in range(32)]}
-    )
+def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer, order):
+    rows = Dataset.from_dict({"sent0": [sentences(1, place, words=3 + place % 6)[0] for place in range(32)]})
     options = {
         "data": rows,
         "max_steps": 7,
@@ -107,9 +95,7 @@ def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(
     }
     whole = trained(tmp_path / "whole", tokenizer, **options)
     checkpoint = str(tmp_path / "whole/run/checkpoint-6")  # an epoch has four steps
-    assert_same_weights(
-        whole, trained(tmp_path / "again", tokenizer, checkpoint, **options)
-    )
+    assert_same_weights(whole, trained(tmp_path / "again", tokenizer, checkpoint, **options))
 
 
 # --- a loss of the caller ---
@@ -131,9 +117,7 @@ IN_ORDER = {"train_sampling_strategy": "sequential", "max_steps": 1, "logging_st
 
 
 @pytest.mark.parametrize("batches", [2, 4])
-def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(
-    tmp_path, tokenizer, batches
-):
+def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(tmp_path, tokenizer, batches):
     found = []
     for size, number in ((8, 1), (8 // batches, batches)):
         options = {
@@ -141,9 +125,7 @@ def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(
             "gradient_accumulation_steps": number,
         }
         model = model_of(pooler_type="avg", dropout=0.0)
-        trainer = make(
-            tmp_path, tokenizer, texts(8, 2), model, **OF_PAIRS, **IN_ORDER, **options
-        )
+        trainer = make(tmp_path, tokenizer, texts(8, 2), model, **OF_PAIRS, **IN_ORDER, **options)
         trainer.train()
         found.append((weights(trainer.model), trainer.state.log_history[0]["loss"]))
     (whole, loss), (parts, loss_of_parts) = found
@@ -151,18 +133,14 @@ def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(
     assert_close_weights(whole, parts, atol=1e-6, rtol=1e-5)
 
 
-def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(
-    tmp_path, tokenizer
-):
+def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(tmp_path, tokenizer):
     given = []
 
     def ours(output, labels, num_items_in_batch=None):
         given.append(labels)
         return output.loss
 
-    labelled = Dataset.from_dict(
-        {"text": sentences(24), "label": [number % 3 for number in range(24)]}
-    )
+    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
     runs = []
     for options in ({}, {"compute_loss_func": ours}):
         model = model_of(pooler_type="avg", objective="class_labels")
@@ -204,17 +182,11 @@ def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(
 def test_unused_columns_may_be_removed_or_not(tmp_path, tokenizer, objective, options):
     runs = []
     for removes in (False, True):
-        settings = (
-            {"objective_options": {"mask_duplicates": True}}
-            if objective == "simcse"
-            else {}
-        )
+        settings = {"objective_options": {"mask_duplicates": True}} if objective == "simcse" else {}
         model = model_of(objective=objective, pooler_type="avg_no_cls", **settings)
         rows = rows_for(objective, tokenizer)
         if "prompts" in options:  # texts that are equal but for their prompts
-            rows = Dataset.from_dict(
-                {"sent0": sentences(4) * 4, "sent1": sentences(16)}
-            )
+            rows = Dataset.from_dict({"sent0": sentences(4) * 4, "sent1": sentences(16)})
         given = {
             "per_device_train_batch_size": 4,
             "remove_unused_columns": removes,
@@ -229,14 +201,8 @@ def test_unused_columns_may_be_removed_or_not(tmp_path, tokenizer, objective, op
 # --- the log ---
 
 
-def test_the_loss_that_a_resumed_run_returns_is_the_one_that_it_logs(
-    tmp_path, tokenizer
-):
+def test_the_loss_that_a_resumed_run_returns_is_the_one_that_it_logs(tmp_path, tokenizer):
     trained(tmp_path, tokenizer, **SAVES)
     trainer = make(tmp_path, tokenizer, **SAVES)
     output = trainer.train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
-    assert (
-        output.training_loss
-        == output.metrics["train_loss"]
-        == trainer.describe_run()["train_loss"]
-    )
+    assert output.training_loss == output.metrics["train_loss"] == trainer.describe_run()["train_loss"]

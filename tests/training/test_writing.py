@@ -53,9 +53,7 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
         try:
             with lock(tmp_path):
                 if not os.fork():
-                    os.write(
-                        writer, b"held"
-                    )  # here, because filelock lets go of the lock as the worker starts
+                    os.write(writer, b"held")  # here, because filelock lets go of the lock as the worker starts
                     signal.alarm(20)
                 signal.pause()
         finally:
@@ -82,9 +80,7 @@ def earlier(tmp_path, tokenizer):
 
 
 FULL = OSError(28, "No space left on device")
-SERIALIZING = RuntimeError(
-    "Error while serializing: I/O error: No space left on device (os error 28)"
-)
+SERIALIZING = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
 @pytest.mark.parametrize(
@@ -95,9 +91,7 @@ SERIALIZING = RuntimeError(
         (BertConfig, "save_pretrained", FULL),
     ],
 )
-def test_a_full_disk_leaves_the_earlier_model_as_it_was(
-    earlier, monkeypatch, owner, method, failure
-):
+def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, owner, method, failure):
     before = files_of(earlier)
     trainer = make_trainer(NAME, earlier, max_steps=1, save_strategy="no")
     monkeypatch.setattr(owner, method, Mock(side_effect=failure))
@@ -108,9 +102,7 @@ def test_a_full_disk_leaves_the_earlier_model_as_it_was(
 
 def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeypatch):
     """After each file that takes its place, in turn."""
-    trainer = make_trainer(
-        NAME, earlier.with_name("new"), max_steps=1, save_strategy="no"
-    )
+    trainer = make_trainer(NAME, earlier.with_name("new"), max_steps=1, save_strategy="no")
     put, most = folders.put_in_place, 0
 
     def put_some(temporary, path):
@@ -134,8 +126,5 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
     assert most >= 5
     assert not (folder / STAGING).exists()
     saved = SimCSE(folder, device="cpu").model.state_dict()
-    assert all(
-        torch.equal(tensor, saved[name])
-        for name, tensor in trainer.model.state_dict().items()
-    )
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in trainer.model.state_dict().items())
     assert not list(folder.glob("model-*")), "no weights of the earlier model"

@@ -22,9 +22,7 @@ from simcse_hf.evaluation.tasks import Task, name_general_tasks
 @pytest.fixture
 def start(save_checkpoint):
     """A folder with a tiny contrastive model with random weights."""
-    return save_checkpoint(
-        AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start"
-    )
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
 
 
 @pytest.fixture
@@ -33,9 +31,7 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
     monkeypatch.setattr(arms_module, "OTHER_POOLERS", ("cls_before_pooler",))
     corpus = write(tmp_path / "corpus.txt", sentences(120))
     rows = zip(sentences(120, 1), sentences(120, 2), [0, 1] * 60, strict=True)
-    pairs = write_rows(
-        tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], rows
-    )
+    pairs = write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], rows)
     labels = tmp_path / "triplets.csv"
     texts(24, 3, seed=3).to_csv(labels)
     return dict(
@@ -102,16 +98,8 @@ def prefer(monkeypatch, name):
 def without_times(document):
     """Leave out what depends on the clock."""
     if isinstance(document, dict):
-        return {
-            name: without_times(value)
-            for name, value in document.items()
-            if name != "seconds"
-        }
-    return (
-        [without_times(each) for each in document]
-        if isinstance(document, list)
-        else document
-    )
+        return {name: without_times(value) for name, value in document.items() if name != "seconds"}
+    return [without_times(each) for each in document] if isinstance(document, list) else document
 
 
 def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(
@@ -123,9 +111,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
-    assert {
-        sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]
-    } == {4}
+    assert {sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]} == {4}
     assert [stage["method"] for stage in result["chosen"]["stages"]] == [
         "mlm",
         "labels",
@@ -134,10 +120,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert [each["against"] for each in on_pairs] == [START, CONTROL]
     assert [each["verdict"] for each in on_pairs] == ["gain", "no gain"]
     assert "gain: +1.50 [+0.50, +2.50] on pairs" in result["summary"]
-    assert (
-        "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels"
-        in result["summary"]
-    )
+    assert "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels" in result["summary"]
 
     model = SimCSE(tmp_path / "out" / "model", device="cpu")
     assert model.pooler_type == "avg"
@@ -146,33 +129,23 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert "None" not in card and "run(s)" not in card
     assert "3 steps of `mlm` on `text.jsonl`" in card
     assert "then 1 steps of `simcse` on `labels1-triplets.jsonl`" in card
-    assert (
-        str(tmp_path)
-        not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
-    )
+    assert str(tmp_path) not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
     assert (tmp_path / "out" / "arms.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(
-    run, trained, monkeypatch
-):
+def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(run, trained, monkeypatch):
     prefer(monkeypatch, CONTROL)
     result = run(arms=(CONTROL,))
     assert trained == [(CONTROL, seed) for seed in (42, 43, 44)]
     assert result["seeds"] == [43, 44] and result["chosen"]["seed"] in (43, 44)
 
 
-def test_without_a_gain_the_present_model_is_kept_bit_for_bit(
-    run, monkeypatch, start, tmp_path
-):
+def test_without_a_gain_the_present_model_is_kept_bit_for_bit(run, monkeypatch, start, tmp_path):
     judged(monkeypatch, -0.5)
     prefer(monkeypatch, CONTROL)
     result = run()
     assert result["verdict"] == "no gain" and result["chosen"]["name"] == CONTROL
-    assert (
-        "no arm with it was better on dev; as many rows can show a gain of 1.0 or more"
-        in result["summary"]
-    )
+    assert "no arm with it was better on dev; as many rows can show a gain of 1.0 or more" in result["summary"]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
@@ -187,9 +160,7 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
         [],
     )
     assert result["before"] == result["after"] and result["difference"] == 0
-    assert result["summary"].startswith(
-        "no gain: no arm was better than the present model on dev"
-    )
+    assert result["summary"].startswith("no gain: no arm was better than the present model on dev")
     assert files_of(tmp_path / "out" / "model") == files_of(start)
     monkeypatch.setattr(adapt_module, "_Adaptation", None)
     assert run(arms=("untrained",)) == result
@@ -247,52 +218,31 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     assert without_times(continued) == without_times(whole)
     files = files_of(tmp_path / "out" / "model")
     different = {name.name for name, content in files.items() if content != model[name]}
-    assert files.keys() == model.keys() and different <= {
-        "adaptation.json"
-    }  # which holds times
-    assert [
-        path.name for path in (tmp_path / "out" / "search").iterdir() if path.is_dir()
-    ] == []
+    assert files.keys() == model.keys() and different <= {"adaptation.json"}  # which holds times
+    assert [path.name for path in (tmp_path / "out" / "search").iterdir() if path.is_dir()] == []
 
 
-def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(
-    run, monkeypatch, tmp_path
-):
+def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(run, monkeypatch, tmp_path):
     judged(monkeypatch, 0.5, 0.5)
     prefer(monkeypatch, "mlm-labels")
-    write(
-        tmp_path / "corpus.txt", [f"the zebra {n} sat on the mat" for n in range(120)]
-    )
+    write(tmp_path / "corpus.txt", [f"the zebra {n} sat on the mat" for n in range(120)])
     run(arms=("mlm-labels",), extend_tokenizer=9, seeds=1)
-    assert (
-        "zebra" in AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab()
-    )
+    assert "zebra" in AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab()
 
 
 def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     seen = []
     score = Task.evaluate
-    monkeypatch.setattr(
-        Task, "evaluate", lambda task, model: seen.append(task) or score(task, model)
-    )
+    monkeypatch.setattr(Task, "evaluate", lambda task, model: seen.append(task) or score(task, model))
     result = run(arms=("untrained",))
-    dev, held_out = (
-        {text for task in seen if task.source.endswith(end) for text in task.texts}
-        for end in "12"
-    )
+    dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
     assert dev and held_out and not dev & held_out
-    seen = [
-        task for task in seen if task.source.endswith(("part 1", "part 2"))
-    ]  # and not the general tasks
+    seen = [task for task in seen if task.source.endswith(("part 1", "part 2"))]  # and not the general tasks
     first = next(n for n, task in enumerate(seen) if task.source.endswith("part 2"))
-    assert all(
-        task.source.endswith("part 2") for task in seen[first:]
-    ) and first >= len(result["arms"])
+    assert all(task.source.endswith("part 2") for task in seen[first:]) and first >= len(result["arms"])
 
 
-def test_training_reads_no_text_that_a_task_scores(
-    run, settings, tmp_path, monkeypatch
-):
+def test_training_reads_no_text_that_a_task_scores(run, settings, tmp_path, monkeypatch):
     leaked = (tmp_path / "pairs.csv").read_text().splitlines()[1].split(",")[0]
     write(
         tmp_path / "labels.csv",
@@ -312,51 +262,33 @@ def test_training_reads_no_text_that_a_task_scores(
 @pytest.fixture
 def general(tmp_path):
     """A file of scored pairs that share no text with the other files."""
-    rows = zip(
-        sentences(40, 11), sentences(40, 12), [n % 6 for n in range(40)], strict=True
-    )
-    return str(
-        write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows)
-    )
+    rows = zip(sentences(40, 11), sentences(40, 12), [n % 6 for n in range(40)], strict=True)
+    return str(write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows))
 
 
-def test_the_verdict_says_what_the_chosen_arm_changes_on_general_tasks(
-    settings, monkeypatch, general, tmp_path
-):
+def test_the_verdict_says_what_the_chosen_arm_changes_on_general_tasks(settings, monkeypatch, general, tmp_path):
     prefer(monkeypatch, CONTROL)
-    monkeypatch.setattr(
-        adapt_module, "remove", lambda path: None
-    )  # the models of the arms
+    monkeypatch.setattr(adapt_module, "remove", lambda path: None)  # the models of the arms
     result = adapt(**settings | {"arms": (CONTROL,), "general": [general], "steps": 20})
     task = name_general_tasks([general])["sts"]
     models = [
         tmp_path / "start",
         *(tmp_path / f"out/search/{CONTROL}-{seed}" for seed in (43, 44)),
     ]
-    before, *after = [
-        task.evaluate(SimCSE(model, device="cpu")).metrics["spearman"]
-        for model in models
-    ]
+    before, *after = [task.evaluate(SimCSE(model, device="cpu")).metrics["spearman"] for model in models]
     _, change = result.comparisons
     assert (change.task, change.units, change.against) == ("general sts", 40, START)
-    assert (change.before, change.after) == pytest.approx(
-        (before, sum(after) / 2), abs=1e-3
-    )
+    assert (change.before, change.after) == pytest.approx((before, sum(after) / 2), abs=1e-3)
     low, high = change.interval
     assert low < change.difference < high
     assert f"also general sts (spearman): {change} over present" in str(result)
 
 
-def test_the_card_of_an_adapted_model_says_what_it_forgot(
-    run, monkeypatch, general, tmp_path
-):
+def test_the_card_of_an_adapted_model_says_what_it_forgot(run, monkeypatch, general, tmp_path):
     judged(monkeypatch, 0.5)
     prefer(monkeypatch, CONTROL)
     run(arms=(CONTROL,), general=[general])
-    assert (
-        "| general sts | spearman | present |"
-        in (tmp_path / "out/model/README.md").read_text()
-    )
+    assert "| general sts | spearman | present |" in (tmp_path / "out/model/README.md").read_text()
 
 
 def test_the_dev_set_of_the_sample_is_the_general_task_if_none_is_named(run):
@@ -395,44 +327,27 @@ def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):
 
     monkeypatch.setattr(adapt_module, "train_arm", diverges)
     arms = {arm["name"]: arm for arm in run()["arms"]}
-    assert (
-        "loss is nan" in arms["mlm-labels"]["failure"]
-        and arms["mlm-labels"]["dev"] is None
-    )
+    assert "loss is nan" in arms["mlm-labels"]["failure"] and arms["mlm-labels"]["dev"] is None
     assert arms[CONTROL]["failure"] == "" and arms[CONTROL]["dev"] is not None
 
 
-def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(
-    run, trained, monkeypatch
-):
+def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(run, trained, monkeypatch):
     costs = {"labels": 60.0, CONTROL: 60.0, "mlm-labels": 6000.0, "tsdae-labels": 60.0}
-    monkeypatch.setattr(
-        adapt_module._Adaptation, "_training_seconds", lambda self, arm: costs[arm.name]
-    )
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: costs[arm.name])
     left_out = run(arms=("untrained", *costs), budget=15.0, seeds=1)["left_out"]
-    assert (
-        list(left_out) == ["mlm-labels"] and "--budget leaves" in left_out["mlm-labels"]
-    )
+    assert list(left_out) == ["mlm-labels"] and "--budget leaves" in left_out["mlm-labels"]
     names = {name for name, _ in trained}
     assert "mlm-labels" not in names and {CONTROL, "tsdae-labels"} <= names
 
 
-def test_the_arms_follow_from_labels_and_the_pretrained_encoder(
-    run, settings, monkeypatch
-):
-    monkeypatch.setattr(
-        adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9
-    )
+def test_the_arms_follow_from_labels_and_the_pretrained_encoder(run, settings, monkeypatch):
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9)
     assert list(run(arms=())["left_out"]) == [
         name for name in ARM_NAMES if name not in ("untrained", "spans", "spans-labels")
     ]
     text_only = {"labels": (), "pretrained": None}
-    assert list(
-        run(**text_only, arms=(), output=settings["output"] + "2")["left_out"]
-    ) == ["simcse"]
-    left_out = run(
-        **text_only, arms=("labels", "simcse"), output=settings["output"] + "3"
-    )["left_out"]
+    assert list(run(**text_only, arms=(), output=settings["output"] + "2")["left_out"]) == ["simcse"]
+    left_out = run(**text_only, arms=("labels", "simcse"), output=settings["output"] + "3")["left_out"]
     assert "--labels" in left_out["labels"], "an arm that was asked for is not dropped"
 
 
@@ -445,12 +360,8 @@ def documents(tmp_path):
     return str(write(tmp_path / "documents.txt", lines))
 
 
-def test_documents_of_several_sentences_bring_arms_of_spans(
-    run, documents, monkeypatch
-):
-    monkeypatch.setattr(
-        adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9
-    )
+def test_documents_of_several_sentences_bring_arms_of_spans(run, documents, monkeypatch):
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9)
     left_out = run(corpus=documents, arms=())["left_out"]
     assert {"spans", "spans-labels"} <= left_out.keys()
 
@@ -469,9 +380,7 @@ def test_the_arm_of_spans_is_not_dropped_without_a_word_for_single_sentences(run
     assert "documents of several sentences" in left_out["spans"]
 
 
-def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler_a_whitening(
-    run, settings
-):
+def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler_a_whitening(run, settings):
     result = run(model=settings["pretrained"], arms=("untrained",))
     others = ["cls_before_pooler", "cls_before_pooler, whitening"]
     assert [arm["name"] for arm in result["arms"]] == [START, "avg, whitening", *others]
@@ -492,9 +401,7 @@ def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler
         ({"labels": ("corpus.txt",)}, "corpus.txt label"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
-    run, tmp_path, monkeypatch, changes, words
-):
+def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, changes, words):
     monkeypatch.chdir(tmp_path)
     write(
         tmp_path / "few.csv",
@@ -514,9 +421,7 @@ def test_what_cannot_be_done_is_refused_by_name(
         {"general": ["pairs=nosuch.csv"]},
     ],
 )
-def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(
-    settings, tmp_path, missing
-):
+def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
     record = write(tmp_path / "out/search/record.json", ["{}"])
     with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
         adapted(**settings | missing, overwrite=True)
@@ -524,9 +429,7 @@ def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_of_something_else_are_neither_used_nor_deleted(
-    settings, tmp_path, overwrite
-):
+def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path, overwrite):
     write(tmp_path / "out/thesis.tex", ["years of work"])
     with pytest.raises(ValueError, match="out holds something else"):
         adapted(**settings, overwrite=overwrite)
@@ -557,9 +460,7 @@ def test_an_output_folder_within_the_folder_of_a_task_is_no_input(run, tmp_path)
     assert run(**again) == run(**again)
 
 
-def test_the_command_refuses_other_arguments_and_starts_again_on_request(
-    settings, capsys
-):
+def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = [
         "adapt",
         settings["corpus"],
@@ -575,6 +476,4 @@ def test_the_command_refuses_other_arguments_and_starts_again_on_request(
     assert main([*words, "--steps", "7"]) == 2
     assert "steps: 400 there, 7 here" in capsys.readouterr().err
     assert main([*words, "--steps", "7", "--overwrite"]) == 0
-    assert (
-        json.loads(capsys.readouterr().out.splitlines()[-1])["arguments"]["steps"] == 7
-    )
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["arguments"]["steps"] == 7

@@ -153,9 +153,7 @@ def test_a_corpus_of_a_single_text_is_refused(tmp_path, name, lines):
             "nli.csv build-nli",
             id="nli without its triplets",
         ),
-        pytest.param(
-            "texts.txt", ["a", "b"], "texts.txt label", id="texts without labels"
-        ),
+        pytest.param("texts.txt", ["a", "b"], "texts.txt label", id="texts without labels"),
     ],
 )
 def test_labels_that_are_none_are_refused(tmp_path, name, lines, words):
@@ -183,9 +181,7 @@ DOCUMENT = [
         ("rows.csv", ["text", f'"{" ".join(DOCUMENT)}"', "A short one."]),
     ],
 )
-def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(
-    tmp_path, name, lines
-):
+def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(tmp_path, name, lines):
     [pair] = neighbouring_spans(write(tmp_path / name, lines), NOTHING)
     sentences = [*split_sentences(pair["sent0"]), *split_sentences(pair["sent1"])]
     first = DOCUMENT.index(sentences[0])

@@ -63,9 +63,7 @@ def test_labels_alone_start_from_the_present_model_and_have_no_control(trained):
             "labels",
             id="the second best one is within the margin",
         ),
-        pytest.param(
-            {START: 80.0, "labels": 79.0}, START, id="the present model is the best"
-        ),
+        pytest.param({START: 80.0, "labels": 79.0}, START, id="the present model is the best"),
     ],
 )
 def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen(scores, chosen):
@@ -89,9 +87,7 @@ def result(accuracy, seed):
     correct = order < 10 * accuracy
     rows = np.arange(1000)
     scores = {"gold": np.zeros(1000), "unit": rows, "group": rows, "correct": correct}
-    return TaskResult(
-        {"accuracy": 100 * float(correct.mean())}, {"classification": scores}
-    )
+    return TaskResult({"accuracy": 100 * float(correct.mean())}, {"classification": scores})
 
 
 def compared(task, *after):

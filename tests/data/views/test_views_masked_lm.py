@@ -30,18 +30,11 @@ def reference(model, ids, mask, seed, rate, special):
     selected = sorted(rng.sample(places, number))
     masked = [MASK if i in selected else token for i, token in enumerate(ids)]
     with torch.no_grad():
-        logits = (
-            model.double()
-            .eval()(torch.tensor([masked]), torch.tensor([mask]))
-            .logits[0]
-        )
+        logits = model.double().eval()(torch.tensor([masked]), torch.tensor([mask])).logits[0]
     model.float()
     replaced = list(ids)
     for i in selected:
-        weights = [
-            0.0 if k in special or k == ids[i] else float(logits[i, k].exp())
-            for k in range(len(VOCABULARY))
-        ]
+        weights = [0.0 if k in special or k == ids[i] else float(logits[i, k].exp()) for k in range(len(VOCABULARY))]
         left = rng.random() * sum(weights)
         for k, weight in enumerate(weights):
             if left < weight:
@@ -56,9 +49,7 @@ def test_samples_equal_those_of_a_slow_reference(rate, model, tokenizer):
     batch, seeds = random_batch(12, length=12), torch.arange(12) * 10**17
     replaced = MaskedLMView(model, tokenizer, rate)(**batch, view_seed=seeds)
     special = set(tokenizer.all_special_ids)
-    for ids, mask, seed, row in zip(
-        *(x.tolist() for x in (*batch.values(), seeds, replaced)), strict=True
-    ):
+    for ids, mask, seed, row in zip(*(x.tolist() for x in (*batch.values(), seeds, replaced)), strict=True):
         assert row == reference(model, ids, mask, seed, rate, special)
 
 
@@ -72,16 +63,12 @@ def test_a_row_does_not_depend_on_its_batch(model, tokenizer):
     assert torch.equal(shuffled, whole[order])
     for i in (0, 66):
         size = int(batch["attention_mask"][i].sum())
-        alone = view(
-            *(x[i : i + 1, :size] for x in batch.values()), view_seed=seeds[i : i + 1]
-        )
+        alone = view(*(x[i : i + 1, :size] for x in batch.values()), view_seed=seeds[i : i + 1])
         assert torch.equal(alone[0], whole[i, :size]) and (whole[i, size:] == PAD).all()
     assert not torch.equal(whole, view(**batch, view_seed=seeds + 1))
 
 
-def test_loads_a_directory_and_stays_in_evaluation_mode(
-    model, tokenizer, save_checkpoint
-):
+def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
     view = MaskedLMView(save_checkpoint(model), tokenizer)
     assert view.rate == 0.15 and not view.train().model.training
     assert not any(p.requires_grad for p in view.parameters())

@@ -78,10 +78,7 @@ def test_deletion_may_take_any_word(rate):
 @pytest.mark.parametrize("length", [3, 5, 9, 14])
 def test_a_short_text_loses_the_rate_on_average(name, length):
     short = " ".join(WORDS[:length])
-    lost = [
-        length - len(view.split())
-        for view in samples(make_view(name, 0.1), short, 4000)
-    ]
+    lost = [length - len(view.split()) for view in samples(make_view(name, 0.1), short, 4000)]
     assert statistics.mean(lost) == pytest.approx(0.1 * length, abs=0.04)
     assert max(lost) - min(lost) == 1, "a fraction of a word is drawn"
 
@@ -256,9 +253,7 @@ SIZES = pytest.mark.parametrize("size, most", [(1, 1), (3, 2), (20, 6), (50, 16)
 
 
 @SIZES
-def test_repeat_words_repeats_up_to_the_number_of_tokens_of_the_paper(
-    size, most, with_repeated_words
-):
+def test_repeat_words_repeats_up_to_the_number_of_tokens_of_the_paper(size, most, with_repeated_words):
     repeated = {len(view) - size for view in with_repeated_words(size)}
     assert repeated == set(range(most + 1))
 

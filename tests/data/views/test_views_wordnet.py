@@ -67,13 +67,9 @@ def test_synonyms_are_the_words_of_all_synsets(wordnet):
 
 
 def test_the_views_synonyms_and_eda_use_wordnet(wordnet):
-    results = {
-        make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)
-    }
+    results = {make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)}
     assert results == {"The chase.", "The domestic dog.", "The trail."}
-    assert all(
-        make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50)
-    )
+    assert all(make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50))
 
 
 def _look_up(lookup, queue):
@@ -86,9 +82,7 @@ def test_forked_processes_do_not_share_file_positions(wordnet):
     lookup("dog")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    processes = [
-        context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)
-    ]
+    processes = [context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)]
     for process in processes:
         process.start()
     results = [queue.get(timeout=60) for _ in processes]
