@@ -1,16 +1,13 @@
-"""Counts of the package that a reader notices: long functions, lines that only refuse, untyped values, templates."""
+"""Counts of the package that a reader notices: long functions, lines that only refuse, templates."""
 
 import ast
-import re
 
-import pytest
 from test_layout import FILES, PACKAGE
 
-#: Lines of a function without its docstring, blank lines and comments.
-LONG = 60
-MOST_LONG_FUNCTIONS = 3
+#: Lines of a function without its docstring, blank lines and comments. One that is read from top to bottom in numbered
+#: paragraphs may be long; beyond this length it has two jobs.
+LONG = 95
 MOST_REFUSING_SHARE = 0.08
-MOST = {"dict[str, Any]": 60, ": Any": 145}
 MOST_JINJA_TAGS = 120
 
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
@@ -41,25 +38,19 @@ def refusing_lines(tree):
     return numbers
 
 
-def test_few_functions_are_long():
+def test_no_function_is_too_long_to_be_read():
     found = []
     for path, tree in TREES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and len(code_lines(path, node)) > LONG:
                 found.append(f"{path.name}:{node.name}")
-    assert len(found) <= MOST_LONG_FUNCTIONS, found
+    assert found == []
 
 
 def test_few_lines_only_refuse():
     refusing = sum(len(refusing_lines(tree)) for tree in TREES.values())
     lines = sum(len(code_lines(path, tree)) for path, tree in TREES.items())
     assert refusing / lines <= MOST_REFUSING_SHARE
-
-
-@pytest.mark.parametrize("words", MOST)
-def test_few_values_have_no_type(words):
-    count = sum(len(re.findall(re.escape(words) + r"(?!\w)", path.read_text(encoding="utf-8"))) for path in FILES)
-    assert count <= MOST[words]
 
 
 def test_the_templates_have_few_tags():
