@@ -42,7 +42,7 @@ from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, qua
 from .simcse import SimCSE, load_model
 
 #: Readers of parquet data sets, such as pandas and datasets, skip files whose names begin with `_`.
-MANIFEST = "_manifest.json"
+SHARD_MANIFEST = "_manifest.json"
 RANGES = "_ranges.npy"
 #: What `--format npy` makes of all shards.
 ARRAY = "vectors.npy"
@@ -143,9 +143,9 @@ def read_manifest(folder: StrPath) -> Manifest:
     Raises:
         SettingError: If there is no manifest, or it is damaged.
     """
-    path = Path(folder).expanduser() / MANIFEST
+    path = Path(folder).expanduser() / SHARD_MANIFEST
     if not path.is_file():
-        raise SettingError(f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
+        raise SettingError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
     manifest = read_json(path, "Encode into a new folder.")
     match manifest:
         case {
@@ -255,16 +255,16 @@ def remove_run(folder: Path) -> None:
     Raises:
         ValueError: If the manifest was not written by [`encode`].
     """
-    if (folder / MANIFEST).exists():
+    if (folder / SHARD_MANIFEST).exists():
         shards = shards_of(folder, read_manifest(folder))
         remove_leftovers(folder)
-        for path in (*(shard.path for shard in shards), folder / ARRAY, folder / RANGES, folder / MANIFEST):
+        for path in (*(shard.path for shard in shards), folder / ARRAY, folder / RANGES, folder / SHARD_MANIFEST):
             path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of [`write_atomically`] that a killed run has left in a folder."""
-    for name in (MANIFEST, RANGES, "vectors*"):
+    for name in (SHARD_MANIFEST, RANGES, "vectors*"):
         for path in folder.glob(f".{name}.*.partial"):
             path.unlink()
 
@@ -297,7 +297,7 @@ def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: st
         "model": {"name_or_path": model, "weights": blake2b(vectors.tobytes()).hexdigest()},
         "settings": {"precision": "float32", "shard_size": shard_size, "format": "npy"},
     }
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / SHARD_MANIFEST, manifest)
 
 
 def texts_of_rows(rows: Dataset) -> Iterator[Row]:
@@ -434,7 +434,7 @@ def encode(
     if codes is not None:
         codes = codes.astype(np.float32)
         check_ranges(codes, truncate_dim or encoder.dim)
-    if isinstance(ranges, (str, os.PathLike)) and (Path(ranges).parent / MANIFEST).is_file():
+    if isinstance(ranges, (str, os.PathLike)) and (Path(ranges).parent / SHARD_MANIFEST).is_file():
         before = Identity.from_dict(read_manifest(Path(ranges).parent)["model"])
         changes = before.changes(encoder.identity(), ("dtype", "backend", "max_length", "long_texts"))
         if changes:
@@ -601,14 +601,14 @@ class EncodeJob:
         """
         folder = self.folder
         texts = self.texts
-        is_there = (folder / MANIFEST).exists()
+        is_there = (folder / SHARD_MANIFEST).exists()
         if is_there and not (resume or overwrite):
             raise SettingError(
                 f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
                 "overwrite, or name another folder."
             )
         if not is_there and entries(folder):
-            raise SettingError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+            raise SettingError(f"{folder} holds other files and no {SHARD_MANIFEST}: name a new folder.")
         is_new = overwrite or not is_there
         source: dict[str, Any] = {"file": texts.name, "blake2b": None}
         if is_new or texts.path is None:
@@ -629,7 +629,7 @@ class EncodeJob:
         now: Manifest = {"input": source, "model": model, "settings": self.settings}
         if is_new:
             remove_run(folder)
-            write_json(folder / MANIFEST, now)
+            write_json(folder / SHARD_MANIFEST, now)
         else:
             earlier = read_manifest(folder)
             advice = "Repeat these settings, start again with overwrite, or name another folder."

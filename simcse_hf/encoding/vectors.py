@@ -17,7 +17,7 @@ from ..runtime.distributed import on_first_process, world
 from ..runtime.errors import DataError
 from ..runtime.files import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
-from .files import MANIFEST, encode, files_of, read_manifest, texts_of_rows
+from .files import SHARD_MANIFEST, encode, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -64,7 +64,7 @@ class RowVectors:
         self._folders: list[tuple[Path, float]] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
-            if not (folder / MANIFEST).is_file():
+            if not (folder / SHARD_MANIFEST).is_file():
                 folder = _encode(source, rows, texts, device)
             manifest = read_manifest(folder)
             found = manifest["input"]

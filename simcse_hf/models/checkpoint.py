@@ -71,7 +71,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 #: Exported graphs, which lie beside the weights in some folders.
-GRAPHS = [f"{backend}/*model*" for backend in BACKENDS[1:]]
+GRAPH_FILES = [f"{backend}/*model*" for backend in BACKENDS[1:]]
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 #: The file with the digests of the weights, beside them, so that a comparison loads no model.
@@ -458,7 +458,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
         OSError: If the disk is full. The earlier model is then untouched.
     """
     directory = Path(directory).expanduser()
-    made = [*GRAPHS]
+    made = [*GRAPH_FILES]
     if (directory / TRANSFORM_FOLDER / TRANSFORM_FILE).exists():
         made.append(TRANSFORM_FOLDER)
     earlier = [path for name in made for path in directory.glob(name)]

@@ -172,6 +172,8 @@ Path("labelled.csv").write_text("text,label\\n" + "".join(f"{text},{len(text) % 
 run("evaluate --model model --task hits=labelled.csv --output model/evaluation.json")
 run(f"evaluate --model {encoder} --pooler_type avg_middle --pairs pairs.csv --output other.json")
 run("encode --model model --input texts.txt --output vectors --pooler_type avg_middle")
+Path("texts.psv").write_text("text|number\\n" + "".join(f"{text}|1\\n" for text in texts))
+run("encode --model model --input texts.psv --column text --output of_format --pooler_type avg_middle")
 run("card model")
 run("export model --to graph --output exported")
 run("encode --model exported --model_backend graph --input texts.txt --output of_graph")
@@ -223,6 +225,7 @@ def folder(tmp_path_factory):
         '        Metric("pearson"),\n',
         '        Metric("hit_rate", digits=1),\n',
     )
+    insert(package / "data" / "table.py", '    "csv": ', '    "psv": partial(open_csv, delimiter="|"),\n')
     append(package / "encoding" / "graphs.py", EXPORT)
     for literal in ("Backend", "Export"):
         first = re.compile(rf'^({literal} = Literal\["[\w-]+", )', re.MULTILINE)
@@ -278,6 +281,11 @@ def test_an_exported_graph_is_encoded_with(folder):
     ours, theirs = (np.load(folder / name / "vectors.npy") for name in ("vectors", "of_graph"))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert missing(folder / "printed.txt", "--model_backend {torch,graph,") == []
+
+
+def test_a_file_format_is_read(folder):
+    of_text, of_format = (np.load(folder / name / "vectors.npy") for name in ("vectors", "of_format"))
+    np.testing.assert_array_equal(of_text, of_format)
 
 
 def test_an_app_is_a_command_with_help(folder):

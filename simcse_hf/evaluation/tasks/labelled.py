@@ -21,7 +21,7 @@ from .base import Task, TaskResult, checked_text, file_of, short_name
 logger = logging.get_logger(__name__)
 
 FOLDS = 5
-SEED = 0
+SPLIT_SEED = 0
 NEIGHBOURS = 5
 # Standardised features make the probe independent of the scale of a model's embeddings. On Banking77, with 20 to 40
 # rows of each label and 384 dimensions, C = 0.1 gives the best accuracy; 0.01 and 1 are less than one point below.
@@ -157,7 +157,7 @@ class ClassificationTask(LabelledTask):
             linear = LogisticRegression(**options)
         if self.shared is None:
             divide = KFold if self.has_several else StratifiedKFold
-            parts = divide(self.folds, shuffle=True, random_state=SEED).split(x, y)
+            parts = divide(self.folds, shuffle=True, random_state=SPLIT_SEED).split(x, y)
             fitted = f"{'' if self.has_several else 'stratified '}{self.folds}-fold cross-validation"
         else:
             scored, train = np.split(np.arange(len(x)), [len(self)])
