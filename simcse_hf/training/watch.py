@@ -20,7 +20,7 @@ from ..runtime.distributed import sum_over_processes, world
 logger = logging.get_logger(__name__)
 
 #: Advice at the end of errors about numbers that are not finite.
-ADVICE_NOT_FINITE = (
+NOT_FINITE = (
     "Lower the learning rate, raise the temperature, use bf16 in place of fp16, or look for broken weights in the "
     "starting checkpoint."
 )
@@ -52,7 +52,7 @@ class FiniteWeights(TrainerCallback):
         if count.item():
             raise FloatingPointError(
                 f"the weights are not finite after step {state.global_step} ({broken or 'in another process'}). "
-                f"They are not saved, and checkpoints saved earlier are untouched in {args.output_dir}. {ADVICE_NOT_FINITE}"
+                f"They are not saved, and checkpoints saved earlier are untouched in {args.output_dir}. {NOT_FINITE}"
             )
 
     on_epoch_end = on_step_end
@@ -158,7 +158,7 @@ class RunWatch(TrainerCallback):
             if is_used and not torch.isfinite(total):
                 raise FloatingPointError(
                     f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier are "
-                    f"untouched in {args.output_dir}. {ADVICE_NOT_FINITE}"
+                    f"untouched in {args.output_dir}. {NOT_FINITE}"
                 )
         if "batch" not in self._first:  # before the encoder has changed much
             self._first |= _measures(self.measure_batch())
