@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from .files import StrPath
-
 
 class SimCSEError(ValueError):
     """An error of this package, about what it was given. The message says what is wrong, where, and what to do.
@@ -172,7 +170,7 @@ def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
         raise ImportError(f"{purpose} needs {module}: run pip install 'simcse-hf[{extra}]' ({error})") from error
 
 
-def no_model(name: "StrPath", error: Exception) -> str:
+def no_model(name: str | os.PathLike[str], error: Exception) -> str:
     """Say why no model could be loaded by its name, and what to do.
 
     Args:

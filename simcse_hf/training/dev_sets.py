@@ -293,6 +293,9 @@ def make_dev_sets(
         SettingError: If a word is not KIND=FILE, a file cannot be read, two tasks would have the same name, or there
             are general tasks alone.
     """
+    for tasks in (dev_tasks, general):
+        if isinstance(tasks, str):
+            raise SettingError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
     callbacks: list[DevSetCallback] = []
     if dev_set is not None:
         callbacks.append(SimilarityEvalCallback(dev_set))

@@ -46,7 +46,7 @@ KINDS = {
     "adapter": {"pooler_type": "cls", "mlp_only_train": True},
 }
 NO_MODULE = "sentence-transformers has no module for"
-NO_TRANSFORM = "the ONNX graph ends at the pooler"
+NO_TRANSFORM = "the graph ends at the pooler"
 #: What is refused, by kind and client.
 REFUSED = {
     ("without [CLS]", "SentenceTransformer object"): NO_MODULE,

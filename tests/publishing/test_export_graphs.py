@@ -267,14 +267,6 @@ def test_a_graph_names_no_folder_of_the_machine_that_wrote_it(word, folder):
             assert word.encode() not in path.read_bytes()
 
 
-def test_a_folder_of_an_earlier_version_is_loaded(folder, backend, plain, tmp_path):
-    earlier = shutil.copytree(folder, tmp_path / "earlier")
-    for path in (earlier / backend).iterdir():
-        path.rename(earlier / path.name)
-    exported = SimCSE(earlier, backend=backend)
-    assert_same_embeddings(exported.encode(TEXTS), plain.encode(TEXTS))
-
-
 @pytest.fixture
 def copied(folder, tmp_path):
     """A copy of the folder, whose files a test may change."""

@@ -123,4 +123,4 @@ def test_an_error_of_the_first_process_reaches_all_processes(results):
     for processes in WORLDS:
         first, *others = (of_rank["error"] for of_rank in results[processes])
         assert first == ("FileNotFoundError", message)
-        assert others == [("ValueError", f"FileNotFoundError: {message}")] * (processes - 1)
+        assert others == [("SettingError", f"FileNotFoundError: {message}")] * (processes - 1)

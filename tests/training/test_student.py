@@ -319,19 +319,3 @@ def test_vectors_of_the_teachers_size_get_no_further_layer(tmp_path, tokenizer, 
     model = AutoModelForCL.from_pretrained(folder)
     again = train(tmp_path, tokenizer, teacher, output="again", model=model)
     assert len(SimCSE(again).settings.dense_layers) == 1
-
-
-def test_a_checkpoint_with_the_earlier_option_teacher_dim_is_read(tmp_path, tokenizer, teacher):
-    folder = train(
-        tmp_path,
-        tokenizer,
-        teacher,
-        objective_options={"loss": "vectors", "keep_projection": False},
-    )
-    path = tmp_path / "student" / "config.json"
-    config = json.loads(path.read_text())
-    options = config["simcse"]["training"]["objective_options"]
-    del options["keep_projection"]
-    options["teacher_dim"] = 16
-    path.write_text(json.dumps(config))
-    assert SimCSE(folder).dim == tiny_config().hidden_size

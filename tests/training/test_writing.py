@@ -14,7 +14,7 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.runtime import folders
+from simcse_hf.runtime import files
 from simcse_hf.runtime.files import STAGING, lock
 
 NAME = "dropout as the view"
@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, ow
 def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeypatch):
     """After each file that takes its place, in turn."""
     trainer = make_trainer(NAME, earlier.with_name("new"), max_steps=1, save_strategy="no")
-    put, most = folders.put_in_place, 0
+    put, most = files.put_in_place, 0
 
     def put_some(temporary, path):
         nonlocal left
@@ -112,7 +112,7 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
             raise KeyboardInterrupt
         put(temporary, path)
 
-    monkeypatch.setattr(folders, "put_in_place", put_some)
+    monkeypatch.setattr(files, "put_in_place", put_some)
     while True:
         folder, left = earlier.with_name(f"copy{most}"), most
         shutil.copytree(earlier, folder)
