@@ -284,7 +284,7 @@ class Checks:
         if file is not None:
             texts = _read(file, _TEXTS + _CALIBRATION)
         else:
-            distinct = sorted({text for task in self.data.values() for text in task.texts()})
+            distinct = sorted({text for task in self.data.values() for text in task.texts})
             texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
         self.texts = texts[:_TEXTS]
         if calibrate is not None:
@@ -322,7 +322,7 @@ class Checks:
         return result
 
     def _score(self, model: SimCSE) -> Any:
-        texts = [text for task in self.data.values() for text in task.texts()]
+        texts = [text for task in self.data.values() for text in task.texts]
         embeddings = SentenceEmbeddings(model, texts)
         return score_tasks(self.data, embeddings).results["average"]
 
