@@ -21,7 +21,7 @@ from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
-from ..runtime.errors import ModelError, check_values
+from ..runtime.errors import DataError, ModelError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 
@@ -107,7 +107,8 @@ def export(
 
     Raises:
         ImportError: If the extra of the runtime is not installed.
-        ModelError: If options do not fit `to`, the form cannot express the model, or int8 loses too much.
+        SettingError: If options do not fit `to`.
+        ModelError: If the form cannot express the model, or int8 loses too much.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -128,9 +129,9 @@ def export(
     }
     unused = [name for name, value in of_int8.items() if value]
     if to not in INT8_EXPORTS and unused:
-        raise ModelError(f"{', '.join(unused)}: only for exports to {', '.join(INT8_EXPORTS)}")
+        raise SettingError(f"{', '.join(unused)}: only for exports to {', '.join(INT8_EXPORTS)}")
     if to in INT8_EXPORTS and texts is None and data_dir is None:
-        raise ModelError(f"an export to {to} measures what is lost: give texts, data_dir or both")
+        raise SettingError(f"an export to {to} measures what is lost: give texts, data_dir or both")
     if to in INT8_EXPORTS:
         known = dict.fromkeys(name for backend in INT8_EXPORTS[to] for name in GRAPHS[backend].methods)
         check_values((None, *known), method=method)
@@ -330,7 +331,7 @@ class Checks:
 def _read(file: StrPath, count: int) -> list[str]:
     texts = [text for _, text in islice(stream_texts(file), count)]
     if not texts:
-        raise ModelError(f"{file} has no texts to measure the export with: name a file of texts.")
+        raise DataError(f"{file} has no texts to measure the export with: name a file of texts.")
     return texts
 
 
