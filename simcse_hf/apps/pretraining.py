@@ -46,7 +46,7 @@ from ..training.checkpoints import (
     clear_output_dir,
     resolve_checkpoint,
 )
-from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
+from ..training.parser import DEFAULTS, WordParser, check_files, option
 from ..training.watch import FiniteWeights
 from .vocabulary import LEAST_COUNT, extend_vocabulary
 
@@ -332,14 +332,15 @@ def pretraining_arguments(
     recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
 ) -> PretrainingArguments:
     """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
-    given = read_sources([recipe, arguments], [PretrainingArguments])
+    parser = WordParser([PretrainingArguments])
+    given = parser.read(recipe, arguments)
     values = dict(DEFAULTS["mlm"])
     if not given.get("train_file"):
         corpus, _ = sample_files()
         values |= DEFAULTS["mlm sample"]
         values["train_file"] = str(corpus.train_sentences)
         values["overwrite_output_dir"] = "output_dir" not in given
-    (args,) = fill([PretrainingArguments], values | given)
+    (args,) = parser.fill(values | given)
     return args
 
 

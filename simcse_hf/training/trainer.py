@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
-from ..data.collator import Batch, PackingCollator
+from ..data.collator import Batch, ContrastiveCollator, PackingCollator
 from ..data.token_ids import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
@@ -73,13 +73,14 @@ from .dev_sets import (
     warn_of_overlap,
 )
 from .rows import (
+    EpochOfRows,
     Reader,
     Rows,
     has_names,
     is_streamed,
-    make_collator,
     read_evaluation_rows,
-    read_training_rows,
+    read_mixture,
+    read_rows,
 )
 from .run_results import (
     SETTINGS,
@@ -215,7 +216,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.reader = Reader(tokenizer, start.settings, args)
         self.rows: Rows | None = None
         if train_dataset is not None:
-            self.rows = read_training_rows(self.reader, self.run, train_dataset)
+            if has_names(train_dataset):
+                self.rows = read_mixture(self.reader, self.run, train_dataset)
+            else:
+                self.rows = read_rows(self.reader, self.run.rows, train_dataset, "train_dataset")
             for texts in self.rows.texts:
                 warn_of_overlap(texts, dev_sets)
 
@@ -225,7 +229,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if collator is None and self.rows is not None:
             collator = self.rows.collator(start.objective)
         elif collator is None:  # evaluation only
-            collator = make_collator(self.reader, start.objective)
+            objective: Any = start.objective
+            collator = ContrastiveCollator(tokenizer, objective.num_views, objective.needs_text_ids)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
         if view_class(view).needs_masked_lm:
@@ -239,8 +244,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 7. What watches the run; the last callbacks see what the others request.
         self.watch = RunWatch()
         self.stop_on_signal = StopOnSignal()
-        of_rows = [] if self.rows is None else self.rows.callbacks
-        callbacks += [self.watch, *of_rows, self.stop_on_signal, FiniteWeights()]
+        callbacks += [self.watch, EpochOfRows(), self.stop_on_signal, FiniteWeights()]
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -422,7 +426,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
-        singles = self.rows.check(objective, args.train_batch_size)
+        singles = self.rows.check(objective)
         compares_rows = not objective.reconstructs
         batch = args.train_batch_size * args.world_size
         if compares_rows and args.gradient_accumulation_steps > 1:
@@ -618,7 +622,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or default is None or self.args.train_sampling_strategy != "random":
             return default
-        order = self.rows.order(self.args.train_batch_size)
+        order = self.rows.order()
         return default if order is None else order
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -836,7 +840,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 space["probe"] = probe_embedding(encoder, None).tolist()
             self.model.write_files(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
-            torch.save(self.args, folder / "training_args.bin")
+            # Whoever gets the model must not get the token with which it is pushed.
+            torch.save(with_values(self.args, hub_token=None), folder / "training_args.bin")
 
     def add_to_checkpoint(self, folder: Path) -> None:
         """Write the trained weights of an adapter, and the settings of the run.
@@ -891,10 +896,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
             the `step` of each, and `settings` with their earlier and later value.
         """
         args = self.args
-        rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
+        rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
+        rows["hub_datasets"] = []
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
-        train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
         processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
         if args.device.type == "cuda":
             processor = torch.cuda.get_device_name(args.device)
@@ -918,8 +923,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": args.seed,
             "dev_texts": examples,
             "changes": self.changes,
-            "train_texts": train_texts,
-            "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
         }
 
@@ -1011,8 +1014,9 @@ def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
         SettingError: If the adapter does not fit the model, or its inference would leave out what the teacher trains.
     """
     args = run.arguments
-    if args.lora_settings and not model.has_adapter():
-        add_lora(model, args.lora_settings)
+    if (args.lora is not None or args.lora_r is not None) and not model.has_adapter():
+        given: Any = {"r": args.lora_r} | (args.lora or {})  # type: ignore[operator]
+        add_lora(model, {"lora_alpha": 2 * given["r"]} | given)
     model.save_adapter = args.save_adapter
     if model.save_adapter or model.has_adapter():
         check_adapter(model)
