@@ -19,7 +19,7 @@ from ..data.table import stream_texts
 from ..encoding.simcse import SimCSE, load_model
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES, ModelOptions, OutputFormat, SamplingStrategy
 from ..retrieval.faiss_index import NOT_FOUND, new_index
-from ..runtime.encoders import Encoder, embed_texts, similarity_of
+from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import TABLE_SUFFIXES, Result, check_output_file, write_table
@@ -290,7 +290,8 @@ def mine_hard_negatives(
     Raises:
         DataError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
-    similarity = similarity_of(model)
+    encoder = as_encoder(model)
+    similarity = encoder.similarity
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
@@ -306,8 +307,8 @@ def mine_hard_negatives(
     anchor_texts = [first[pairs[0]] for _, pairs in anchors]
     candidates = group_texts(texts)
     candidate_texts = [texts[places[0]] for places in candidates.values()]
-    queries = embed_texts(model, anchor_texts, "query", show_progress_bar=show_progress_bar)
-    documents = embed_texts(model, candidate_texts, "document", show_progress_bar=show_progress_bar)
+    queries = encoder.embed(anchor_texts, "query", show_progress_bar=show_progress_bar)
+    documents = encoder.embed(candidate_texts, "document", show_progress_bar=show_progress_bar)
     index = new_index(documents.shape[1], backend, similarity)
     index.add(documents)
 

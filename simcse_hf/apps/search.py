@@ -1,4 +1,4 @@
-"""The commands `index`, `index-add`, `index-delete`, `search` and `duplicates`: texts of files, and an index of them."""
+"""The commands `index`, `index-add`, `index-delete`, `search` and `duplicates`: an index of the texts of files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from ..models.settings import SPACE
 from ..names import ModelOptions
 from ..retrieval.description import describe
 from ..retrieval.sentences import Match, SentenceIndex, check_target
+from ..runtime.encoders import as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
@@ -472,7 +473,7 @@ def lowest_score(
     differences = {
         "the prompt 'query'": query_prompt,
         f"{index and index.truncate_dim} dimensions only": index and index.truncate_dim,
-        "the vectors of the model's teacher": index and index.description.is_of_teacher(model),
+        "the vectors of the model's teacher": index and index.description.is_of_teacher(as_encoder(model)),
         "the prompt 'document'": model.prompts["document"],
     }
     for name, holds in differences.items():

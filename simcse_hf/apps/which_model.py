@@ -8,6 +8,7 @@ from typing import Unpack
 import numpy as np
 import torch
 
+from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
 from ..evaluation.protocol import PAPER_PROTOCOL
 from ..evaluation.report import Evaluation, versions, write_results
@@ -15,9 +16,9 @@ from ..evaluation.scoring import read_tasks, score_model
 from ..evaluation.tasks import Task
 from ..names import ModelOptions
 from ..runtime.distributed import wait_for_all, world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity, digest_value
+from ..runtime.identity import digest_value
 from ..runtime.outputs import check_output_file
 
 
@@ -80,7 +81,7 @@ def which_model(
     data = read_tasks(tasks, data_dir, PAPER_PROTOCOL, pairs, task, label_separator, device=device)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         if folder is None:
             return score_model(encoder, data, PAPER_PROTOCOL, show_progress_bar)
         return _score_once(encoder, data, device, show_progress_bar, folder)
@@ -92,7 +93,7 @@ def which_model(
 
 
 def _score_once(
-    model: Encoder, tasks: Mapping[str, Task], device: str | None, show_progress_bar: bool, folder: Path
+    model: TextEncoder | BM25, tasks: Mapping[str, Task], device: str | None, show_progress_bar: bool, folder: Path
 ) -> Evaluation:
     """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
 
@@ -100,7 +101,7 @@ def _score_once(
     have changed; and with an encoder whose identity says nothing of its tokenizer.
 
     Args:
-        model (`Encoder`): The model.
+        model (`TextEncoder` or `BM25`): The model.
         tasks (`Mapping[str, Task]`): The tasks.
         device (`str`, *optional*): Where the classifiers of the tasks are trained.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
@@ -109,7 +110,7 @@ def _score_once(
     Returns:
         [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
     """
-    identity = Identity.of(model)
+    identity = model.identity()
     made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
     whole = Evaluation({}, {}, PAPER_PROTOCOL, identity)
     costs = []

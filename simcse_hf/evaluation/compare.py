@@ -11,11 +11,12 @@ from numpy import ndarray
 
 from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
+from .bm25 import BM25
 from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
@@ -203,7 +204,7 @@ def compare(
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, pairs, task, label_separator, task_set, loading.get("device"))
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         return score_model(encoder, data, protocol, show_progress_bar)
 
     comparison = compare_models(results, data, score, protocol, resamples, confidence, loading)
@@ -215,7 +216,7 @@ def compare(
 def compare_models(
     given: Sequence[str | Encoder],
     data: Mapping[str, Task],
-    score: Callable[[Encoder], Evaluation],
+    score: Callable[[TextEncoder | BM25], Evaluation],
     protocol: Protocol,
     resamples: int,
     confidence: float,
@@ -227,7 +228,7 @@ def compare_models(
     Args:
         given (`Sequence[str | Encoder]`): Result files (.json), and models.
         data (`Mapping[str, Task]`): The tasks of the models.
-        score (`Callable[[Encoder], Evaluation]`): Scores a model on them.
+        score (`Callable`): Scores a model on them.
         protocol (`Protocol`): How the tasks are scored; result files must have been made in its mode.
         resamples (`int`): Number of resamples.
         confidence (`float`): Confidence level of the intervals.
