@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .publishing.export import export as export
+    from .apps.export import export as export
     from .publishing.hub import push as push
     from .retrieval.description import describe as describe
     from .retrieval.sentences import Match as Match
@@ -100,7 +100,7 @@ _MODULE_OF = {
     "encode": "encoding.files",
     "evaluate": "evaluation.scoring",
     "evaluate_mteb": "evaluation.mteb",
-    "export": "publishing.export",
+    "export": "apps.export",
     "fit_postprocessing": "encoding.fitting",
     "gather_rows": "runtime.distributed",
     "index": "apps.search",

@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "mine": Command("apps.mining:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("apps.build_nli:build_nli"),
-    "export": Command("publishing.export:export", positional=("model",)),
+    "export": Command("apps.export:export", positional=("model",)),
     "card": Command("publishing.card:card", positional=("directory",)),
     "check-server": Command("apps.check_server:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
