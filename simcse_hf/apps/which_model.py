@@ -1,6 +1,6 @@
 """Which of several models to take on somebody's own tasks; what was evaluated is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -8,16 +8,15 @@ from typing import Unpack
 import numpy as np
 import torch
 
+from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
-from ..evaluation.protocol import Protocol
 from ..evaluation.report import Evaluation, versions, write_results
 from ..evaluation.scoring import read_tasks, score_model
-from ..evaluation.tasks import Task
 from ..names import EvaluationOptions
 from ..runtime.distributed import wait_for_all, world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity, digest_value
+from ..runtime.identity import digest_value
 from ..runtime.outputs import check_output_file
 
 
@@ -66,57 +65,34 @@ def which_model(
     data, protocol, loading = read_tasks(**options)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         if folder is None:
             return score_model(encoder, data, protocol, show_progress_bar)
-        return _score_once(encoder, data, protocol, loading.get("device"), show_progress_bar, folder)
+        # Each task has an evaluation of its own in the folder. It is scored again if its data, the model, the
+        # packages, the device or the number of threads have changed; and with an encoder whose identity says nothing
+        # of its tokenizer.
+        identity = encoder.identity()
+        model = replace(identity, name_or_path=None, revision=None)
+        made_by = [model, versions(), loading.get("device"), torch.get_num_threads()]
+        whole = Evaluation({}, {}, protocol, identity)
+        costs = []
+        for name, each in data.items():
+            path = folder / f"{digest_value([name, each, *made_by])}.json"
+            if path.exists() and identity.tokenizer:
+                evaluation = Evaluation.read(path)
+            else:
+                evaluation = score_model(encoder, {name: each}, protocol, show_progress_bar)
+                if evaluation.results:
+                    write_results(path, evaluation.to_dict(), evaluation.scores)
+            wait_for_all()  # or one process would see a file that another one has not seen
+            whole.results.update(evaluation.results)
+            whole.scores.update(evaluation.scores)
+            if evaluation.scores:
+                costs.append(evaluation.cost)
+        cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
+        return replace(whole, cost=cost)
 
     comparison = compare_models(models, data, score, protocol, resamples, confidence, loading, choose=True)
     if output is not None and world()[0] == 0:
         write_results(output, comparison.to_dict(), {})
     return comparison
-
-
-def _score_once(
-    model: Encoder,
-    tasks: Mapping[str, Task],
-    protocol: Protocol,
-    device: str | None,
-    show_progress_bar: bool,
-    folder: Path,
-) -> Evaluation:
-    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
-
-    A task is scored again if its data, the model (its [`Identity`]), the packages, the device or the number of threads
-    have changed; and with an encoder whose identity says nothing of its tokenizer.
-
-    Args:
-        model (`Encoder`): The model.
-        tasks (`Mapping[str, Task]`): The tasks.
-        protocol (`Protocol`): How they are scored.
-        device (`str`, *optional*): Where the classifiers of the tasks are trained.
-        show_progress_bar (`bool`): Show a bar while texts are encoded.
-        folder (`Path`): The folder.
-
-    Returns:
-        [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
-    """
-    identity = Identity.of(model)
-    made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
-    whole = Evaluation({}, {}, protocol, identity)
-    costs = []
-    for name, task in tasks.items():
-        path = folder / f"{digest_value([name, task, *made_by])}.json"
-        if path.exists() and identity.tokenizer:
-            evaluation = Evaluation.read(path)
-        else:
-            evaluation = score_model(model, {name: task}, protocol, show_progress_bar)
-            if evaluation.results:
-                write_results(path, evaluation.to_dict(), evaluation.scores)
-        wait_for_all()  # or one process would see a file that another one has not seen
-        whole.results.update(evaluation.results)
-        whole.scores.update(evaluation.scores)
-        if evaluation.scores:
-            costs.append(evaluation.cost)
-    cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
-    return replace(whole, cost=cost)

@@ -11,11 +11,12 @@ from numpy import ndarray
 
 from ..names import KEYWORDS, EvaluationOptions, ModelOptions
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
+from .bm25 import BM25
 from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
@@ -177,7 +178,7 @@ def compare(
     check_output_file(output, overwrite)
     data, protocol, loading = read_tasks(**options)
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         return score_model(encoder, data, protocol, show_progress_bar)
 
     comparison = compare_models(results, data, score, protocol, resamples, confidence, loading)
@@ -189,7 +190,7 @@ def compare(
 def compare_models(
     given: Sequence[str | Encoder],
     data: Mapping[str, Task],
-    score: Callable[[Encoder], Evaluation],
+    score: Callable[[TextEncoder | BM25], Evaluation],
     protocol: Protocol,
     resamples: int,
     confidence: float,
@@ -201,7 +202,7 @@ def compare_models(
     Args:
         given (`Sequence[str | Encoder]`): Result files (.json), and models.
         data (`Mapping[str, Task]`): The tasks of the models.
-        score (`Callable[[Encoder], Evaluation]`): Scores a model on them.
+        score (`Callable`): Scores a model on them.
         protocol (`Protocol`): How the tasks are scored; result files must have been made in its mode.
         resamples (`int`): Number of resamples.
         confidence (`float`): Confidence level of the intervals.

@@ -8,17 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Correlation, EvaluationOptions, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder, as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
@@ -53,11 +51,11 @@ def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
         join_processes()
         return BM25()
     if isinstance(model, (str, os.PathLike)):
-        return load_model(model, **loading)
+        return as_encoder(load_model(model, **loading))
     not_used = loading.keys() - {"device"}  # on which classifiers are trained
     if not_used:
         raise SettingError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
-    return model
+    return as_encoder(model)
 
 
 def check_keywords(tasks: Tasks, **options: object) -> None:
@@ -76,7 +74,7 @@ def name_of(model: StrPath | Encoder) -> str:
     """Return the name or folder of a model; that of its class for an encoder that has none."""
     if isinstance(model, (str, os.PathLike)):
         return str(model)
-    return getattr(model, "name_or_path", type(model).__name__)
+    return as_encoder(model).name
 
 
 def evaluate(
@@ -147,14 +145,14 @@ def evaluate(
     if model == KEYWORDS:
         check_keywords(data, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
-    identity = Identity.of(encoder)
+    identity = encoder.identity()
     if threshold is not None and identity.similarity != "cosine":
         raise SettingError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, protocol, show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark
 
-        scores = evaluate_mteb(encoder, mteb)
+        scores = evaluate_mteb(encoder.model, mteb)
         evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, named_benchmark(mteb)))
     if world()[0] > 0:
         return evaluation
@@ -173,16 +171,16 @@ def evaluate(
     finally:
         if output is not None:
             write_results(output, evaluation.to_dict(), evaluation.scores)
-    if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
-        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder, evaluation.threshold)))
+    if save_threshold and evaluation.threshold is not None and isinstance(encoder.model, SimCSE):
+        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder.model, evaluation.threshold)))
     return evaluation
 
 
-def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
+def score_model(model: TextEncoder | BM25, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
-        model (`Encoder`): The model, which encodes queries and documents as in a search.
+        model (`TextEncoder` or `BM25`): The model, which encodes queries and documents as in a search.
         tasks (`Mapping[str, Task]`): The tasks that [`read_tasks`] returned.
         protocol (`Protocol`): How they are scored.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
@@ -203,13 +201,10 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
     texts = len(set().union(*roles.values()))
-    module = getattr(model, "model", model)
-    size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
-    if isinstance(module, nn.Module):
-        size += sum(weight.nbytes for weight in module.parameters())
+    size = 0 if isinstance(model, BM25) else model.size()
     return replace(
         evaluation,
-        identity=Identity.of(model),
+        identity=model.identity(),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cost={"texts_per_second": texts / (encoded - start), "megabytes": size / 1e6},
