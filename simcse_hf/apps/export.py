@@ -19,6 +19,7 @@ from ..evaluation.scoring import read_tasks, score_model
 from ..evaluation.tasks import Task
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
+from ..runtime.encoders import as_encoder
 from ..runtime.errors import DataError, ModelError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
@@ -223,7 +224,7 @@ def export_int8(
         ModelError: As [`export_graph`], or if each form loses too much. Nothing is written then.
     """
     # 1. What the forms are calibrated and measured with.
-    tasks = read_tasks(None, data_dir)
+    tasks, _, _ = read_tasks(data_dir=data_dir)
     if texts is not None:
         lines = _read(texts, _TEXTS + _CALIBRATION)
     else:
@@ -273,7 +274,9 @@ def _read(file: StrPath, count: int) -> list[str]:
 
 def measure(model: SimCSE, texts: list[str], tasks: dict[str, Task]) -> Measured:
     """Return the embeddings of texts, and the STS average if there are tasks."""
-    average = score_model(model, tasks, PAPER_PROTOCOL, False).results["average"] if tasks else {}
+    average = {}
+    if tasks:
+        average = score_model(as_encoder(model), tasks, PAPER_PROTOCOL, show_progress_bar=False).results["average"]
     return model.encode(texts), average
 
 
