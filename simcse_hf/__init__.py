@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.build_nli import build_nli as build_nli
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
+    from .apps.export import export as export
     from .apps.mining import mine as mine
     from .apps.pretraining import pretrain as pretrain
     from .apps.search import duplicates as duplicates
@@ -46,7 +47,6 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .apps.export import export as export
     from .publishing.hub import push as push
     from .retrieval.description import describe as describe
     from .retrieval.sentences import Match as Match

@@ -144,9 +144,7 @@ def export(
     with output_folder(output, overwrite, "config.json", [source]) as new:
         loaded = load_model(model, **options)
         if to in INT8_EXPORTS:
-            path, measured = export_int8(
-                loaded, new, to, texts, data_dir, calibrate, max_loss, method, instructions
-            )
+            path, measured = export_int8(loaded, new, to, texts, data_dir, calibrate, max_loss, method, instructions)
         elif to in GRAPHS:
             path = export_graph(loaded, new, to)
         else:
@@ -213,7 +211,12 @@ def export_int8(
         simcse (`SimCSE`): As in [`export_graph`].
         directory (`Path`): As in [`export_graph`].
         to (`str`): One of `INT8_EXPORTS`.
-        texts, data_dir, calibrate, max_loss, method, instructions: As in [`export`].
+        texts (`str` or `os.PathLike`, *optional*): As in [`export`], like those that follow.
+        data_dir (`str` or `os.PathLike`, *optional*): SentEval's folder.
+        calibrate (`str` or `os.PathLike`, *optional*): A file of texts for the ranges of activations.
+        max_loss (`float`): The largest loss.
+        method (`str`, *optional*): The only method to try.
+        instructions (`str`, *optional*): One of `INSTRUCTIONS`; defaults to [`processor_instructions`].
 
     Returns:
         `tuple[Path, dict[str, Any]]`: The path of the graph, and what it loses.

@@ -14,10 +14,10 @@ from publishing_fixtures import save_random
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.apps.export import export_sentence_transformers
 from simcse_hf.encoding.graphs import GRAPHS, export_graph
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
-from simcse_hf.apps.export import export_sentence_transformers
 
 TEXTS = [
     "a cat sat on the mat .",
