@@ -275,14 +275,14 @@ class Rows:
                 own = self.known.view
                 view = {"name": own.name or type(own).__name__, "rate": own.rate, "both": self.known.both}
         path = None if self.source.path is None else str(self.source.path)
-        is_on_hub = path is not None and not find_paths(path)
+        hub_datasets = [path.partition(":")[0]] if path is not None and not find_paths(path) else []
         return {
             "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,
             "rows": says,
             "view": view,
             "train_texts": path,
-            "hub_datasets": [path.partition(":")[0]] if is_on_hub else [],
+            "hub_datasets": hub_datasets,
         }
 
 

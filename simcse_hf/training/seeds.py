@@ -100,6 +100,7 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
         SettingError: If the seeds are no seeds, or `output_dir` holds an earlier run that cannot be continued.
     """
     args = decided.training
+    assert decided.data.seeds is not None
     seeds = seed_list(decided.data.seeds, args.seed)
     directory = Path(str(args.output_dir))
     advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
