@@ -15,7 +15,7 @@ from transformers.utils import logging
 from ..data.table import stream_texts
 from ..encoding.graphs import GRAPHS, ExportedModel, example, feeds, silent, weights_of
 from ..encoding.simcse import SimCSE, load_model
-from ..evaluation.embeddings import SentenceEmbeddings
+from ..evaluation.embeddings import embed_all
 from ..evaluation.scoring import read_tasks, score_tasks
 from ..evaluation.tasks.senteval import STS_TASKS
 from ..models.checkpoint import save_own_files
@@ -324,7 +324,7 @@ class Checks:
 
     def _score(self, model: SimCSE) -> Any:
         texts = [text for task in self.data.values() for text in task.texts]
-        embeddings = SentenceEmbeddings(model, texts)
+        embeddings = embed_all(model, {None: texts})
         return score_tasks(self.data, embeddings).results["average"]
 
 
