@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .runtime.errors import SettingError as SettingError
     from .runtime.errors import SimCSEError as SimCSEError
     from .training.arguments import SimCSETrainingArguments as SimCSETrainingArguments
+    from .training.checkpoints import WholeCheckpointTrainer as WholeCheckpointTrainer
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
@@ -87,6 +88,7 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.arguments",
     "SimilarityEvalCallback": "training.dev_sets",
     "TextView": "data.views.words",
+    "WholeCheckpointTrainer": "training.checkpoints",
     "adapt": "apps.adapt.adapt",
     "analyze": "apps.analysis",
     "build_nli": "apps.build_nli",
