@@ -20,7 +20,7 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.encoding.batching import Encoder
+from simcse_hf.encoding.batching import TextEncoder
 from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task

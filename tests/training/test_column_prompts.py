@@ -9,7 +9,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.batching import Encoder
+from simcse_hf.encoding.batching import TextEncoder
 from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
