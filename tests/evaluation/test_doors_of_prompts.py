@@ -45,13 +45,13 @@ def model(request, save_checkpoint, tmp_path, monkeypatch):
 def encoded(monkeypatch):
     """The prompts that were put before texts, with the texts."""
     found = set()
-    tokenize = Encoder.tokenize
+    tokenize = TextEncoder.tokenize
 
     def recorded(self, texts, prefix="", *args):
         found.update((prefix, text) for text in texts if text != PROBE)
         return tokenize(self, texts, prefix, *args)
 
-    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    monkeypatch.setattr(TextEncoder, "tokenize", recorded)
     return found
 
 

@@ -194,13 +194,13 @@ def reranking(tmp_path):
 def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer, reranking, monkeypatch):
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=reranking)
     encoded = set()
-    tokenize = Encoder.tokenize
+    tokenize = TextEncoder.tokenize
 
     def recorded(self, texts, prefix):
         encoded.update(prefix + text for text in texts)
         return tokenize(self, texts, prefix)
 
-    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    monkeypatch.setattr(TextEncoder, "tokenize", recorded)
     trainer.evaluate()
     assert encoded == {
         "the old cat",
