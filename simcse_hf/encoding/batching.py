@@ -87,7 +87,7 @@ def full_length(
 
 
 class Batching(TypedDict, total=False):
-    """The arguments of [`TextEncoder.embed`] that change no embedding, but how long it takes."""
+    """The arguments of [`BatchEncoder.embed`] that change no embedding, but how long it takes."""
 
     token_budget: int | None
     batch_size: int | None
@@ -121,7 +121,7 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
 logger = logging.get_logger(__name__)
 
 
-class TextEncoder:
+class BatchEncoder:
     """How a contrastive model reads texts, in inference and on the dev sets of training.
 
     Args:

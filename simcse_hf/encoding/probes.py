@@ -11,9 +11,9 @@ import numpy as np
 import torch.nn.functional as F
 
 from ..models.settings import THRESHOLD
-from ..retrieval.indexes.description import PROBE, SAME, SAME_ROUNDED, agreement
+from ..retrieval.description import PROBE, SAME, SAME_ROUNDED, agreement
 from ..runtime.identity import Identity
-from .batching import TextEncoder
+from .batching import BatchEncoder
 
 #: The cosines of the first one with the others are saved with a threshold.
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
@@ -61,14 +61,14 @@ def probe_cosines(model: Any) -> list[float]:
     return (embeddings[1:] @ embeddings[0]).tolist()
 
 
-def probe_embedding(encoder: TextEncoder, max_length: int | None) -> list[float]:
+def probe_embedding(encoder: BatchEncoder, max_length: int | None) -> list[float]:
     """Return the unit embedding of a sentence without a prompt or a transform, by which a fit knows its weights."""
-    encoder = TextEncoder(encoder.model, encoder.tokenizer, max_length)
+    encoder = BatchEncoder(encoder.model, encoder.tokenizer, max_length)
     embeddings = encoder.embed(encoder.tokenize([PROBE]), split_over_processes=False)
     return F.normalize(embeddings[0].cpu(), dim=-1).tolist()
 
 
-def has_weights_of(encoder: TextEncoder, probe: Sequence[float], max_length: int | None) -> bool:
+def has_weights_of(encoder: BatchEncoder, probe: Sequence[float], max_length: int | None) -> bool:
     """Return whether [`probe_embedding`] gave this for the weights of an encoder, up to rounding."""
     now = np.array(probe_embedding(encoder, max_length), dtype=np.float32)
     least = SAME_ROUNDED if getattr(encoder.model, "rounds", False) else SAME

@@ -22,8 +22,8 @@ from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
-from ..retrieval.indexes.description import PROBE
-from ..retrieval.indexes.sentences import Results, SentenceIndex
+from ..retrieval.description import PROBE
+from ..retrieval.sentences import Results, SentenceIndex
 from ..runtime.errors import ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
@@ -31,7 +31,7 @@ from ..runtime.loading import HubArguments, hub_commit, load_pretrained
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
-from .batching import Batching, TextEncoder, one_ahead
+from .batching import BatchEncoder, Batching, one_ahead
 from .graphs import ExportedModel, refuse_settings
 from .probes import PROBES, SERVED, has_weights_of, probe_embedding, threshold_problem
 from .quantization import quantize
@@ -52,7 +52,7 @@ Texts = str | Iterable[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
-class SimCSE(TextEncoder):
+class SimCSE(BatchEncoder):
     """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
 
     The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
@@ -377,7 +377,7 @@ class SimCSE(TextEncoder):
             normalize_embeddings (`bool`, *optional*): As in [`SimCSE.encode`].
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            **batching (`Batching`): See [`TextEncoder.embed`].
+            **batching (`Batching`): See [`BatchEncoder.embed`].
 
         Yields:
             `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
-from ..retrieval.indexes.description import of_documents
+from ..retrieval.description import of_documents
 from ..runtime.distributed import on_first_process, world
 from ..runtime.errors import DataError
 from ..runtime.files import lock

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.batching import TextEncoder
+from ..encoding.batching import BatchEncoder
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
@@ -175,7 +175,7 @@ class DevSetCallback(TrainerCallback):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        encoder = TextEncoder(model, tokenizer)  # with the length of inference
+        encoder = BatchEncoder(model, tokenizer)  # with the length of inference
         prompts = {role: encoder.resolve_prompt(role=role) for role in self.roles}
         reading = (tokenizer, encoder.max_length, encoder.settings.templates, prompts)
         if reading != self._reading:  # also when the callback serves another run

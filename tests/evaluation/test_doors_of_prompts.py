@@ -20,11 +20,11 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.encoding.batching import TextEncoder
+from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.retrieval.indexes.description import PROBE
+from simcse_hf.retrieval.description import PROBE
 from simcse_hf.training.dev_sets import DevSetCallback, SimilarityEvalCallback
 
 PROMPTS = {"query": "the old ", "document": "a red ", "other": "man : "}
@@ -45,13 +45,13 @@ def model(request, save_checkpoint, tmp_path, monkeypatch):
 def encoded(monkeypatch):
     """The prompts that were put before texts, with the texts."""
     found = set()
-    tokenize = TextEncoder.tokenize
+    tokenize = BatchEncoder.tokenize
 
     def recorded(self, texts, prefix="", *args):
         found.update((prefix, text) for text in texts if text != PROBE)
         return tokenize(self, texts, prefix, *args)
 
-    monkeypatch.setattr(TextEncoder, "tokenize", recorded)
+    monkeypatch.setattr(BatchEncoder, "tokenize", recorded)
     return found
 
 
