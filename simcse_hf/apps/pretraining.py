@@ -33,7 +33,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..runtime.distributed import lock_together
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from ..runtime.files import STAGING, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
@@ -355,7 +355,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     texts = list(dataset["sent0"])
     number = min(args.held_out, len(texts) // 10)
     if number < 1:
-        raise SettingError(
+        raise DataError(
             f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
             "least 10 sentences and --held_out of at least 1"
         )

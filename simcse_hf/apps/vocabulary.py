@@ -9,7 +9,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.token_ids import to_token_ids
-from ..runtime.errors import SettingError
+from ..runtime.errors import ModelError, SettingError
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -35,11 +35,12 @@ def extend_vocabulary(
         `int`: The number of words that were added.
 
     Raises:
-        SettingError: If the tokenizer is written in Python, or no word is frequent enough and split.
+        ModelError: If the tokenizer is written in Python.
+        SettingError: If no word is frequent enough and split.
     """
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
-        raise SettingError(f"{name} is written in Python: words can be added to fast tokenizers only.")
+        raise ModelError(f"{name} is written in Python: words can be added to fast tokenizers only.")
     normalizer = tokenizer.backend_tokenizer.normalizer
     counts: Counter[str] = Counter()
     for text in texts:

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
-from ..runtime.errors import DataError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import digest, read_json, write_atomically, write_json
 from .columns import (
     ADVICE,
@@ -211,6 +211,7 @@ def open_source(
 
     Raises:
         DataError: If the source cannot be read.
+        SettingError: If it has no such split.
     """
     paths = find_paths(source)
     if paths is not None:
@@ -222,7 +223,7 @@ def open_source(
         source = load_from_hub(name, split or "train", cache_dir=cache_dir)
     elif isinstance(source, DatasetDict) and split is not None:
         if split not in source:
-            raise DataError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
+            raise SettingError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]

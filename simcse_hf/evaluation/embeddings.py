@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from ..retrieval.indexes.exact import ExactIndex, comparable
 from ..runtime.encoders import Encoder, Role, TextEncoder, as_encoder
-from ..runtime.errors import DataError, check_finite
+from ..runtime.errors import ModelError, check_finite
 from .metrics import cosine_similarity_pairs
 
 
@@ -77,11 +77,11 @@ class SentenceEmbeddings:
         self._rows = {key: row for row, key in enumerate(keys)}
         self._embeddings = embeddings
         if embeddings.ndim != 2 or len(embeddings) != len(keys) or embeddings.shape[1] == 0:
-            raise DataError(f"encode returned an array of shape {embeddings.shape} for {len(keys)} texts.")
+            raise ModelError(f"encode returned an array of shape {embeddings.shape} for {len(keys)} texts.")
         check_finite(embeddings, lambda number: f"text {number} ({keys[number][1][:80]!r})")
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         if len(keys) > 1 and np.ptp(embeddings, axis=0).max() <= 1e-5 * np.abs(embeddings).max():
-            raise DataError(
+            raise ModelError(
                 f"the embeddings of all {len(keys)} texts are the same: the model has collapsed, or its pooler "
                 "reads a constant."
             )

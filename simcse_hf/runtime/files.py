@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from .errors import DataError
+from .errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -283,11 +283,11 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        DataError: If another process has locked the folder, which the message names, or the folder is a file.
+        SettingError: If another process has locked the folder, which the message names, or the folder is a file.
     """
     path = Path(folder).expanduser().resolve()
     if path.is_file():
-        raise DataError(f"{folder} is a file: name a folder.")
+        raise SettingError(f"{folder} is a file: name a folder.")
     path.mkdir(parents=True, exist_ok=True)
     file = FileLock(path / LOCK, is_singleton=True)
     holder = path / HOLDER
@@ -297,7 +297,7 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         name = "another process"
         if holder.exists():
             name = holder.read_text(encoding="utf-8")
-        raise DataError(
+        raise SettingError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     try:

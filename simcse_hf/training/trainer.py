@@ -59,7 +59,7 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import folder_problem, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
@@ -406,6 +406,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Check the rows, the batch, the objective and the sharding of a run.
 
         Raises:
+            DataError: If there are no rows.
             SettingError: If the run cannot train, or could not learn anything.
         """
         # 1. The arguments.
@@ -415,7 +416,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
-            raise SettingError("train_dataset is empty: give a training file with at least one batch of texts")
+            raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not view_class(self.run.rows.view).is_drawn:
@@ -512,7 +513,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
         instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
         if self.model.has_adapter():
-            raise ModelError(
+            raise SettingError(
                 "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
                 f"weights. {instead}"
             )
@@ -522,13 +523,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
         assert self.model.objective is not None
         if any(id(parameter) in encoder for parameter in self.model.objective.parameters()):
-            raise ModelError(
+            raise SettingError(
                 f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder "
                 f"that the objective also uses. {instead}"
             )
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if settings.do_mlm and getattr(plugin, "fsdp_version", None) == 2:
-            raise ModelError(
+            raise SettingError(
                 "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and "
                 f"FSDP2 would put the two into different groups. {instead}"
             )

@@ -18,7 +18,7 @@ from ... import AutoModelForCL, SimCSE, card, sample_files
 from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
-from ...runtime.errors import SettingError, no_model, refuse_changes
+from ...runtime.errors import ModelError, SettingError, no_model, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json_object, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...training.parser import check_files
@@ -197,7 +197,7 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         except OSError as error:
-            raise SettingError(f"--model {no_model(name, error)}") from error
+            raise ModelError(f"--model {no_model(name, error)}") from error
         own = model.settings.inference_pooler
         if pooler is None and (model.settings.templates or own == "ngrams"):
             raise SettingError(

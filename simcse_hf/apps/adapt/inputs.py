@@ -17,7 +17,7 @@ from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
 from ...retrieval.mining import fold_text
-from ...runtime.errors import DataError
+from ...runtime.errors import DataError, SettingError
 
 logger = logging.get_logger(__name__)
 
@@ -55,10 +55,11 @@ def split_tasks(
         of the general tasks, too, as [`fold_text`] returns them.
 
     Raises:
-        DataError: If there is no task, or one is malformed or too small to split.
+        SettingError: If there is no task.
+        DataError: If one is malformed or too small to split.
     """
     if not given:
-        raise DataError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
+        raise SettingError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
     dev = {}
     held_out = {}
     tasks = name_tasks(given, label_separator)
