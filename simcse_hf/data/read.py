@@ -160,7 +160,7 @@ def load_text_dataset(
                 raise DataError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
         dataset = Dataset.from_file(str(path))
         dataset._fingerprint = key  # the default depends on the time of the file
-        for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
+        for cleaner, found in zip(cleaners, read_json(dropped, kind=list), strict=True):
             cleaner.kept, counts, cleaner.places = found
             cleaner.counts = Counter(counts)
     for cleaner in cleaners:

@@ -146,7 +146,7 @@ def read_manifest(folder: StrPath) -> Manifest:
     path = Path(folder).expanduser() / SHARD_MANIFEST
     if not path.is_file():
         raise DataError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
-    manifest = read_json(path, "Encode into a new folder.")
+    manifest = read_json(path, advice="Encode into a new folder.")
     match manifest:
         case {
             "input": {"rows": int(rows)},

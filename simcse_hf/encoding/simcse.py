@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
+from transformers.utils.hub import extract_commit_hash
 
 from ..data.columns import holds_texts, list_texts
 from ..data.token_ids import check_known
@@ -27,7 +28,7 @@ from ..retrieval.indexes.sentences import Results, SentenceIndex
 from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
-from ..runtime.loading import HubArguments, hub_commit, load_pretrained
+from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pretrained
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
@@ -121,7 +122,9 @@ class SimCSE(Encoder):
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
-        self.revision = hub_commit(name_or_path, **hub_arguments)
+        found = find_file(name_or_path, CONFIG_NAME, **hub_arguments)
+        found = found or find_file(name_or_path, ADAPTER_CONFIG, **hub_arguments)
+        self.revision = extract_commit_hash(found, None)
         if self.revision is not None:  # all files are of this commit, even if the branch moves meanwhile
             hub_arguments["revision"] = self.revision
 

@@ -13,7 +13,7 @@ from ..names import KEYWORDS, EvaluationOptions, ModelOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import DataError, SettingError
-from ..runtime.files import StrPath, read_json_object
+from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
@@ -96,7 +96,7 @@ class Comparison(Result):
             ValueError: If the file is none. The message names it.
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
-        document = read_json_object(path, "baseline", "scores", "differences", advice=advice)
+        document = read_json(path, "baseline", "scores", "differences", advice=advice)
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
         return cls(**known | {"identities": identities})

@@ -13,7 +13,7 @@ from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
 from ..runtime.errors import DataError, SettingError
-from ..runtime.files import read_json_object, write_json
+from ..runtime.files import read_json, write_json
 from .bootstrap import (
     ROUNDING,
     Arrays,
@@ -216,6 +216,6 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     """
     saved = {**threshold, "probe": probe_cosines(model), "model": model.identity().for_pairs().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
-    write_json(path, read_json_object(path) | {THRESHOLD: saved})
+    write_json(path, read_json(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)
     return path

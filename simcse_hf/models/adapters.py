@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ..runtime.errors import ModelError, SettingError, require_extra
-from ..runtime.files import StrPath, digest, read_json_object, write_json
+from ..runtime.files import StrPath, digest, read_json, write_json
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
@@ -160,7 +160,7 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         )
     base = adapter_base(source, **hub) or ""
     settings = find_file(source, ADAPTER_SETTINGS, **hub)
-    trained_on = read_json_object(settings).get("base") if settings else None
+    trained_on = read_json(settings).get("base") if settings else None
     if trained_on and Path(base).is_dir() and trained_on != weights_of_base(base):
         raise ModelError(
             f"{source}: the adapter was trained on other weights than those in {base} now: restore these, or train "

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..runtime.errors import DataError, ModelError, check_finite, check_values
-from ..runtime.files import read_json, read_json_object, write_atomically, write_json
+from ..runtime.files import read_json, write_atomically, write_json
 from ..runtime.loading import HubArguments, find_file
 
 #: The classes of transforms by their names.
@@ -141,7 +141,7 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
             }
             write_json(folder / "config.json", dense)
     if (directory / MODULES).exists():
-        modules = [module for module in read_json(directory / MODULES) if module["path"] != FOLDER]
+        modules = [module for module in read_json(directory / MODULES, kind=list) if module["path"] != FOLDER]
         types = [module["type"].rpartition(".")[2] for module in modules]
         place = types.index("Normalize") if "Normalize" in types else len(types)
         modules.insert(place, {"path": FOLDER, "type": module_type})
@@ -166,7 +166,7 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
     path = find_file(name_or_path, f"{FOLDER}/{TRANSFORM_FILE}", **hub)
     if path is None:
         return None, None
-    description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
+    description = read_json(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
     if str(method) not in TRANSFORMS:
         raise ModelError(f"{path}: unknown method {method!r}; known are {', '.join(TRANSFORMS)}. Fit again.")

@@ -180,46 +180,31 @@ def read_arrays(path: StrPath, advice: str) -> Arrays:
     return found
 
 
-def read_json(path: StrPath, advice: str = "") -> Any:
+def read_json(path: StrPath, *entries: str, kind: type = dict, advice: str = "") -> Any:
     """Read a JSON file.
 
     Args:
         path (`str` or `os.PathLike`): The file, which must exist.
-        advice (`str`, *optional*): A last sentence for the error, which says what to do.
+        *entries (`str`): Entries that the object must have.
+        kind (`type`, *optional*, defaults to `dict`): What the file must hold: an object, or a `list`.
+        advice (`str`, *optional*): A last sentence for the errors, which says what to do.
 
     Returns:
         The document.
 
     Raises:
-        DataError: If the file is no JSON. The message names the file.
+        DataError: If the file is no JSON, or holds something else. The message names the file.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
-
-
-def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Args:
-        path (`str` or `os.PathLike`): The file, which must exist.
-        entries (`str`): Entries that the object must have.
-        advice (`str`, *optional*): A last sentence for the errors, which says what to do.
-
-    Returns:
-        `dict`: The object.
-
-    Raises:
-        DataError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
-    """
-    document = read_json(path, advice)
-    is_object = isinstance(document, dict)
-    missing = [f'"{entry}"' for entry in entries if not is_object or entry not in document]
-    if is_object and not missing:
-        return document
-    listed = f" with the entry {' and '.join(missing)}" if missing else ""
-    raise DataError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
+    if not isinstance(document, kind) or not all(entry in document for entry in entries):
+        wanted = "list" if kind is list else "object"
+        if entries:
+            wanted += " with the entry " + " and ".join(map('"{}"'.format, entries))
+        raise DataError(f"{path}: not a JSON {wanted}. {advice}".rstrip())
+    return document
 
 
 def write_json(path: StrPath, document: object) -> None:
@@ -379,7 +364,7 @@ def folder_problem(folder: StrPath) -> str | None:
     if not (folder / MANIFEST).exists():
         return f"{MANIFEST} is missing"
     try:
-        files = read_json_object(folder / MANIFEST, "files")["files"]
+        files = read_json(folder / MANIFEST, "files")["files"]
         for name, expected in files.items():
             path = folder / name
             if not path.is_file():

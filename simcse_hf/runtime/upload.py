@@ -146,7 +146,7 @@ def _content(file: Path) -> Path | bytes:
     """Return a file, or its content without folders of this machine."""
     if not _RECORDS.fullmatch(file.name):
         return file
-    document = read_json(file)
+    document = read_json(file, kind=object)
     public = PublicNames()(document)
     if file.name in ("config.json", "simcse.json"):  # where prompts and much else are no paths
         section = document.get("simcse", {})

@@ -135,7 +135,7 @@ def describe(folder: StrPath) -> Description:
         raise DataError(
             f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
         )
-    match read_json(path, REBUILD):
+    match read_json(path, advice=REBUILD):
         case {
             "model": {
                 "name_or_path": str(),
