@@ -17,7 +17,14 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.build_nli import build_nli as build_nli
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
+    from .apps.export import export as export
+    from .apps.mining import mine as mine
     from .apps.pretraining import pretrain as pretrain
+    from .apps.search import duplicates as duplicates
+    from .apps.search import index as index
+    from .apps.search import index_add as index_add
+    from .apps.search import index_delete as index_delete
+    from .apps.search import search as search
     from .apps.which_model import which_model as which_model
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli import build_nli_triplets as build_nli_triplets
@@ -42,17 +49,10 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .publishing.export import export as export
     from .publishing.hub import push as push
-    from .retrieval.commands import duplicates as duplicates
-    from .retrieval.commands import index as index
-    from .retrieval.commands import index_add as index_add
-    from .retrieval.commands import index_delete as index_delete
-    from .retrieval.commands import mine as mine
-    from .retrieval.commands import search as search
-    from .retrieval.indexes.description import describe as describe
-    from .retrieval.indexes.sentences import Match as Match
-    from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
+    from .retrieval.description import describe as describe
+    from .retrieval.sentences import Match as Match
+    from .retrieval.sentences import SentenceIndex as SentenceIndex
     from .runtime.distributed import gather_rows as gather_rows
     from .runtime.errors import DataError as DataError
     from .runtime.errors import ModelError as ModelError

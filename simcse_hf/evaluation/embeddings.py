@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ..retrieval.indexes.exact import ExactIndex, comparable
+from ..retrieval.exact import ExactIndex, comparable
 from ..runtime.encoders import Encoder, Role, TextEncoder, as_encoder
 from ..runtime.errors import ModelError, check_finite
 from .metrics import cosine_similarity_pairs

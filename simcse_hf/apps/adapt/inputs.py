@@ -15,8 +15,8 @@ from ...data.read import is_labelled
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
-from ...retrieval.mining import fold_text
 from ...runtime.errors import DataError, SettingError
+from ..mining import fold_text
 
 logger = logging.get_logger(__name__)
 

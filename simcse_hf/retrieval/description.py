@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.encoders import TextEncoder
-from ...runtime.errors import DataError, ModelError
-from ...runtime.files import StrPath, read_json
-from ...runtime.identity import Identity
-from ...runtime.loading import full_name
+from ..runtime.encoders import TextEncoder
+from ..runtime.errors import DataError, ModelError
+from ..runtime.files import StrPath, read_json
+from ..runtime.identity import Identity
+from ..runtime.loading import full_name
 from .exact import comparable
 
 DESCRIPTION = "index.json"

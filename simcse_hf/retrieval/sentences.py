@@ -18,12 +18,12 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ...data.columns import holds_texts, list_texts, quote
-from ...data.table import stream_texts
-from ...runtime.encoders import Encoder, as_encoder
-from ...runtime.errors import DataError, ModelError, NotFiniteError, SettingError, check_finite, check_values
-from ...runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
-from ...runtime.similarity import check_scores
+from ..data.columns import holds_texts, list_texts, quote
+from ..data.table import stream_texts
+from ..runtime.encoders import Encoder, as_encoder
+from ..runtime.errors import DataError, ModelError, NotFiniteError, SettingError, check_finite, check_values
+from ..runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
+from ..runtime.similarity import check_scores
 from .description import (
     DATA,
     DESCRIPTION,
