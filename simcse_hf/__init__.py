@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .runtime.errors import SettingError as SettingError
     from .runtime.errors import SimCSEError as SimCSEError
     from .training.arguments import SimCSETrainingArguments as SimCSETrainingArguments
+    from .training.checkpoints import WholeCheckpointTrainer as WholeCheckpointTrainer
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train

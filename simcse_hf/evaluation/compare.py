@@ -17,7 +17,7 @@ from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
+from .bootstrap import interval, resampled_scores, scored_examples
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -27,7 +27,8 @@ from .report import (
     write_results,
 )
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
-from .tasks import Task, class_of, headline
+from .tasks import Task
+from .tasks.base import headline
 
 
 class Difference(TypedDict):
@@ -274,7 +275,7 @@ def compare_evaluations(
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
     scores: dict[str, dict] = {}
     for name, each in results.items():
-        scores[name] = {task: headline(task, each.get(task, {"missing": ""}), protocol) for task in tasks}
+        scores[name] = {task: headline(each.get(task, {"missing": ""}), protocol) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
@@ -307,8 +308,8 @@ def compare_evaluations(
             low = high = None
             if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
-                fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
-                low, high = interval(means[row] - means[0], level, fewest)
+                scored = [named[baseline].scores[task] for task in members]
+                low, high = interval(means[row] - means[0], level, scored)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse
@@ -370,7 +371,9 @@ def _samples(named: Mapping[str, Evaluation], task: str, protocol: Protocol, res
     """Return the resampled scores of each system, or `None` if some were not stored."""
     stored = {name: each.scores.get(task, {}) for name, each in named.items()}
     (first_name, first), *_ = stored.items()
-    if not all(stored.values()) or not class_of(task, named[first_name].results[task]).is_resampled(protocol):
+    if not all(stored.values()):
+        return None
+    if protocol.mode == "dev" and "dev_accuracy" in named[first_name].results[task]:  # the scores are no dev scores
         return None
     examples = scored_examples(first)
     for name, each in stored.items():

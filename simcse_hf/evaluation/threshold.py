@@ -20,7 +20,6 @@ from .bootstrap import (
     divide_groups,
     groups_to_draw,
     interval,
-    last_of_equals,
     proportion_interval,
     resampled_scores,
 )
@@ -117,7 +116,7 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     ranked = similarity[first][order]
     hits = gold[first][order].cumsum()
     retrieved = np.arange(1, len(hits) + 1)
-    possible = last_of_equals(ranked)
+    possible = np.append(np.diff(ranked) != 0, True)  # not between equal cosines
     value = 2 * hits / (retrieved + hits[-1])
     if precision is not None:
         value = hits / hits[-1]

@@ -52,35 +52,6 @@ def class_of(name: str, document: Mapping[str, Any]) -> type[Task]:
     return SENTEVAL.get(name, ScoredPairsTask)
 
 
-def headline(name: str, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-    """Return the score of a task's entry in a result file, times 100, or `None` if there is none."""
-    if "missing" in document:
-        return None
-    return class_of(name, document).headline(document, protocol)
-
-
-class MissingTask(Task):
-    """A task of SentEval whose data is not there.
-
-    Args:
-        source (`str`): Where it was looked for.
-        name (`str`): Name of the task.
-        units (`list[str]`): Why it is missing.
-    """
-
-    def __post_init__(self) -> None:
-        self.roles = {}
-        self.links = []
-
-    def score(self, embeddings: Any) -> TaskResult:
-        """Return no score; see [`Task.score`]."""
-        return TaskResult({}, {}, {"missing": self.units[0]})
-
-    def document(self, result: TaskResult) -> dict:
-        """Return why there is no score; see [`Task.document`]."""
-        return result.details
-
-
 def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device: str | None = None) -> Task:
     """Read a task of SentEval.
 

@@ -1,7 +1,8 @@
 """What every task can do: score embeddings, split into two tasks, and compare two systems."""
 
+import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
@@ -21,14 +22,31 @@ from ..bootstrap import (
     Arrays,
     Parts,
     divide_groups,
-    independent_draws,
     interval,
     mean_over_drawn_seeds,
     resampled_scores,
     scored_examples,
 )
-from ..embeddings import SentenceEmbeddings
+from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
+
+
+class Ranker(typing.Protocol):
+    """What tasks that need no vectors are scored by: embeddings, or the words of their texts (keyword search)."""
+
+    similarity: str
+
+    def pairs(self, first: Sequence[str], second: Sequence[str]) -> ndarray:
+        """Return the similarity of each text of `first` with that of `second`, of shape `(n,)`."""
+
+    def rank(
+        self,
+        queries: Sequence[str],
+        documents: Mapping[str, str],
+        depth: int,
+        roles: tuple[Role, Role] = ("query", "document"),
+    ) -> Iterator[list[str]]:
+        """Yield the ids of the best documents of each query; see [`SentenceEmbeddings.rank`]."""
 
 
 @dataclass
@@ -141,7 +159,7 @@ class Task(ABC):
         """
         if not hasattr(model, "encode"):
             model = SimpleNamespace(encode=model, similarity_fn_name=similarity)
-        return self.score(SentenceEmbeddings(model, self.roles))
+        return self.score(embed_all(model, self.roles))
 
     def split(self, share: float, seed: int = 0) -> tuple:
         """Split the scored units into two tasks, for example to choose a model on one and to judge it on the other.
@@ -198,15 +216,20 @@ class Task(ABC):
             **result.details,
         }
 
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the score of an entry that [`document`] made, times 100; `None` if the protocol has none."""
-        return document[document["metrics"][0]]
 
-    @classmethod
-    def is_resampled(cls, protocol: Protocol) -> bool:
-        """Return whether the scores of a result are those of its headline."""
-        return True
+def headline(document: Mapping[str, Any], protocol: Protocol) -> float | None:
+    """Return the score of a task's entry in a result file, times 100, or `None` if there is none."""
+    if "missing" in document:
+        return None
+    if "kind" in document:  # of a user's own file
+        return document[document["metrics"][0]]
+    if "dev_accuracy" in document:
+        return document["dev_accuracy" if protocol.mode == "dev" else "accuracy"]
+    if "splits" in document:
+        document = document["splits"][protocol.split]
+    elif "aggregate" in document:  # without known subsets, an aggregation has no value
+        document = document["aggregate"][protocol.aggregation]
+    return document[protocol.metric]
 
 
 def paired_interval(
@@ -254,7 +277,7 @@ def paired_interval(
     drawn = np.split(resampled_scores(systems, task.protocol, resamples), [len(before)])
     random = np.random.default_rng([0, 1])
     start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
-    low, high = interval(end - start, confidence, independent_draws(systems[0]))
+    low, high = interval(end - start, confidence, systems[:1])
     old = np.mean([result.metrics[task.metric] for result in before])
     new = np.mean([result.metrics[task.metric] for result in after])
     return float(new - old), low, high
