@@ -22,7 +22,7 @@ from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
 from ..runtime.distributed import lock_together, on_first_process, wait_for_all, world
-from ..runtime.errors import SettingError, check_finite, check_values, refuse_changes
+from ..runtime.errors import DataError, SettingError, check_finite, check_values, refuse_changes
 from ..runtime.files import (
     ARRAY_DAMAGE,
     StrPath,
@@ -72,23 +72,23 @@ class Shard:
         """Return the vectors, of shape `(rows, dim)`: mapped from an npy file, or read from parquet.
 
         Raises:
-            SettingError: If the file is missing or damaged.
+            DataError: If the file is missing or damaged.
         """
         path = self.path
         if not path.exists():
-            raise SettingError(f"{path} is missing, because the run was interrupted: finish it with resume.")
+            raise DataError(f"{path} is missing, because the run was interrupted: finish it with resume.")
         try:
             if path.suffix == ".npy":
                 vectors = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
             else:
                 column = pq.read_table(path, columns=["vector"], memory_map=True)["vector"].combine_chunks()
                 if not pa.types.is_fixed_size_list(column.type):
-                    raise SettingError(f"the column 'vector' holds {column.type}")
+                    raise DataError(f"the column 'vector' holds {column.type}")
                 vectors = column.flatten().to_numpy().reshape(len(column), -1)
             if vectors.ndim != 2 or len(vectors) != self.rows or not vectors.shape[1]:
-                raise SettingError(f"it holds an array of shape {vectors.shape}")
+                raise DataError(f"it holds an array of shape {vectors.shape}")
         except _DAMAGE as error:
-            raise SettingError(f"{path}: damaged ({error}); {_AGAIN}") from error
+            raise DataError(f"{path}: damaged ({error}); {_AGAIN}") from error
         return vectors
 
     def is_whole(self) -> bool:
@@ -128,12 +128,12 @@ def read_manifest(folder: StrPath) -> Manifest:
         `format`).
 
     Raises:
-        SettingError: If there is no manifest, or it is damaged.
+        DataError: If there is no manifest, or it is damaged.
     """
     path = Path(folder).expanduser() / SHARD_MANIFEST
     if not path.is_file():
-        raise SettingError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
-    manifest = read_json(path, "Encode into a new folder.")
+        raise DataError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
+    manifest = read_json(path, advice="Encode into a new folder.")
     match manifest:
         case {
             "input": {"rows": int(rows)},
@@ -141,7 +141,7 @@ def read_manifest(folder: StrPath) -> Manifest:
             "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
         } if type(rows) is type(size) is int and 1 <= rows <= size * MAX_SHARDS:
             return manifest
-    raise SettingError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
+    raise DataError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
 def shards_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
@@ -182,7 +182,7 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
         `np.ndarray`: The embeddings or codes of `shard_size` texts, of shape `(n, dim)`, in the order of the texts.
 
     Raises:
-        SettingError: If a file is missing or damaged.
+        DataError: If a file is missing or damaged.
 
     Examples:
         >>> from simcse_hf import encode
@@ -246,14 +246,15 @@ def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: st
         shard_size (`int`, *optional*, defaults to `50_000`): Vectors that [`read_shards`] yields together.
 
     Raises:
-        SettingError: If there is not a vector for each text, or the folder is not empty.
+        DataError: If there is not a vector for each text.
+        SettingError: If the folder is not empty.
     """
     folder = Path(folder).expanduser()
     vectors = np.asarray(vectors, dtype=np.float32)
     vectors = vectors.reshape(-1, vectors.shape[-1])
     count, texts = digest_texts(text for _, text in texts_of_rows(rows))
     if len(vectors) != count:
-        raise SettingError(f"there are {len(vectors)} vectors for {count} texts")
+        raise DataError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise SettingError(f"{folder} is not empty: name a new folder")
@@ -364,7 +365,8 @@ def encode(
         `EncodedFile`: What was written.
 
     Raises:
-        SettingError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+        DataError: If the input is invalid, or ranges cannot be read.
+        SettingError: If a setting or the folder is invalid.
 
     Examples:
         >>> import numpy as np
@@ -392,7 +394,7 @@ def encode(
         try:
             codes = read_npy(ranges)
         except ARRAY_DAMAGE as error:
-            raise SettingError(f"ranges {ranges}: not a readable npy file: {error}") from error
+            raise DataError(f"ranges {ranges}: not a readable npy file: {error}") from error
 
     # 2. Load the model, and refuse ranges that are not for it.
     encoder = load_model(model, **loading)
@@ -470,9 +472,7 @@ class TextSource:
     def check(self) -> None:
         """Refuse a file that was written to. Rows that were read before this check are those of the first pass."""
         if self._version() != self._before:
-            raise SettingError(
-                f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
-            )
+            raise DataError(f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite.")
 
 
 @dataclass(frozen=True)
@@ -661,7 +661,7 @@ class EncodeJob:
                 ranges = read_npy(path)
                 check_ranges(ranges, ranges.shape[-1])
             except ARRAY_DAMAGE as error:
-                raise SettingError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+                raise DataError(f"{path}: damaged ({error}). Encode into a new folder.") from error
         if ranges is None:
             sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
             _, rows, parts = next(self.encode([sample]))
