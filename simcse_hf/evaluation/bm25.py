@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..names import KEYWORDS
-from ..runtime.errors import SettingError, require_extra
+from ..runtime.errors import DataError, require_extra
 from ..runtime.identity import Identity
 
 BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
@@ -42,7 +42,7 @@ class BM25:
             return
         words = self._words(list(self._places))
         if not any(words):
-            raise SettingError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
+            raise DataError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
         self._index = self._package.BM25(**BM25_SETTINGS)
         self._index.index(words, show_progress=False)
 

@@ -7,7 +7,7 @@ from numpy import ndarray
 from scipy.special import ndtri, stdtrit
 from transformers.utils import logging
 
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from .protocol import PAPER_PROTOCOL, Protocol
 
 logger = logging.get_logger(__name__)
@@ -42,7 +42,7 @@ def divide_groups(
         `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
 
     Raises:
-        SettingError: If a group is so large that a part would have less than half of its share.
+        DataError: If a group is so large that a part would have less than half of its share.
     """
     numbers, sizes = np.unique(groups, return_counts=True)
     shuffled = np.random.default_rng(seed).permutation(len(numbers))
@@ -55,7 +55,7 @@ def divide_groups(
         if part == 0:
             chosen.append(numbers[position])
     if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise SettingError(
+        raise DataError(
             f"{where}: {sizes.max()} of {len(groups)} rows are linked by shared texts, so two parts would have texts "
             f"in common. {advice}"
         )

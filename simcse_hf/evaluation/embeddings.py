@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from ..retrieval.exact import ExactIndex, comparable
 from ..runtime.encoders import Encoder, Role, TextEncoder, as_encoder
-from ..runtime.errors import DataError, check_finite
+from ..runtime.errors import ModelError, check_finite
 from .metrics import cosine_similarity_pairs
 
 
@@ -31,11 +31,11 @@ class SentenceEmbeddings:
         self._rows = {key: row for row, key in enumerate(keys)}
         self._vectors = vectors
         if vectors.ndim != 2 or len(vectors) != len(keys) or vectors.shape[1] == 0:
-            raise DataError(f"encode returned an array of shape {vectors.shape} for {len(keys)} texts.")
+            raise ModelError(f"encode returned an array of shape {vectors.shape} for {len(keys)} texts.")
         check_finite(vectors, lambda number: f"text {number} ({keys[number][1][:80]!r})")
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         if len(keys) > 1 and np.ptp(vectors, axis=0).max() <= 1e-5 * np.abs(vectors).max():
-            raise DataError(
+            raise ModelError(
                 f"the embeddings of all {len(keys)} texts are the same: the model has collapsed, or its pooler "
                 "reads a constant."
             )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..runtime.files import StrPath, read_arrays, read_json_object, read_template, write_arrays, write_json
+from ..runtime.files import StrPath, read_arrays, read_json, read_template, write_arrays, write_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
@@ -159,7 +159,7 @@ class Evaluation(Result):
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file")
-        document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
+        document = read_json(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
         scores: Scores = {}
         # Only the name counts: a document never leads to a file in another folder.
         scores_path = path.with_name(Path(str(document.get("scores", path))).name)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...runtime.errors import DataError
+from ...runtime.errors import SettingError
 from ...runtime.files import StrPath
 from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult, paired_interval
@@ -93,7 +93,7 @@ def read_task(
 
     Raises:
         FileNotFoundError: If the file or folder does not exist.
-        DataError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+        SettingError: If the kind is unknown, or the data is malformed. The message names the file and the row.
 
     Examples:
         >>> from simcse_hf import SimCSE, read_task
@@ -105,7 +105,7 @@ def read_task(
         ['accuracy', 'knn_accuracy']
     """
     if kind not in {**KINDS, **SENTEVAL}:
-        raise DataError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}, or a task of SentEval.")
+        raise SettingError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}, or a task of SentEval.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
@@ -136,18 +136,20 @@ def name_tasks(
         `dict[str, Task]`: The tasks by name.
 
     Raises:
-        DataError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
+        SettingError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
     """
     named: dict[str, Task] = {}
     for task in tasks:
         if isinstance(task, str):
             kind, _, path = task.partition("=")
             if not path:
-                raise DataError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
+                raise SettingError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
             task = read_task(kind, path, label_separator, protocol)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
-            raise DataError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
+            raise SettingError(
+                f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files."
+            )
         named[name] = task
     return named
 

@@ -16,7 +16,7 @@ from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
 from ...runtime.encoders import Encoder, Role
-from ...runtime.errors import DataError
+from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
@@ -176,10 +176,11 @@ class Task(ABC):
             `tuple[Task, Task]`: The two parts, each with its units in the order of this task.
 
         Raises:
-            DataError: If `share` is out of range, or a part would be too small to be scored.
+            SettingError: If `share` is out of range.
+            DataError: If a part would be too small to be scored.
         """
         if not 0 < share < 1:
-            raise DataError(f"share must lie between 0 and 1, got {share}.")
+            raise SettingError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
             cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
@@ -257,7 +258,8 @@ def paired_interval(
         two ends of its interval.
 
     Raises:
-        DataError: If a list is empty, a setting is out of range, or the results are not those of the same units.
+        SettingError: If a list is empty, or a setting is out of range.
+        DataError: If the results are not those of the same units.
 
     Examples:
         >>> from simcse_hf import SimCSE, paired_interval, read_task
@@ -268,7 +270,7 @@ def paired_interval(
         (0.0, True)
     """
     if not before or not after:
-        raise DataError("a comparison needs at least one result of each system.")
+        raise SettingError("a comparison needs at least one result of each system.")
     systems = [result.scores for result in (*before, *after)]
     if any(scored_examples(each) != scored_examples(systems[0]) for each in systems):
         raise DataError(f"{task.source}: the results are not those of the same {task.unit}s.")
