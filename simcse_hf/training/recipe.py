@@ -20,7 +20,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import SettingError, check_values, no_model
+from ..runtime.errors import ModelError, SettingError, check_values, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
@@ -93,7 +93,8 @@ class Recipe:
             [`Decided`]: The arguments.
 
         Raises:
-            SettingError: If the model is not there, or values contradict each other.
+            ModelError: If the model is not there.
+            SettingError: If values contradict each other.
         """
         # 1. The sample of the package where nothing is named.
         given = dict(self.given)
@@ -122,7 +123,7 @@ class Recipe:
         try:
             checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
         except OSError as error:
-            raise SettingError(f"--model_name_or_path {no_model(name, error)}") from error
+            raise ModelError(f"--model_name_or_path {no_model(name, error)}") from error
 
         # 3. Labelled texts have an objective of their own.
         if self.command == "sup" and "objective" not in given:
