@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +30,7 @@ from ..runtime.distributed import lock_together, on_first_process, same_noise, w
 from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
+from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunLog
 
 logger = logging.get_logger(__name__)
@@ -374,9 +374,8 @@ class WholeCheckpointTrainer(Trainer):
             folder.mkdir(parents=True, exist_ok=True)
             self.write_model(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
-            args = copy(self.args)
-            args.hub_token = None  # Whoever gets the model must not get the token with which it is pushed.
-            torch.save(args, folder / "training_args.bin")
+            # Whoever gets the model must not get the token with which it is pushed.
+            torch.save(with_values(self.args, hub_token=None), folder / "training_args.bin")
 
     def _get_output_dir(self, trial: Any) -> str:
         directory = super()._get_output_dir(trial)

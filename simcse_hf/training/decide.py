@@ -352,7 +352,7 @@ def decide_losses(
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def with_values(args: SimCSETrainingArguments, **values: Any) -> SimCSETrainingArguments:
+def with_values(args: Any, **values: Any) -> Any:
     """Return a copy of training arguments with other values; the arguments themselves stay as they are."""
     twin = copy(args)
     for name, value in values.items():
