@@ -30,6 +30,7 @@ from ..data.token_ids import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..encoding.batching import Encoder
 from ..encoding.probes import probe_embedding
+from ..evaluation.bootstrap import Scores
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -56,10 +57,10 @@ from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import ModelError, SettingError
-from ..runtime.files import folder_problem, write_json
+from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
-from .checkpoints import CheckpointName, WholeCheckpointTrainer
+from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
 from .decide import decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
@@ -82,7 +83,6 @@ from .run_results import (
     Results,
     changed_arguments,
     compare_settings,
-    keep_dev_scores,
     last_logged,
     make_results,
     run_settings,
@@ -482,10 +482,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 )
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self._check_sharding(objective)
-        elif os.environ.get("ACCELERATE_USE_FSDP") == "true":
-            logger.warning(
-                "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
-            )
 
     def _check_sharding(self, objective: Objective) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
@@ -758,6 +754,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             # An encoder that does not say how its embeddings are made is not compared with its fresh head alone.
             is_plain = self.is_in_train and self.state.global_step == 0 and not self.model.names_pooler
+            scores: Scores = {}
             for dev_set in self.dev_sets:
                 dev_set.shows_bar = not self.args.disable_tqdm
                 with self.compute_loss_context_manager():
@@ -765,18 +762,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     metrics = evaluate(model, self.processing_class)
                 for name, value in metrics.items():
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
-            if self.is_in_train and self.is_world_process_zero():
-                keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
+                scores |= dev_set.scores
+            if scores and self.is_in_train and self.is_world_process_zero():
+                folder = Path(str(self.args.output_dir), DEV_SCORES)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_arrays(folder / f"step-{self.state.global_step}.npz", scores)
         return output
-
-    def prediction_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> tuple:
-        """Predict as transformers does, which computes no loss of a batch without one of the `label_names`."""
-        names = self.label_names
-        self.label_names = [name for name in names if name in inputs]
-        try:
-            return super().prediction_step(model, inputs, *args, **kwargs)
-        finally:
-            self.label_names = names
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,9 @@ from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.tasks.senteval import score_parts
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
-from simcse_hf.training.run_results import Results, dev_change, keep_dev_scores
+from simcse_hf.runtime.files import write_arrays
+from simcse_hf.training.checkpoints import DEV_SCORES
+from simcse_hf.training.run_results import Results, dev_change
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)
@@ -379,9 +380,8 @@ def folders(tmp_path_factory):
         for step in range(9):
             noise = 2.0 if step == 0 else 1.0
             pairs = noisy(noise, 10 * seed + step)
-            dev_set = SimpleNamespace(scores={"stsb_spearman": {"pairs": pairs}})
-            state = SimpleNamespace(global_step=step)
-            keep_dev_scores([dev_set], state, str(folder))
+            (folder / DEV_SCORES).mkdir(exist_ok=True)
+            write_arrays(folder / DEV_SCORES / f"step-{step}.npz", {"stsb_spearman": {"pairs": pairs}})
         folders.append(folder)
     return folders
 
