@@ -28,7 +28,7 @@ from transformers import (
     set_seed,
 )
 
-from .. import SettingError, WholeCheckpointTrainer, load_text_dataset, sample_files
+from .. import DataError, SettingError, WholeCheckpointTrainer, load_text_dataset, sample_files
 from ..data.token_ids import check_known, to_token_ids
 from ..kernels.cpu import has_only_cpu
 from ..models.settings import SECTION, check_max_length
@@ -350,7 +350,8 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
         [`MaskedLMResults`]: The results.
 
     Raises:
-        SettingError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
+        DataError: If there are too few sentences, or the tokenizer does not know their words. Settings that do not fit
+            are a SettingError.
 
     Examples:
         >>> from simcse_hf import pretrain
@@ -373,7 +374,7 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
         texts = list(dataset["sent0"])
         number = min(args.held_out, len(texts) // 10)
         if number < 1:
-            raise SettingError(
+            raise DataError(
                 f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: "
                 "give at least 10 sentences and --held_out of at least 1"
             )
