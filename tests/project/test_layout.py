@@ -102,7 +102,7 @@ def public_names():
 
 
 #: Apps whose imports are on their way to public names.
-MOVING = ("pretraining.py", "vocabulary.py", "which_model.py")
+MOVING = ("which_model.py",)
 
 
 @pytest.mark.parametrize("path", [path for path in APPS if path.name not in MOVING], ids=name_of)
