@@ -136,7 +136,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
-        given[command.lines] = read_lines(sys.stdin)
+        given[command.lines] = typed_lines(sys.stdin)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         result = import_name(command.function)(**given)
     if command.together:
@@ -158,7 +158,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     return status
 
 
-def read_lines(stream: TextIO) -> Iterator[str]:
+def typed_lines(stream: TextIO) -> Iterator[str]:
     """Yield the lines that are not blank; a person sees on standard error what to type."""
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
 
-from simcse_hf.data.scored_pairs import load_hub_pairs
 from simcse_hf.evaluation import (
     Evaluation,
     alignment,
@@ -317,7 +316,7 @@ def test_a_malformed_folder_is_refused_by_file_and_line(tmp_path, prepare, read,
 
 def hub_set(folder):
     (folder / "test.jsonl").write_text(json.dumps({"sentence1": " ", "sentence2": "b", "score": 2.0}))
-    load_hub_pairs(str(folder), "test", "mine")
+    read_scored_pairs(f"{folder}:test")
 
 
 def compared(other=None, **settings):
