@@ -24,11 +24,11 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.graphs import GRAPHS, feeds
+from simcse_hf.apps.export import processor_instructions
+from simcse_hf.encoding.graphs import GRAPHS, export_graph, feeds
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.scoring import read_tasks
 from simcse_hf.evaluation.tasks import roles_of
-from simcse_hf.publishing.export import export_graph, processor_instructions
 
 from .harness import (
     STS_TASKS,
@@ -83,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     downstream = str(options.data / "senteval/downstream")
-    every = sorted(set(roles_of(read_tasks(options.tasks, downstream))[None]))
+    tasks, _, _ = read_tasks(tasks=options.tasks, data_dir=downstream)
+    every = sorted(set(roles_of(tasks)[None]))
     with TemporaryDirectory() as work:
         folder = Path(work)
         model = Path(shutil.copytree(model_or_default(options.model), folder / "model"))

@@ -22,8 +22,8 @@ from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
-from ..retrieval.indexes.description import PROBE, agreement, least_cosine
-from ..retrieval.indexes.sentences import Results, SentenceIndex
+from ..retrieval.description import PROBE, agreement, least_cosine
+from ..retrieval.sentences import Results, SentenceIndex
 from ..runtime.errors import ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state

@@ -321,20 +321,23 @@ def entries(folder: Path) -> set[Path]:
 def replace_files(
     folder: StrPath,
     last: str,
-    patterns: Sequence[str],
+    patterns: Sequence[str] = (),
     writes: bool = True,
+    advice: str = "",
 ) -> Iterator[Path]:
     """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
 
-    One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
-    or no usable set, but no mixture of two.
+    One file or folder makes the set usable. It is removed first and written last, so a reader finds the earlier set,
+    the new set or no usable set, but no mixture of two.
 
     Args:
         folder (`str` or `os.PathLike`): Where the files are to stand. It is created if necessary.
         last (`str`): The name of the file without which the others are not used.
-        patterns (`Sequence[str]`): The names of all files and folders of an earlier set, with wildcards.
+        patterns (`Sequence[str]`, *optional*, defaults to `()`): The names of all files and folders of an earlier set,
+            with wildcards. Without any, the new ones replace those of the same names.
         writes (`bool`, *optional*, defaults to `True`): `False` in a process that only accompanies the one that
             writes.
+        advice (`str`, *optional*): What else to say if the disk is full.
 
     Yields:
         `Path`: The staging folder; `folder` itself in a process that does not write.
@@ -352,7 +355,7 @@ def replace_files(
         staging.mkdir(parents=True)
         yield staging
         sync(staging)
-        if (staging / last).exists():
+        if patterns and (staging / last).exists():
             for pattern in [last, *patterns]:
                 for path in folder.glob(pattern):
                     remove(path)
@@ -360,7 +363,7 @@ def replace_files(
         for path in others_first:
             put_in_place(path, folder / path.name)
     except Exception as error:
-        explain_full_disk(error, folder)
+        explain_full_disk(error, folder, advice)
         raise
     finally:
         remove(staging)

@@ -10,9 +10,9 @@ from datasets import Dataset
 from retrieval_helpers import SENTENCES
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
+from simcse_hf.apps.mining import mine_hard_negatives
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.retrieval.mining import mine_hard_negatives
 
 DISTANCES = ["euclidean", "manhattan"]
 

@@ -15,8 +15,8 @@ from trainer_helpers import make, model_of, sentences
 from transformers import BertTokenizer
 
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
+from simcse_hf.apps.mining import mine_hard_negatives
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.retrieval.mining import mine_hard_negatives
 
 MISSING = object()
 FIRST, SECOND, THIRD = (sentences(8, seed, words=3) for seed in (1, 2, 3))
@@ -243,13 +243,15 @@ def letters_of(text):
 class BagOfLetters:
     """A model whose embeddings count the letters of a text."""
 
-    def encode(self, texts):
+    def encode_query(self, texts):
         return np.array([letters_of(text) for text in texts], dtype=np.float32)
+
+    encode_document = encode_query
 
 
 def mined(rows, **options):
     """The rows with hard negatives."""
-    found, _ = mine_hard_negatives(rows, BagOfLetters(), **options)
+    found, _ = mine_hard_negatives(load_text_dataset(rows), BagOfLetters(), **options)
     return found[:]
 
 

@@ -16,8 +16,8 @@ from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
-from ...retrieval.mining import fold_text
 from ...runtime.errors import DataError
+from ..mining import fold_text
 
 logger = logging.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ...data.columns import find_parts, is_list
 from ...data.read import names_of_classes
 from ...data.table import open_table
-from ...retrieval.indexes.exact import unit_length
+from ...retrieval.exact import unit_length
 from ...runtime.errors import DataError
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings

@@ -13,8 +13,8 @@ from simcse_hf.apps.adapt.inputs import (
     read_corpus,
     split_tasks,
 )
+from simcse_hf.apps.mining import fold_text
 from simcse_hf.encoding.windows import split_sentences
-from simcse_hf.retrieval.mining import fold_text
 
 NOTHING = frozenset()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.errors import DataError, require_extra
+from ..runtime.errors import DataError, require_extra
 from .exact import ExactIndex
 
 #: Least embeddings of a cell, which faiss's k-means asks for.

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ...runtime.errors import DataError
-from ...runtime.similarity import similarity_matrix
+from ..runtime.errors import DataError
+from ..runtime.similarity import similarity_matrix
 
 # The products of 64 queries with 16,384 embeddings are 4 MB, which stay in the processor's caches.
 _QUERIES = 64
