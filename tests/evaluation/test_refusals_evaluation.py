@@ -400,7 +400,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (PAIR, "is a folder. Name a file of pairs"),
         (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
-        (hub_set, "split test, row 1: a sentence is empty"),
+        (hub_set, "test, row 1: a sentence is empty"),
         (
             lambda x: score_parts("STS-B", CONSTANT),
             r"^STS-B dev: all 3 pair\(s\) have the score 2",

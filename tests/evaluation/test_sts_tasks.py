@@ -130,7 +130,8 @@ def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
         tmp_path / "glue.tsv",
         ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'],
     )
-    assert read_scored_pairs(glue).texts == ['"quoted as a whole"', '"Yes," she said']
+    pairs = read_scored_pairs(glue)
+    assert [*pairs.sentences1, *pairs.sentences2] == ['"quoted as a whole"', '"Yes," she said']
     assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
 
 
