@@ -4,7 +4,9 @@ Importing this package is cheap. A public name, or a subpackage such as `simcse_
 first used (PEP 562), because torch and transformers take seconds to import and `simcse-hf --help` needs neither.
 """
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__ as __version__
@@ -64,78 +66,14 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
 
-#: The module of each public name.
-_MODULE_OF = {
-    "AutoModelForCL": "models.modeling",
-    "BertForCL": "models.modeling",
-    "ContrastiveCollator": "data.collator",
-    "ContrastiveOutput": "models.modeling",
-    "ContrastiveSettings": "models.settings",
-    "DataError": "runtime.errors",
-    "EncodedBatch": "objectives.base",
-    "Match": "retrieval.sentences",
-    "ModelError": "runtime.errors",
-    "NotFiniteError": "runtime.errors",
-    "Objective": "objectives.base",
-    "Recipe": "training.recipe",
-    "RobertaForCL": "models.modeling",
-    "ScoredPairs": "data.scored_pairs",
-    "SentenceIndex": "retrieval.sentences",
-    "SettingError": "runtime.errors",
-    "SimCSE": "encoding.simcse",
-    "SimCSEError": "runtime.errors",
-    "SimCSETrainer": "training.trainer",
-    "SimCSETrainingArguments": "training.arguments",
-    "SimilarityEvalCallback": "training.dev_sets",
-    "TextView": "data.views.words",
-    "WholeCheckpointTrainer": "training.checkpoints",
-    "adapt": "apps.adapt.adapt",
-    "analyze": "apps.analysis",
-    "build_nli": "apps.build_nli",
-    "build_nli_triplets": "data.nli",
-    "card": "publishing.card",
-    "check_server": "apps.check_server",
-    "compare": "evaluation.compare",
-    "demo": "apps.demo",
-    "describe": "retrieval.description",
-    "duplicates": "apps.search",
-    "encode": "encoding.files",
-    "evaluate": "evaluation.scoring",
-    "evaluate_mteb": "evaluation.mteb",
-    "export": "apps.export",
-    "fit_postprocessing": "encoding.fitting",
-    "gather_rows": "runtime.distributed",
-    "index": "apps.search",
-    "index_add": "apps.search",
-    "index_delete": "apps.search",
-    "load_text_dataset": "data.read",
-    "mine": "apps.mining",
-    "paired_interval": "evaluation.tasks.base",
-    "pretrain": "apps.pretraining",
-    "push": "publishing.hub",
-    "quantize": "encoding.quantization",
-    "read_task": "evaluation.tasks",
-    "sample_files": "data.sample",
-    "search": "apps.search",
-    "train": "training.recipe",
-    "which_model": "apps.which_model",
-}
-_SUBPACKAGES = (
-    "apps",
-    "cli",
-    "data",
-    "encoding",
-    "evaluation",
-    "kernels",
-    "models",
-    "objectives",
-    "postprocessing",
-    "publishing",
-    "retrieval",
-    "runtime",
-    "training",
-)
-__all__ = [*_MODULE_OF, "__version__"]
+#: The module of each public name, read from the imports above: nothing else lists the names.
+_MODULE_OF: dict[str, str] = {}
+for _node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8"))):
+    if isinstance(_node, ast.ImportFrom) and _node.level and _node.module:
+        for _imported in _node.names:
+            _MODULE_OF[_imported.name] = _node.module
+_SUBPACKAGES = [path.parent.name for path in Path(__file__).parent.glob("*/__init__.py")]
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

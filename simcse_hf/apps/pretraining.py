@@ -28,7 +28,7 @@ from transformers import (
     set_seed,
 )
 
-from .. import SettingError, WholeCheckpointTrainer, load_text_dataset, sample_files
+from .. import DataError, SettingError, WholeCheckpointTrainer, load_text_dataset, sample_files
 from ..data.token_ids import check_known, to_token_ids
 from ..kernels.cpu import has_only_cpu
 from ..models.settings import SECTION, check_max_length
@@ -382,7 +382,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     texts = list(dataset["sent0"])
     number = min(args.held_out, len(texts) // 10)
     if number < 1:
-        raise SettingError(
+        raise DataError(
             f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
             "least 10 sentences and --held_out of at least 1"
         )

@@ -15,7 +15,7 @@ from ..names import ModelOptions
 from ..retrieval.description import describe
 from ..retrieval.sentences import Match, SentenceIndex, check_target
 from ..runtime.encoders import as_encoder
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
 from ..runtime.loading import load_pretrained
@@ -269,7 +269,7 @@ def open_vectors(
         `tuple[str | None, Iterator[np.ndarray] | None]`: The column, and embeddings of shape `(n, dim)` by shard.
 
     Raises:
-        SettingError: If they are no embeddings of these texts.
+        DataError: If they are no embeddings of these texts.
     """
     if folder is None:
         return column, None
@@ -284,9 +284,7 @@ def open_vectors(
     elif column not in (None, made_with["column"]):
         problem = f"column {made_with['column']!r}, not {column!r}"
     if problem is not None:
-        raise SettingError(
-            f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder."
-        )
+        raise DataError(f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder.")
     return made_with["column"], read_shards(folder)
 
 

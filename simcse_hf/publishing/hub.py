@@ -13,7 +13,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
-from ..runtime.errors import SettingError, SimCSEError
+from ..runtime.errors import ModelError, SettingError, SimCSEError
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..runtime.outputs import Result
@@ -45,12 +45,12 @@ def files_to_push(directory: StrPath) -> list[str]:
         `list[str]`: Sorted paths relative to `directory`.
 
     Raises:
-        SettingError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
+        ModelError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
             contains an access token or a password.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise SettingError(f"{directory} is not a folder. Name the folder of the model.")
+        raise ModelError(f"{directory} is not a folder. Name the folder of the model.")
     paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
@@ -59,16 +59,16 @@ def files_to_push(directory: StrPath) -> list[str]:
     }
     missing = [part for part, names in required.items() if set(names).isdisjoint(paths)]
     if missing:
-        raise SettingError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
+        raise ModelError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
         file = directory / path
         if not file.resolve().is_relative_to(directory.resolve()):
-            raise SettingError(
+            raise ModelError(
                 f"{file} is a symbolic link to {file.resolve()}, outside of the model's folder, so nothing was "
                 "pushed. Copy the file into the folder, or remove the link."
             )
         if file.suffix != ".onnx" and holds_secret(file):
-            raise SettingError(
+            raise ModelError(
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."
             )

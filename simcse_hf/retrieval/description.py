@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..runtime.encoders import TextEncoder
-from ..runtime.errors import ModelError
+from ..runtime.errors import DataError, ModelError
 from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity
 from ..runtime.loading import full_name
@@ -22,7 +22,7 @@ PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
 #: As `SAME`, for an exported graph: int8 rounds activations by the range of the whole batch.
-_SAME_EXPORTED = 0.98
+SAME_ROUNDED = 0.98
 REBUILD = "Build the index again."
 
 
@@ -100,7 +100,7 @@ def embed_documents(model: TextEncoder, texts: Sequence[str], truncate_dim: int 
 
 def least_cosine(backend: str) -> float:
     """Return the least cosine of two embeddings of one text by one model, with what computes the second one."""
-    return SAME if backend == "torch" else _SAME_EXPORTED
+    return SAME if backend == "torch" else SAME_ROUNDED
 
 
 def agreement(x: ndarray, y: ndarray) -> float:
@@ -122,7 +122,7 @@ def describe(folder: StrPath) -> Description:
         `Description`: Its model, backend, number of sentences and more.
 
     Raises:
-        ModelError: If there is no index, or its description is damaged.
+        DataError: If there is no index, or its description is damaged.
 
     Examples:
         >>> from simcse_hf import describe, index
@@ -132,10 +132,10 @@ def describe(folder: StrPath) -> Description:
     """
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():
-        raise ModelError(
+        raise DataError(
             f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
         )
-    match read_json(path, REBUILD):
+    match read_json(path, advice=REBUILD):
         case {
             "model": {
                 "name_or_path": str(),
@@ -152,4 +152,4 @@ def describe(folder: StrPath) -> Description:
             "digests": dict(digests),
         } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
             return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
-    raise ModelError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
+    raise DataError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")

@@ -12,7 +12,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..names import BACKENDS
-from .errors import SettingError
+from .errors import ModelError
 from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
@@ -125,11 +125,11 @@ def public_files(folder: Path) -> list[str]:
         `list[str]`: The paths.
 
     Raises:
-        SettingError: If the folder holds an adapter of a model that is not on the hub.
+        ModelError: If the folder holds an adapter of a model that is not on the hub.
     """
     base = adapter_base(folder)
     if base is not None and hub_id(base) is None:
-        raise SettingError(
+        raise ModelError(
             f"{folder} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
             f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
         )
@@ -146,7 +146,7 @@ def _content(file: Path) -> Path | bytes:
     """Return a file, or its content without folders of this machine."""
     if not _RECORDS.fullmatch(file.name):
         return file
-    document = read_json(file)
+    document = read_json(file, kind=object)
     public = PublicNames()(document)
     if file.name in ("config.json", "simcse.json"):  # where prompts and much else are no paths
         section = document.get("simcse", {})

@@ -101,7 +101,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
 
     Raises:
-        ModelError: If the directory holds another run, or one of the inputs would be deleted.
+        SettingError: If the directory holds another run, or one of the inputs would be deleted.
     """
     if args.resume_from_checkpoint is not None or args.process_index > 0:
         return
@@ -112,13 +112,13 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         if path is None or not overwrite:
             continue
         if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
-            raise ModelError(
+            raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
     results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
     if not overwrite and (earlier or results):
-        raise ModelError(
+        raise SettingError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
             "--overwrite_output_dir, or choose another --output_dir."
         )
@@ -157,7 +157,7 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
         if str(resume).lower() == "true":
             checkpoint = newest_whole_checkpoint(output_dir)
             if checkpoint is None:
-                raise ModelError(
+                raise SettingError(
                     f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint"
                 )
         else:
@@ -252,7 +252,7 @@ class WholeCheckpointTrainer(Trainer):
         # The last callbacks see what the others request.
         super().__init__(*args, callbacks=[*(callbacks or ()), self.stop_on_signal, FiniteWeights()], **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
-            raise ModelError(
+            raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )

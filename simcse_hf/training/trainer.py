@@ -28,7 +28,7 @@ from transformers.utils import logging
 from ..data.collator import Batch, PackingCollator
 from ..data.token_ids import template_settings
 from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
-from ..encoding.batching import Encoder
+from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
@@ -55,7 +55,7 @@ from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import folder_problem, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
@@ -414,6 +414,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Check the rows, the batch, the objective and the sharding of a run, as `train` does.
 
         Raises:
+            DataError: If there are no rows.
             SettingError: If the run cannot train, or could not learn anything.
         """
         # 1. The arguments.
@@ -423,7 +424,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
-            raise SettingError("train_dataset is empty: give a training file with at least one batch of texts")
+            raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:
@@ -505,7 +506,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "FSDP2 would put the two into different groups"
             )
         if problem:
-            raise ModelError(f"{problem}. Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml).")
+            raise SettingError(f"{problem}. Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml).")
 
     def _check_dropout(self, row: Mapping[str, Any]) -> None:
         """Check by a row of a single sentence that its two views differ, and that attention weights are dropped.
@@ -787,8 +788,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
             delattr(self.model.config, SPACE)
         elif space:
-            encoder = Encoder(self.model, self.processing_class)
-            space["probe"] = probe_embedding(encoder, None).tolist()
+            encoder = BatchEncoder(self.model, self.processing_class)
+            space["probe"] = probe_embedding(encoder, None)
         self.model.write_files(folder, state_dict)
 
     def add_to_checkpoint(self, folder: Path) -> None:

@@ -20,7 +20,7 @@ from simcse_hf.evaluation import (
     uniformity,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
 from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
@@ -342,7 +342,7 @@ def scored(folder, **options):
 
 
 def encoded(vectors):
-    SentenceEmbeddings(Fixed(np.array(vectors)), ["bb", "a"])
+    embed_all(Fixed(np.array(vectors)), {None: ["bb", "a"]})
 
 
 CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
@@ -372,7 +372,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (scored, "data_dir .* has none of the tasks STS12"),
         (
             lambda x: scored(x, tasks=(), geometry=True),
-            "the geometry is measured on STS-B",
+            "STSBenchmark",
         ),
         (lambda x: scored(None, tasks="STS12", mteb=["STS"]), "data_dir is missing"),
         (

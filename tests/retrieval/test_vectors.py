@@ -6,8 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
-from simcse_hf.retrieval import exact
 
+from simcse_hf.retrieval import exact
 from simcse_hf.retrieval.exact import ExactIndex
 from simcse_hf.retrieval.faiss_index import new_index
 

@@ -23,12 +23,12 @@ from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, r
 from ...data.table import SUFFIX, read_lines
 from ...runtime.errors import DataError
 from ...runtime.files import StrPath
-from ..bootstrap import Arrays, Parts, join_parts
+from ..bootstrap import Arrays, Parts
 from ..classifier import CLASSIFIER_CONFIGS, L2_GRID, LogisticRegressionGrid
 from ..embeddings import SentenceEmbeddings
 from ..metrics import CORRELATIONS, alignment, isotropy, singular_spectrum, uniformity
 from ..protocol import PAPER_PROTOCOL, Protocol
-from .base import Task, TaskResult
+from .base import Task, TaskResult, headline
 
 logger = logging.get_logger(__name__)
 
@@ -54,8 +54,8 @@ FILES = facts_of("transfer", "files")  # by split or by class
 LABELS = facts_of("transfer", "labels")
 
 
-class TaskNotFound(Exception):
-    """The data of a task does not exist; the message says where it was looked for."""
+class TaskNotFound(FileNotFoundError):
+    """The data of a task of SentEval does not exist; the message says where it was looked for."""
 
 
 def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
@@ -160,7 +160,33 @@ def correlations(part: Arrays, where: str) -> dict:
     return {"pairs": len(part["gold"]), **scores}
 
 
-class ScoredPairsTask(Task):
+class SentEvalTask(Task):
+    """A task whose entry in the JSON document has the form of SentEval's results: its details, and no kind."""
+
+    def document(self, result: TaskResult) -> dict:
+        """Return the details of a result; see [`Task.document`]."""
+        return result.details
+
+
+class MissingTask(SentEvalTask):
+    """A task of SentEval whose data is not there.
+
+    Args:
+        source (`str`): Where it was looked for.
+        name (`str`): Name of the task.
+        units (`list[str]`): Why it is missing.
+    """
+
+    def __post_init__(self) -> None:
+        self.roles = {}
+        self.links = []
+
+    def score(self, embeddings: object) -> TaskResult:
+        """Return no score; see [`Task.score`]."""
+        return TaskResult({}, {}, {"missing": self.units[0]})
+
+
+class ScoredPairsTask(SentEvalTask):
     """Rank pairs of texts by their similarity as their gold scores rank them.
 
     The pairs are those of a file; or those of a task of SentEval, whose subsets give one score by the protocol's
@@ -223,22 +249,9 @@ class ScoredPairsTask(Task):
             document = {"splits": score_parts(self.name, scores)}
         else:
             document = score_subsets(self.name, scores)
-        headline = self.headline(document, self.protocol)
-        metrics = {} if headline is None else {self.metric: headline}
+        value = headline(document, self.protocol)
+        metrics = {} if value is None else {self.metric: value}
         return TaskResult(metrics, {name: scores[name] for name in self.parts}, document)
-
-    def document(self, result: TaskResult) -> dict:
-        """Return all correlations of a result; see [`Task.document`]."""
-        return result.details
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the correlation that the protocol asks for, `None` without known subsets; see [`Task.headline`]."""
-        if "splits" in document:
-            document = document["splits"][protocol.split]
-        elif "aggregate" in document:
-            document = document["aggregate"][protocol.aggregation]
-        return document[protocol.metric]
 
 
 def score_parts(task: str, parts: Parts) -> dict:
@@ -262,7 +275,8 @@ def score_subsets(task: str, parts: Parts) -> dict:
         with correlations times 100.
     """
     subsets = score_parts(task, parts)
-    whole = correlations(join_parts(parts.values()), task)
+    joined = {name: np.concatenate([part[name] for part in parts.values()]) for name in ("predicted", "gold")}
+    whole = correlations(joined, task)
     aggregate: dict = {"all": {}, "mean": {}, "wmean": {}}
     weights = [scores["pairs"] for scores in subsets.values()]
     for metric in CORRELATIONS:
@@ -382,7 +396,7 @@ def _in_order(examples: LabelledTexts) -> LabelledTexts:
 
 
 @dataclass(eq=False)
-class TransferTask(Task):
+class TransferTask(SentEvalTask):
     """Classify texts by their embeddings, by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
@@ -392,7 +406,7 @@ class TransferTask(Task):
         source (`str`): SentEval's folder.
         name (`str`): Name of the task.
         units (`list[tuple[list[str], int]]`): The examples of the test split, otherwise those of the training split.
-        shared (`dict[str, LabelledTexts]`): The other splits.
+        shared (`dict[str, LabelledTexts]`): All splits, of which `units` replace those that are tested.
         protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10
             folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
             tenacity 3, epoch size 2), which are the reference's settings of SentEval.
@@ -416,17 +430,12 @@ class TransferTask(Task):
         device: str | None = None,
     ) -> Self:
         """Make a task of its splits, as [`read_transfer_task`] returns them."""
-        tested = "test" if "test" in splits else "train"
-        others = {split: examples for split, examples in splits.items() if split != tested}
-        return cls(source, name, splits[tested], others, protocol, device)
+        return cls(source, name, splits.get("test", splits["train"]), splits, protocol, device)
 
     def __post_init__(self) -> None:
         self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)  # type: ignore[misc]
-        tested = "test" if "train" in self.shared else "train"
-        known = {tested: self.units, **self.shared}
-        self.splits: dict[str, LabelledTexts] = {
-            split: known[split] for split in ("train", "dev", "test") if split in known
-        }
+        tested = "test" if "test" in self.shared else "train"
+        self.splits: dict[str, LabelledTexts] = {**self.shared, tested: self.units}
         self.links = [texts for texts, _ in self.units]
         columns = [zip(*(texts for texts, _ in examples), strict=True) for examples in self.splits.values()]
         self.roles = {None: list(chain.from_iterable(chain.from_iterable(columns)))}
@@ -496,17 +505,3 @@ class TransferTask(Task):
         group = connected_groups([texts for texts, _ in _in_order(self.units)])
         answers = {"correct": correct, "gold": gold, "group": group}
         return TaskResult({self.metric: document[self.metric]}, {self.name: answers}, document)
-
-    def document(self, result: TaskResult) -> dict:
-        """Return the accuracies of a result; see [`Task.document`]."""
-        return result.details
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the accuracy on the protocol's split; see [`Task.headline`]."""
-        return document["dev_accuracy" if protocol.mode == "dev" else "accuracy"]
-
-    @classmethod
-    def is_resampled(cls, protocol: Protocol) -> bool:
-        """Return whether the answers are those of the headline: not in mode dev; see [`Task.is_resampled`]."""
-        return protocol.mode != "dev"
