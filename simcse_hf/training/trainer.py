@@ -27,9 +27,10 @@ from transformers.utils import logging
 
 from ..data.collator import Batch, ContrastiveCollator, PackingCollator
 from ..data.token_ids import template_settings
-from ..data.views import MaskedLMView, view_class, view_rate
+from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
+from ..evaluation.bootstrap import Scores
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -56,10 +57,10 @@ from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError
-from ..runtime.files import folder_problem, write_json
+from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
-from .checkpoints import CheckpointName, WholeCheckpointTrainer
+from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
 from .decide import decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
@@ -83,7 +84,6 @@ from .run_results import (
     Results,
     changed_arguments,
     compare_settings,
-    keep_dev_scores,
     last_logged,
     make_results,
     run_settings,
@@ -226,7 +226,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator = ContrastiveCollator(tokenizer, objective.num_views, objective.needs_text_ids)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
-        if view_class(view).needs_masked_lm:
+        if VIEW_CLASSES[view].needs_masked_lm:
             rate: Any = view_rate(view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
@@ -431,7 +431,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
-        if args.view_both and not view_class(self.run.rows.view).is_drawn:
+        if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
             logger.warning(
@@ -487,10 +487,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 )
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self._check_sharding(objective)
-        elif os.environ.get("ACCELERATE_USE_FSDP") == "true":
-            logger.warning(
-                "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
-            )
 
     def _check_sharding(self, objective: Objective) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
@@ -763,6 +759,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             # An encoder that does not say how its embeddings are made is not compared with its fresh head alone.
             is_plain = self.is_in_train and self.state.global_step == 0 and not self.model.names_pooler
+            scores: Scores = {}
             for dev_set in self.dev_sets:
                 dev_set.shows_bar = not self.args.disable_tqdm
                 with self.compute_loss_context_manager():
@@ -770,18 +767,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     metrics = evaluate(model, self.processing_class)
                 for name, value in metrics.items():
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
-            if self.is_in_train and self.is_world_process_zero():
-                keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
+                scores |= dev_set.scores
+            if scores and self.is_in_train and self.is_world_process_zero():
+                folder = Path(str(self.args.output_dir), DEV_SCORES)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_arrays(folder / f"step-{self.state.global_step}.npz", scores)
         return output
-
-    def prediction_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> tuple:
-        """Predict as transformers does, which computes no loss of a batch without one of the `label_names`."""
-        names = self.label_names
-        self.label_names = [name for name in names if name in inputs]
-        try:
-            return super().prediction_step(model, inputs, *args, **kwargs)
-        finally:
-            self.label_names = names
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 
