@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ import torch
 from conftest import save_encoder
 from process_helpers import launch
 from safetensors.torch import load_file
-from trainer_helpers import scored, sentences, train_command
+from trainer_helpers import refuses, scored, sentences, train_command
 from transformers import AutoModel, set_seed
 
 from simcse_hf import SimCSE
@@ -88,198 +87,72 @@ def have_the_same_weights(one, two):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-# --- each run is as if it were alone ---
-
-OBJECTIVES = pytest.mark.parametrize(
-    "objective",
-    [
-        "simcse",
-        # It keeps a queue and a second encoder, and draws the words that it repeats.
-        pytest.param("esimcse", marks=pytest.mark.slow),
-    ],
-    scope="module",
-)
-
-
 @pytest.fixture(scope="module")
-def several(objective, three_seeds, train_in, tmp_path_factory):
-    """The folder of a run with the seeds 42, 43 and perhaps 44."""
-    if objective == "simcse":
-        return three_seeds
-    folder = tmp_path_factory.mktemp("several")
-    return train_in(folder, f"--objective {objective} --seeds 42 43")
+def three_seeds(train_in, tmp_path_factory):
+    """The folder of a run with the seeds 42, 43 and 44."""
+    return train_in(tmp_path_factory.mktemp("three") / "out", "--seeds 3")
 
 
-@pytest.fixture(scope="module")
-def alone(objective, train_in, tmp_path_factory):
-    """The folder of a run with the seed 43 alone."""
-    folder = tmp_path_factory.mktemp("alone")
-    return train_in(folder, f"--objective {objective} --seed 43")
-
-
-@OBJECTIVES
-def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(several, alone):
-    assert have_the_same_weights(several / "seed-43", alone)
-
-
-@OBJECTIVES
-def test_a_seed_has_the_same_log_alone_and_after_another_seed(several, alone):
-    assert log_of(several / "seed-43") == log_of(alone)
-
-
-@OBJECTIVES
-def test_another_seed_gives_other_weights(several):
-    assert not have_the_same_weights(several / "seed-43", several / "seed-42")
-
-
-#: Entries of results.json that hold times, or that the one seed or the objective was given.
-OF_THE_RUN_ITSELF = {
-    "model",
-    "command",
-    "train_seconds",
-    "initial",
-    "best",
-    "final",
-    "saved",
-}
+#: Entries of results.json that hold times, or that the one seed was given.
+OF_THE_RUN_ITSELF = {"model", "command", "train_seconds", "initial", "best", "final", "saved"}
 
 
 def without_times(results):
     return {name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF}
 
 
-@OBJECTIVES
-def test_a_seed_has_the_same_results_alone_and_after_another_seed(several, alone):
-    after_another = without_times(results_of(several / "seed-43"))
-    assert after_another == without_times(results_of(alone))
+@pytest.mark.parametrize(
+    "objective",
+    # The second keeps a queue and a second encoder, and draws the words that it repeats.
+    ["simcse", pytest.param("esimcse", marks=pytest.mark.slow)],
+)
+def test_a_seed_ends_with_the_same_bits_alone_and_after_another_seed(objective, three_seeds, train_in, tmp_path):
+    several = three_seeds
+    if objective != "simcse":
+        several = train_in(tmp_path / "several", f"--objective {objective} --seeds 42 43")
+    alone = train_in(tmp_path / "alone", f"--objective {objective} --seed 43")
+    assert have_the_same_weights(several / "seed-43", alone)
+    assert not have_the_same_weights(several / "seed-42", alone)
+    assert log_of(several / "seed-43") == log_of(alone)
+    assert without_times(results_of(several / "seed-43")) == without_times(results_of(alone))
 
 
 # --- the published model ---
 
-SEEDS = (42, 43, 44)
 
-
-@pytest.fixture(scope="module")
-def three_seeds(train_in, tmp_path_factory):
-    """The folder of a run with three seeds."""
-    return train_in(tmp_path_factory.mktemp("three") / "out", "--seeds 3")
-
-
-@pytest.fixture(scope="module")
-def runs(three_seeds):
-    """The results of each seed."""
-    return {seed: results_of(three_seeds / f"seed-{seed}") for seed in SEEDS}
-
-
-@pytest.fixture(scope="module")
-def scores(runs):
-    """The saved dev score of each seed."""
-    return {seed: run["saved"]["stsb_spearman"] for seed, run in runs.items()}
-
-
-@pytest.fixture(scope="module")
-def best(scores):
-    """The seed of the best run."""
-    return max(scores, key=scores.get)
-
-
-@pytest.fixture(scope="module")
-def results(three_seeds):
-    """The results of all seeds."""
-    return results_of(three_seeds)
-
-
-def test_the_best_run_on_dev_is_published(three_seeds, best):
+def test_the_best_seed_on_dev_is_published_with_the_mean_and_the_change_of_all(three_seeds):
+    runs = {seed: results_of(three_seeds / f"seed-{seed}") for seed in (42, 43, 44)}
+    scores = {seed: run["saved"]["stsb_spearman"] for seed, run in runs.items()}
+    best = max(scores, key=scores.get)
     assert have_the_same_weights(three_seeds, three_seeds / f"seed-{best}")
-
-
-def test_the_results_say_which_seed_is_published(results, best):
-    assert results["seeds"]["published"] == best
-
-
-def test_the_results_say_by_what_the_seed_was_chosen(results):
-    assert results["seeds"]["chosen_by"] == "stsb_spearman"
-
-
-def test_the_results_are_those_of_the_published_seed(results, best):
-    assert results["seed"] == best
-
-
-def test_the_results_list_the_runs_of_all_seeds(results):
-    assert [run["seed"] for run in results["seeds"]["runs"]] == list(SEEDS)
-
-
-def test_the_results_have_the_mean_of_all_seeds(results, scores):
-    mean = results["seeds"]["mean"]["saved"]["stsb_spearman"]
-    assert mean == pytest.approx(fmean(scores.values()))
-
-
-def test_the_results_have_the_deviation_of_all_seeds(results, scores):
-    deviation = results["seeds"]["sd"]["saved"]["stsb_spearman"]
-    assert deviation == pytest.approx(stdev(scores.values()))
-
-
-def test_the_change_is_that_of_all_seeds(results):
-    assert results["change"]["seeds"] == 3
-
-
-def test_the_change_of_a_run_is_that_of_its_seed_alone(runs):
-    assert runs[42]["change"]["seeds"] == 1
-
-
-def test_the_change_is_that_of_the_mean(results, scores, runs):
-    expected = fmean(scores.values()) - runs[42]["start"]["stsb_spearman"]
-    assert results["change"]["difference"] == pytest.approx(expected)
-
-
-def test_the_change_has_an_interval(results):
-    assert results["change"]["low"] <= results["change"]["high"]
-
-
-def test_the_printed_results_have_the_mean_and_the_deviation(three_seeds, scores):
-    mean = fmean(scores.values())
-    deviation = stdev(scores.values())
+    results = results_of(three_seeds)
+    seeds, change = results["seeds"], results["change"]
+    assert (seeds["published"], seeds["chosen_by"], results["seed"]) == (best, "stsb_spearman", best)
+    assert [run["seed"] for run in seeds["runs"]] == [42, 43, 44]
+    mean, deviation = fmean(scores.values()), stdev(scores.values())
+    assert seeds["mean"]["saved"]["stsb_spearman"] == pytest.approx(mean)
+    assert seeds["sd"]["saved"]["stsb_spearman"] == pytest.approx(deviation)
+    assert (change["seeds"], runs[42]["change"]["seeds"]) == (3, 1)
+    assert change["difference"] == pytest.approx(mean - runs[42]["start"]["stsb_spearman"])
+    assert change["low"] <= change["high"]
     assert f"{mean:6.2f} ± {deviation:.2f}" in str(Results.read(three_seeds))
 
 
-def test_no_checkpoint_stands_beside_the_published_model(three_seeds):
+def test_the_published_model_stands_alone(three_seeds):
     assert not list(three_seeds.glob("checkpoint-*"))
-
-
-def test_the_published_model_encodes_texts(three_seeds):
-    assert SimCSE(three_seeds, device="cpu").encode("the cat").shape == (32,)
-
-
-@pytest.mark.parametrize("keys", ["missing_keys", "unexpected_keys"])
-def test_the_published_model_opens_in_transformers(three_seeds, keys):
-    _, info = AutoModel.from_pretrained(three_seeds, output_loading_info=True)
-    assert not info[keys]
-
-
-def test_only_the_published_model_is_pushed(three_seeds):
     assert not [path for path in files_to_push(three_seeds) if "seed" in path]
+    assert SimCSE(three_seeds, device="cpu").encode("the cat").shape == (32,)
+    _, info = AutoModel.from_pretrained(three_seeds, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
-@pytest.fixture(scope="module")
-def without_dev_set(words, tmp_path_factory):
-    """The results of two seeds without a dev set."""
+def test_without_a_dev_set_the_first_seed_is_published(words, tmp_path):
     place = words.index("--dev_file")
-    without = words[:place] + words[place + 2 :]
-    folder = tmp_path_factory.mktemp("without_dev_set")
-    options = ["--output_dir", str(folder), "--max_steps", "1", "--seeds", "7", "8"]
-    train_command("unsup", [*without, *options])
-    return Results.read(folder)
-
-
-@pytest.mark.parametrize(("name", "value"), [("published", 7), ("chosen_by", None), ("mean", {})])
-def test_without_a_dev_set_the_first_seed_is_published(without_dev_set, name, value):
-    assert without_dev_set.seeds[name] == value
-
-
-def test_without_a_dev_set_the_results_say_that_no_seed_is_known_to_be_best(
-    without_dev_set,
-):
-    assert "nothing says which seed is best" in str(without_dev_set)
+    options = ["--output_dir", str(tmp_path), "--max_steps", "1", "--seeds", "7", "8"]
+    train_command("unsup", [*words[:place], *words[place + 2 :], *options])
+    results = Results.read(tmp_path)
+    assert [results.seeds[name] for name in ("published", "chosen_by", "mean")] == [7, None, {}]
+    assert "nothing says which seed is best" in str(results)
 
 
 def run_with(saved, best):
@@ -318,60 +191,30 @@ def trained(monkeypatch):
     return seeds
 
 
-def times_of_weights(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
-
-
-def test_repeating_the_command_trains_nothing(out, train, trained):
+def test_repeating_the_command_trains_nothing_and_writes_no_weights(out, train, trained):
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     train("--seeds 3")
     assert trained == []
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
 
 
-def test_repeating_the_command_writes_no_weights(out, train):
-    before = times_of_weights(out)
-    train("--seeds 3")
-    assert times_of_weights(out) == before
-
-
-@pytest.fixture
-def with_a_further_seed(out, train, trained):
-    """The folder after the command was given with one more seed than there are."""
+def test_only_a_seed_that_is_missing_is_trained_and_added_to_the_results(out, train, trained):
     shutil.rmtree(out / "seed-44")
     train("--seeds 3 --resume_from_checkpoint true")
-    return out
-
-
-def test_only_a_further_seed_is_trained(with_a_further_seed, trained):
     assert trained == [44]
+    assert len(results_of(out)["seeds"]["runs"]) == 3
 
 
-def test_a_further_seed_is_added_to_the_results(with_a_further_seed):
-    assert len(results_of(with_a_further_seed)["seeds"]["runs"]) == 3
-
-
-@pytest.fixture
-def without_a_checkpoint(out, train, trained):
-    """The folder after the command was given again, where one seed had neither results nor a whole checkpoint."""
+def test_without_a_whole_checkpoint_the_run_of_a_seed_starts_again(out, train, trained, three_seeds):
     (out / "seed-43/results.json").unlink()
     for checkpoint in (out / "seed-43").glob("checkpoint-*"):
         (checkpoint / "model.safetensors").unlink()
     train("--seeds 3")
-    return out
-
-
-def test_without_a_whole_checkpoint_the_run_of_a_seed_starts_again(without_a_checkpoint, trained):
     assert trained == [43]
+    assert have_the_same_weights(out / "seed-43", three_seeds / "seed-43")
 
 
-def test_a_run_that_starts_again_ends_with_the_same_bits(without_a_checkpoint, three_seeds):
-    folder = without_a_checkpoint / "seed-43"
-    assert have_the_same_weights(folder, three_seeds / "seed-43")
-
-
-@pytest.fixture(scope="module")
-def interrupted(train_in, tmp_path_factory):
-    """The folder after SIGTERM in the middle of the second run."""
-    out = tmp_path_factory.mktemp("interrupted") / "out"
+def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, train, three_seeds, monkeypatch):
     step = SimCSETrainer.training_step
 
     def interrupted_step(self, *args, **kwargs):
@@ -379,82 +222,44 @@ def interrupted(train_in, tmp_path_factory):
             signal.raise_signal(signal.SIGTERM)
         return step(self, *args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(SimCSETrainer, "training_step", interrupted_step)
         with pytest.raises(SystemExit) as ended:
-            train_in(out, "--seeds 42 43")
+            train("--seeds 42 43")
+    out = tmp_path / "out"
     assert ended.value.code == 143
-    return out
+    assert not (out / "results.json").exists()
+    assert (out / "seed-43/checkpoint-3").is_dir()
 
-
-def test_an_interrupted_command_writes_no_results(interrupted):
-    assert not (interrupted / "results.json").exists()
-
-
-def test_an_interrupted_seed_has_a_checkpoint(interrupted):
-    assert (interrupted / "seed-43/checkpoint-3").is_dir()
-
-
-@pytest.fixture(scope="module")
-def resumed(interrupted, train_in):
-    """The folder after the same command was given again."""
-    folder = shutil.copytree(interrupted, interrupted.with_name("resumed"))
-    return train_in(folder, "--seeds 42 43")
-
-
-@pytest.mark.parametrize("seed", [42, 43])
-def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(resumed, three_seeds, seed):
-    folder = f"seed-{seed}"
-    assert have_the_same_weights(resumed / folder, three_seeds / folder)
-
-
-def test_the_best_of_resumed_seeds_is_published_with_the_same_bits(resumed, three_seeds, scores):
-    best_of_two = max((42, 43), key=scores.get)
-    assert have_the_same_weights(resumed, three_seeds / f"seed-{best_of_two}")
-
-
-def test_a_resumed_seed_has_the_losses_of_an_uninterrupted_one(resumed, three_seeds):
-    found = [entry for entry in log_of(resumed / "seed-43") if "loss" in entry]
-    whole = [entry for entry in log_of(three_seeds / "seed-43") if "loss" in entry]
-    assert found == whole
+    train("--seeds 42 43")
+    for folder in ("seed-42", "seed-43"):
+        assert have_the_same_weights(out / folder, three_seeds / folder)
+    assert have_the_same_weights(out, out / f"seed-{results_of(out)['seeds']['published']}")
+    losses = [[entry for entry in log_of(each / "seed-43") if "loss" in entry] for each in (out, three_seeds)]
+    assert losses[0] == losses[1]
 
 
 # --- the option ---
 
 
-@pytest.mark.parametrize(
-    "given, expected",
-    [
-        (3, [42, 43, 44]),
-        ([3], [42, 43, 44]),
-        ([1], [42]),
-        ([7, 3], [7, 3]),
-        ([0, 1], [0, 1]),
-    ],
-)
-def test_seeds_are_a_number_of_runs_or_a_list(given, expected):
-    assert seed_list(given, first=42) == expected
+def test_seeds_are_a_number_of_runs_or_a_list():
+    assert seed_list(3, first=42) == seed_list([3], first=42) == [42, 43, 44]
+    assert seed_list([7, 0], first=42) == [7, 0]
 
 
 @pytest.mark.parametrize(
-    "more, message",
+    "more, named",
     [
-        ("--seeds 42", "asks for 42 runs. For one run with this seed, write --seed 42"),
-        ("--seeds 0", "needs a number of runs above 0"),
-        ("--seeds 42 42", "each seed must be at least 0 and occur once"),
-        ("--seeds 3 --seed 7", "seed is 7 and seeds [3]: give one of the two"),
-        (
-            "--seeds 2 --resume_from_checkpoint checkpoint-2",
-            "names the checkpoint of one run",
-        ),
-        (
-            "--seeds 2 --resume_from_checkpoint true",
-            "holds no runs of --seeds to resume",
-        ),
+        ("--seeds 42", "42 runs --seed"),
+        ("--seeds 0", "--seeds above 0"),
+        ("--seeds 42 42", "--seeds once"),
+        ("--seeds 3 --seed 7", "seed 7 seeds 3"),
+        ("--seeds 2 --resume_from_checkpoint checkpoint-2", "checkpoint-2 one run"),
+        ("--seeds 2 --resume_from_checkpoint true", "no runs --resume_from_checkpoint"),
     ],
 )
-def test_contradictions_are_refused(tmp_path, train, more, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_contradictions_are_refused(tmp_path, train, more, named):
+    with refuses(named):
         train(more)
     assert not entries(tmp_path / "out"), "nothing is written"
 
@@ -485,50 +290,29 @@ def change_a_letter(path):
     path.write_bytes(content[:-2] + changed + content[-1:])
 
 
-def test_a_seed_is_new_as_long_as_it_was_not_trained(prepare):
-    assert prepare() == {42: "new"}
-    assert prepare() == {42: "new"}
-
-
-@pytest.mark.parametrize("changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"])
+@pytest.mark.parametrize("changed", ["texts.txt", "start/model.safetensors", "labels.csv"])
 def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, prepare, changed):
-    prepare()
+    assert prepare() == prepare() == {42: "new"}
     file = tmp_path / changed
-    change_a_letter(file)
+    content = file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
     with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
         prepare()
 
 
-def test_seeds_are_not_added_to_those_of_other_settings(out, train):
-    words = r"other settings \(learning_rate: 0.001 there, 0.5 here\)"
-    with pytest.raises(ValueError, match=words):
+def test_a_run_with_other_settings_or_of_one_seed_does_not_go_into_the_folder_of_several(out, train):
+    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"):
         train("--seeds 3 --learning_rate 0.5")
-
-
-def test_a_run_of_one_seed_does_not_go_into_the_folder_of_several(out, train):
     with pytest.raises(ValueError, match="holds an earlier run"):
         train()
 
 
 @pytest.mark.slow
-def test_overwriting_removes_the_runs_of_other_seeds(out, train):
+def test_runs_of_one_and_of_several_seeds_may_overwrite_each_other(out, train):
     train("--max_steps 1 --seeds 8 9 --overwrite_output_dir")
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-8", "seed-9"]
-
-
-@pytest.fixture
-def of_one_seed(out, train):
-    """The folder, in which the runs of several seeds were replaced by one run."""
-    return train("--max_steps 1 --overwrite_output_dir")
-
-
-@pytest.mark.slow
-def test_one_run_may_overwrite_those_of_several_seeds(of_one_seed):
-    assert "seeds" not in results_of(of_one_seed)
-
-
-@pytest.mark.slow
-def test_runs_of_several_seeds_do_not_go_into_the_folder_of_one(of_one_seed, train):
+    train("--max_steps 1 --overwrite_output_dir")
+    assert "seeds" not in results_of(out)
     with pytest.raises(ValueError, match="holds an earlier run"):
         train("--max_steps 1 --seeds 2")
 
@@ -536,49 +320,25 @@ def test_runs_of_several_seeds_do_not_go_into_the_folder_of_one(of_one_seed, tra
 # --- a run that cannot start ---
 
 
-@pytest.fixture
-def of_seed_42(three_seeds, tmp_path):
-    """The folder of a run with two checkpoints."""
-    return shutil.copytree(three_seeds / "seed-42", tmp_path / "out")
-
-
-@pytest.fixture
-def checkpoint(of_seed_42):
-    return of_seed_42 / "checkpoint-4"
-
-
-def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(checkpoint, train):
-    words = "checkpoint-4 is a part of the earlier run .*: choose another --output_dir"
-    with pytest.raises(ValueError, match=words):
-        train(f"--overwrite_output_dir --model_name_or_path {checkpoint}")
-    assert checkpoint.exists()
-
-
-def test_a_run_that_cannot_start_deletes_nothing(checkpoint, train):
-    with pytest.raises(ValueError, match="nothing"):
-        train("--overwrite_output_dir --columns nothing")
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [("--model_name_or_path {}", "checkpoint-4 earlier --output_dir"), ("--columns nothing", "nothing")],
+)
+def test_a_run_that_cannot_start_deletes_nothing(three_seeds, tmp_path, train, more, named):
+    checkpoint = shutil.copytree(three_seeds / "seed-42", tmp_path / "out") / "checkpoint-4"
+    with refuses(named):
+        train(f"--overwrite_output_dir {more.format(checkpoint)}")
     assert checkpoint.exists()
 
 
 # --- what is around the runs ---
 
 
-@pytest.fixture
-def ended(monkeypatch):
-    """The runs of a tracker that were ended."""
-    ended = []
-    tracker = SimpleNamespace(finish=lambda: ended.append(True))
-    monkeypatch.setitem(sys.modules, "wandb", tracker)
-    return ended
-
-
-@pytest.mark.parametrize(
-    ("trackers", "process", "times"),
-    [(["wandb"], 0, 1), ([], 0, 0), (["wandb"], 1, 0)],
-    ids=["a tracker", "no tracker", "the second process"],
-)
-def test_a_tracker_begins_a_run_of_its_own_for_each_seed(ended, trackers, process, times):
+@pytest.mark.parametrize(("trackers", "process", "times"), [(["wandb"], 0, 1), ([], 0, 0), (["wandb"], 1, 0)])
+def test_a_tracker_begins_a_run_of_its_own_for_each_seed(trackers, process, times, monkeypatch):
     """The tracker of the Trainer logs into the run that is open in its library, if there is one."""
+    ended = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True)))
     release(SimpleNamespace(report_to=trackers, process_index=process))
     assert len(ended) == times
 
@@ -588,33 +348,16 @@ def train_in_process(words):
     train_command("unsup", words)
 
 
-@pytest.fixture(scope="module", params=["at first", "with a seed missing"])
-def of_two_processes(request, words, tmp_path_factory):
-    """The folder of two seeds that were trained in two processes, at once or one after the other."""
-    out = tmp_path_factory.mktemp("two_processes") / "out"
+@pytest.mark.slow
+def test_two_processes_train_every_seed_together_and_publish_the_best_one(words, tmp_path):
     options = "--per_device_train_batch_size 4 --max_steps 2 --seeds 2".split()
-    words = [*words, *options, "--output_dir", str(out)]
-    launch(train_in_process, words)
-    if request.param == "with a seed missing":
-        shutil.rmtree(out / "seed-43")
+    words = [*words, *options, "--output_dir", str(tmp_path)]
+    for seed in ("seed-42", "seed-43"):  # at once, and one that is missing
+        shutil.rmtree(tmp_path / seed, ignore_errors=True)
         launch(train_in_process, words)
-    return out
-
-
-@pytest.mark.slow
-def test_two_processes_train_together(of_two_processes):
-    assert results_of(of_two_processes)["processes"] == 2
-
-
-@pytest.mark.slow
-def test_two_processes_train_every_seed(of_two_processes):
-    assert len(results_of(of_two_processes)["seeds"]["runs"]) == 2
-
-
-@pytest.mark.slow
-def test_two_processes_publish_the_best_seed(of_two_processes):
-    best = results_of(of_two_processes)["seeds"]["published"]
-    assert have_the_same_weights(of_two_processes, of_two_processes / f"seed-{best}")
+        results = results_of(tmp_path)
+        assert (results["processes"], len(results["seeds"]["runs"])) == (2, 2)
+        assert have_the_same_weights(tmp_path, tmp_path / f"seed-{results['seeds']['published']}")
 
 
 def test_the_separator_of_labels_also_holds_for_the_dev_task_of_several_seeds(train, tmp_path):
