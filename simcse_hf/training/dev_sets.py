@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.batching import Encoder
+from ..encoding.batching import BatchEncoder
 from ..evaluation.bootstrap import (
     Scores,
     interval,
@@ -174,9 +174,9 @@ class DevSetCallback(TrainerCallback):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        encoder = Encoder(model, tokenizer)  # with the length of inference
+        encoder = BatchEncoder(model, tokenizer)  # with the length of inference
         prompts = {role: encoder.resolve_prompt(role=role) for role in self.roles}
-        reading = encoder.reading(*prompts.values())
+        reading = (tokenizer, encoder.max_length, encoder.settings.templates, prompts)
         if reading != self._reading:  # also when the callback serves another run
             self._token_ids = []
             for role, texts in self.roles.items():

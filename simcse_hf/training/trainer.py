@@ -28,7 +28,7 @@ from transformers.utils import logging
 from ..data.collator import Batch, PackingCollator
 from ..data.token_ids import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
-from ..encoding.batching import Encoder
+from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
@@ -788,8 +788,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
             delattr(self.model.config, SPACE)
         elif space:
-            encoder = Encoder(self.model, self.processing_class)
-            space["probe"] = probe_embedding(encoder, None).tolist()
+            encoder = BatchEncoder(self.model, self.processing_class)
+            space["probe"] = probe_embedding(encoder, None)
         self.model.write_files(folder, state_dict)
 
     def add_to_checkpoint(self, folder: Path) -> None:

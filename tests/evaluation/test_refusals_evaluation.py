@@ -373,7 +373,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (scored, "data_dir .* has none of the tasks STS12"),
         (
             lambda x: scored(x, tasks=(), geometry=True),
-            "the geometry is measured on STS-B",
+            "STSBenchmark",
         ),
         (lambda x: scored(None, tasks="STS12", mteb=["STS"]), "data_dir is missing"),
         (

@@ -53,8 +53,8 @@ FILES = facts_of("transfer", "files")  # by split or by class
 LABELS = facts_of("transfer", "labels")
 
 
-class TaskNotFound(Exception):
-    """The data of a task does not exist; the message says where it was looked for."""
+class TaskNotFound(FileNotFoundError):
+    """The data of a task of SentEval does not exist; the message says where it was looked for."""
 
 
 def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
@@ -402,7 +402,7 @@ class TransferTask(SentEvalTask):
         source (`str`): SentEval's folder.
         name (`str`): Name of the task.
         units (`list[tuple[list[str], int]]`): The examples of the test split, otherwise those of the training split.
-        shared (`dict[str, LabelledTexts]`): The other splits.
+        shared (`dict[str, LabelledTexts]`): All splits, of which `units` replace those that are tested.
         protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10
             folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
             tenacity 3, epoch size 2), which are the reference's settings of SentEval.
@@ -426,17 +426,12 @@ class TransferTask(SentEvalTask):
         device: str | None = None,
     ) -> Self:
         """Make a task of its splits, as [`read_transfer_task`] returns them."""
-        tested = "test" if "test" in splits else "train"
-        others = {split: examples for split, examples in splits.items() if split != tested}
-        return cls(source, name, splits[tested], others, protocol, device)
+        return cls(source, name, splits.get("test", splits["train"]), splits, protocol, device)
 
     def __post_init__(self) -> None:
         self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)  # type: ignore[misc]
-        tested = "test" if "train" in self.shared else "train"
-        known = {tested: self.units, **self.shared}
-        self.splits: dict[str, LabelledTexts] = {
-            split: known[split] for split in ("train", "dev", "test") if split in known
-        }
+        tested = "test" if "test" in self.shared else "train"
+        self.splits: dict[str, LabelledTexts] = {**self.shared, tested: self.units}
         self.links = [texts for texts, _ in self.units]
         columns = [zip(*(texts for texts, _ in examples), strict=True) for examples in self.splits.values()]
         self.roles = {None: list(chain.from_iterable(chain.from_iterable(columns)))}
