@@ -28,7 +28,7 @@ from ..data.stream import WholeStream
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
-from ..data.views import make_view, view_class
+from ..data.views import VIEW_CLASSES, make_view
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
 from ..models.settings import ContrastiveSettings
@@ -483,7 +483,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         return Rows(reader, plan, Source((), name=name), data)
 
     # 2. The source, and what the view and the objective need of it.
-    view = view_class(plan.view if with_views else "identity")
+    view = VIEW_CLASSES[plan.view if with_views else "identity"]
     kind = "documents" if plan.kind == "texts" and view.window else plan.kind
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}

@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 from ..data.collator import Batch, PackingCollator
 from ..data.token_ids import template_settings
-from ..data.views import MaskedLMView, view_class, view_rate
+from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.tasks import Task
@@ -221,7 +221,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator = make_collator(self.reader, start.objective)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
-        if view_class(view).needs_masked_lm:
+        if VIEW_CLASSES[view].needs_masked_lm:
             rate: Any = view_rate(view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
@@ -427,7 +427,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
-        if args.view_both and not view_class(self.run.rows.view).is_drawn:
+        if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
             logger.warning(
