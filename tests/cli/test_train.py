@@ -85,7 +85,7 @@ def test_help_lists_the_options_of_an_objective_of_the_user(said, capsys, tmp_pa
 @pytest.mark.parametrize(
     "words, name, default",
     [
-        ("--objective vicreg", "variance_weight", "1.0"),
+        ("--objective vicreg", "covariance_weight", "1.0"),
         ("--objective=simcse+barlow_twins:0.1", "off_diagonal_weight", "0.0051"),
         ("rankcse-bert-base", "consistency_weight", "1.0"),
     ],
