@@ -202,7 +202,7 @@ def draw(result: Adaptation, output: Path) -> None:
         figure = new_figure(8, 1.0 + 0.28 * len(bars))
         axes = figure.subplots()
         for row, (_, difference, interval, kind) in enumerate(bars):
-            axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
+            axes.plot(interval, [row, row], "-", color=COLOURS[kind], marker="", linewidth=1.5)
             axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
         axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
         axes.set_yticks(range(len(bars)), [label for label, *_ in bars])

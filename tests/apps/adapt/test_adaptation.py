@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from conftest import tiny_config
-from evaluation_helpers import write, write_beir, write_rows
+from evaluation_helpers import write, write_rows
 from trainer_helpers import files_of, refuses, sentences, texts
 from transformers import AutoTokenizer, BertForMaskedLM
 
@@ -370,23 +370,6 @@ def test_a_changed_input_is_refused_by_name(run, tmp_path):
     write(tmp_path / "corpus.txt", sentences(121))
     with pytest.raises(ValueError, match="digest of .*corpus.txt"):
         run(arms=("untrained",))
-
-
-def test_an_output_folder_within_the_folder_of_a_task_is_no_input(run, tmp_path):
-    documents = {f"d{number}": text for number, text in enumerate(sentences(12, 4))}
-    queries = {f"q{number}": text for number, text in enumerate(sentences(12, 5))}
-    folder = write_beir(
-        tmp_path / "task",
-        documents,
-        queries,
-        {f"q{n}": {f"d{n}": 1} for n in range(12)},
-    )
-    again = {
-        "task": [f"retrieval={folder}"],
-        "output": str(folder / "out"),
-        "arms": ("untrained",),
-    }
-    assert run(**again) == run(**again)
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
