@@ -140,7 +140,7 @@ class Packing:
         if self.bounds.device == device:
             return self
         index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
-        return Packing(self.shape, index, rows, bounds, self.longest, self.has_fillers, self.lengths_of_rows)
+        return replace(self, token_index=index, rows=rows, bounds=bounds)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -162,33 +162,35 @@ class Packing:
         lengths = self.lengths_of_rows[rows]
         return Packing.from_lengths(lengths, length or self.shape[1], in_order=device.type != "cpu").to(device)
 
-    def pack(self, x: Tensor) -> Tensor:
-        """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`."""
-        return self._take(x.flatten(0, 1), self.token_index)
+    def pack(self, x: Tensor, one_each: bool = False) -> Tensor:
+        """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`.
 
-    def unpack(self, x: Tensor) -> Tensor:
-        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
-        batch, length = self.shape
-        return self._spread(x, self.token_index, batch * length).unflatten(0, self.shape)
-
-    def pack_sentences(self, x: Tensor) -> Tensor:
-        """Take the sentences out of values of shape `(batch, ...)`, which gives the shape `(sentences, ...)`."""
-        return self._take(x, self.rows)
-
-    def unpack_sentences(self, x: Tensor) -> Tensor:
-        """Give `(sentences, ...)` values the rows of the batch, `(batch, ...)`, with zeros for rows without tokens."""
-        return self._spread(x, self.rows, self.shape[0])
-
-    def _take(self, x: Tensor, index: Tensor) -> Tensor:
-        """Take values by their places; fillers take the last value, because any will do."""
-        if self.has_fillers:
+        With `one_each`, take the sentences out of values of shape `(batch, 1, ...)`, as in [`unpack`].
+        """
+        x = x.flatten(0, 1)
+        index = self.rows if one_each else self.token_index
+        if self.has_fillers:  # which take the last value, because any will do
             index = index.clamp(max=len(x) - 1)
         return x.index_select(0, index)
 
-    def _spread(self, x: Tensor, index: Tensor, size: int) -> Tensor:
-        """Copy values to their places among `size` of them; those of fillers go to one more, which is dropped."""
-        spread = x.new_zeros(size + self.has_fillers, *x.shape[1:]).index_copy_(0, index, x)
-        return spread[:size] if self.has_fillers else spread
+    def unpack(self, x: Tensor, one_each: bool = False) -> Tensor:
+        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding.
+
+        Args:
+            x (`torch.Tensor`): A value for each packed token or, with `one_each`, for each sentence.
+            one_each (`bool`, *optional*, defaults to `False`): Return one value for each row of the batch, of shape
+                `(batch, 1, ...)`, with zeros for rows without tokens.
+
+        Returns:
+            `torch.Tensor`: The values in their rows.
+        """
+        batch, length = (self.shape[0], 1) if one_each else self.shape
+        index = self.rows if one_each else self.token_index
+        size = batch * length
+        unpacked = x.new_zeros(size + self.has_fillers, *x.shape[1:]).index_copy_(0, index, x)
+        if self.has_fillers:  # whose values went to one more place
+            unpacked = unpacked[:size]
+        return unpacked.unflatten(0, (batch, length))
 
     def layout(self, heads: int) -> "Layout":
         """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.

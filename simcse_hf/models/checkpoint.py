@@ -211,11 +211,6 @@ class Checkpoint:
             "save_pretrained, or name the variant of its files as variant."
         )
 
-    @property
-    def is_of_reference(self) -> bool:
-        """Whether it is the training output of the reference implementation."""
-        return self.saved is None and REFERENCE_HEAD in self.weight_names
-
     def resolve(self, given: Values) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
 
@@ -282,7 +277,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     _load_layers(model, found.source, found.files.dense_folders, is_other, **found.hub)
     # 2. The head. Without our section, 2_Dense is a layer of some sentence-transformers model's own.
     if model.has_own_pooler:
-        has_head = found.is_of_reference or any(".pooler." in f".{name}" for name in found.weight_names)
+        has_head = any(name == REFERENCE_HEAD or ".pooler." in f".{name}" for name in found.weight_names)
     elif saved is None or head == "pooler":
         has_head = False
     else:
@@ -296,7 +291,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
         modules = {name.split(".")[0] for name in found.weight_names}
         others = [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
         others += [name for name in info["unexpected_keys"] if not name.endswith("position_ids")]
-        keeps = has_head and (found.is_of_reference or not others)
+        keeps = has_head and (REFERENCE_HEAD in found.weight_names or not others)
     if keeps and not has_head:
         raise ModelError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:

@@ -11,11 +11,7 @@ from transformers import AutoModel, ModernBertModel
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.kernels.cpu import keep_mask
 from simcse_hf.kernels.packing import Packing
-from simcse_hf.kernels.unpadded import (
-    install_unpadded_attention,
-    run_encoder,
-    supports_unpadded,
-)
+from simcse_hf.kernels.unpadded import install_unpadded_attention, run_encoder
 from simcse_hf.names import POOLER_TYPES
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
@@ -40,11 +36,6 @@ def gradients(model, scalar):
 
 
 # --- which encoders ---
-
-
-@EVERY_FAMILY
-def test_which_encoders_run_without_padding(family):
-    assert supports_unpadded(encoder(family)) == (family in UNPADDED)
 
 
 @EVERY_FAMILY
