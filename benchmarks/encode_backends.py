@@ -83,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     downstream = str(options.data / "senteval/downstream")
-    every = sorted(set(roles_of(read_tasks(options.tasks, downstream))[None]))
+    tasks, _, _ = read_tasks(tasks=options.tasks, data_dir=downstream)
+    every = sorted(set(roles_of(tasks)[None]))
     with TemporaryDirectory() as work:
         folder = Path(work)
         model = Path(shutil.copytree(model_or_default(options.model), folder / "model"))

@@ -137,13 +137,13 @@ def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: 
     tasks, mode = GROUPS[group]
     if group == "dev":
         assert dev_file is not None
-        return read_tasks((), None, pairs=(read_scored_pairs(dev_file, DEV),))
+        return read_tasks(pairs=(read_scored_pairs(dev_file, DEV),))[0]
     if group == "mteb":
         return {}
     if group == "regressor":
         splits = {task: read_sts_task(task, senteval, ("test", "dev", "train")) for task in tasks}
         return {task: ScoredPairsTask.of(task, parts, task) for task, parts in splits.items()}
-    data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
+    data, _, _ = read_tasks(tasks=tasks, data_dir=senteval, mode=mode, geometry=group == "geometry")
     if transfer_examples is not None:
         for name, task in data.items():
             if isinstance(task, TransferTask):

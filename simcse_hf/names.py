@@ -3,7 +3,12 @@
 The command line reads the types of a function's parameters by these names, see `simcse_hf.cli.options`.
 """
 
-from typing import Literal, TypedDict, get_args
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+if TYPE_CHECKING:
+    from .evaluation.tasks import Task
 
 PoolerType = Literal[
     "cls",
@@ -83,3 +88,36 @@ class ModelOptions(WeightOptions, total=False):
     long_texts: LongTexts
     model_backend: Backend
     postprocess: bool
+
+
+class EvaluationOptions(ModelOptions, total=False):
+    """What models are scored on, and how; and how they are loaded.
+
+    Args:
+        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
+        tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
+            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
+            plain tables, or "hub" to download data sets.
+        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
+        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
+            classification, knn, clustering, pairs, reranking, retrieval.
+        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
+        mode (`str`, *optional*): Which splits are scored: those for testing, or for development (dev); fasttest is
+            test with SentEval's faster settings of the classifiers. The default is test.
+        aggregation (`str`, *optional*): The score of STS12 to STS16: over their pairs together (all), or the mean of
+            their subsets, plain or weighted by size (wmean). The default is all.
+        metric (`str`, *optional*): Correlation by which pairs are scored. The default is spearman.
+        seed (`int`, *optional*): Seed of the classifiers. The default is 1111.
+    """
+
+    task_set: TaskSet | None
+    tasks: Sequence[str] | str | None
+    data_dir: str | os.PathLike | None
+    pairs: Sequence[str | os.PathLike]
+    task: "Sequence[str | Task]"
+    label_separator: str | None
+    mode: Mode
+    aggregation: Aggregation
+    metric: Correlation
+    seed: int

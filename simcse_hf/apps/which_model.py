@@ -1,6 +1,6 @@
 """Which of several models to take on somebody's own tasks; what was evaluated is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -8,33 +8,27 @@ from typing import Unpack
 import numpy as np
 import torch
 
+from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
-from ..evaluation.protocol import PAPER_PROTOCOL
 from ..evaluation.report import Evaluation, versions, write_results
 from ..evaluation.scoring import read_tasks, score_model
-from ..evaluation.tasks import Task
-from ..names import ModelOptions
+from ..names import EvaluationOptions
 from ..runtime.distributed import wait_for_all, world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity, digest_value
+from ..runtime.identity import digest_value
 from ..runtime.outputs import check_output_file
 
 
 def which_model(
     models: Sequence[str | Encoder],
     *,
-    tasks: Sequence[str] | str | None = None,
-    data_dir: StrPath | None = None,
-    pairs: Sequence[StrPath] = (),
-    task: Sequence[str | Task] = (),
-    label_separator: str | None = None,
     resamples: int = 1000,
     confidence: float = 0.95,
     output: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
-    **loading: Unpack[ModelOptions],
+    **options: Unpack[EvaluationOptions],
 ) -> Comparison:
     """Name the fastest of several models that was not shown to be worse than the best one on your tasks.
 
@@ -44,20 +38,12 @@ def which_model(
     Args:
         models (`Sequence[str | Encoder]`): At least two: folders or hub names of models, bm25 for keyword search,
             result files (.json) of `simcse-hf evaluate`; in Python also loaded models.
-        tasks (`Sequence[str]` or `str`, *optional*): Names out of STS12, STS13, STS14, STS15,
-            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
-        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
-            plain tables, or "hub" to download data sets.
-        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, knn, clustering, pairs, reranking, retrieval.
-        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
         output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
-        **loading (`ModelOptions`): How models are loaded.
+        **options (`EvaluationOptions`): What models are scored on, how, and how they are loaded.
 
     Returns:
         [`Comparison`]: The comparison with the best model, and the `choice`. With several processes, only the first
@@ -76,55 +62,37 @@ def which_model(
         True
     """
     check_output_file(output, overwrite)
-    device = loading.get("device")
-    data = read_tasks(tasks, data_dir, PAPER_PROTOCOL, pairs, task, label_separator, device=device)
+    data, protocol, loading = read_tasks(**options)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         if folder is None:
-            return score_model(encoder, data, PAPER_PROTOCOL, show_progress_bar)
-        return _score_once(encoder, data, device, show_progress_bar, folder)
+            return score_model(encoder, data, protocol, show_progress_bar)
+        # Each task has an evaluation of its own in the folder. It is scored again if its data, the model, the
+        # packages, the device or the number of threads have changed; and with an encoder whose identity says nothing
+        # of its tokenizer.
+        identity = encoder.identity()
+        model = replace(identity, name_or_path=None, revision=None)
+        made_by = [model, versions(), loading.get("device"), torch.get_num_threads()]
+        whole = Evaluation({}, {}, protocol, identity)
+        costs = []
+        for name, each in data.items():
+            path = folder / f"{digest_value([name, each, *made_by])}.json"
+            if path.exists() and identity.tokenizer:
+                evaluation = Evaluation.read(path)
+            else:
+                evaluation = score_model(encoder, {name: each}, protocol, show_progress_bar)
+                if evaluation.results:
+                    write_results(path, evaluation.to_dict(), evaluation.scores)
+            wait_for_all()  # or one process would see a file that another one has not seen
+            whole.results.update(evaluation.results)
+            whole.scores.update(evaluation.scores)
+            if evaluation.scores:
+                costs.append(evaluation.cost)
+        cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
+        return replace(whole, cost=cost)
 
-    comparison = compare_models(models, data, score, PAPER_PROTOCOL, resamples, confidence, loading, choose=True)
+    comparison = compare_models(models, data, score, protocol, resamples, confidence, loading, choose=True)
     if output is not None and world()[0] == 0:
         write_results(output, comparison.to_dict(), {})
     return comparison
-
-
-def _score_once(
-    model: Encoder, tasks: Mapping[str, Task], device: str | None, show_progress_bar: bool, folder: Path
-) -> Evaluation:
-    """Score a model, and keep the evaluation of each task by itself in a folder, where a later call reads it.
-
-    A task is scored again if its data, the model (its [`Identity`]), the packages, the device or the number of threads
-    have changed; and with an encoder whose identity says nothing of its tokenizer.
-
-    Args:
-        model (`Encoder`): The model.
-        tasks (`Mapping[str, Task]`): The tasks.
-        device (`str`, *optional*): Where the classifiers of the tasks are trained.
-        show_progress_bar (`bool`): Show a bar while texts are encoded.
-        folder (`Path`): The folder.
-
-    Returns:
-        [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
-    """
-    identity = Identity.of(model)
-    made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
-    whole = Evaluation({}, {}, PAPER_PROTOCOL, identity)
-    costs = []
-    for name, task in tasks.items():
-        path = folder / f"{digest_value([name, task, *made_by])}.json"
-        if path.exists() and identity.tokenizer:
-            evaluation = Evaluation.read(path)
-        else:
-            evaluation = score_model(model, {name: task}, PAPER_PROTOCOL, show_progress_bar)
-            if evaluation.results:
-                write_results(path, evaluation.to_dict(), evaluation.scores)
-        wait_for_all()  # or one process would see a file that another one has not seen
-        whole.results.update(evaluation.results)
-        whole.scores.update(evaluation.scores)
-        if evaluation.scores:
-            costs.append(evaluation.cost)
-    cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
-    return replace(whole, cost=cost)

@@ -91,11 +91,12 @@ def _read_typed_dict(name: str) -> list[Parameter]:
         if base != "TypedDict":
             parameters += _read_typed_dict(base)
     words = _read_args(node)
+    group = "options" if name == "EvaluationOptions" else "model"
     for key in node.body:
         if isinstance(key, ast.AnnAssign):
             option = ast.unparse(key.target)
             kind = ast.unparse(key.annotation)
-            parameters.append(Parameter(option, kind, kind == "bool" or None, words[option], "model"))
+            parameters.append(Parameter(option, kind, kind == "bool" or None, words[option], group))
     return parameters
 
 

@@ -9,13 +9,14 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy import ndarray
 
-from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
+from ..names import KEYWORDS, EvaluationOptions, ModelOptions
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, read_json_object
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
+from .bm25 import BM25
 from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
@@ -137,22 +138,12 @@ class Comparison(Result):
 def compare(
     results: Sequence[str | Encoder],
     *,
-    task_set: TaskSet | None = None,
-    tasks: Sequence[str] | str | None = None,
-    data_dir: StrPath | None = None,
-    pairs: Sequence[StrPath] = (),
-    task: Sequence[str | Task] = (),
-    label_separator: str | None = None,
-    mode: Mode = "test",
-    aggregation: Aggregation = "all",
-    metric: Correlation = "spearman",
-    seed: int = 1111,
     resamples: int = 1000,
     confidence: float = 0.95,
     output: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
-    **loading: Unpack[ModelOptions],
+    **options: Unpack[EvaluationOptions],
 ) -> Comparison:
     """Compare models or result files with the first one, with confidence intervals.
 
@@ -160,27 +151,12 @@ def compare(
         results (`Sequence[str | Encoder]`): At least two, the baseline first: result files (.json) of
             `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
             models.
-        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
-        tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
-            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
-        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
-            plain tables, or "hub" to download data sets.
-        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, knn, clustering, pairs, reranking, retrieval.
-        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
-            (dev); fasttest is test with SentEval's faster settings of the classifiers.
-        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
-            (all), or the mean of their subsets, plain or weighted by size (wmean).
-        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
         output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
-        **loading (`ModelOptions`): How models are loaded.
+        **options (`EvaluationOptions`): What models are scored on, how, and how they are loaded.
 
     Returns:
         [`Comparison`]: The comparison. With several processes, only the first one scores the models and returns it.
@@ -200,10 +176,9 @@ def compare(
         ['difference', 'low', 'high']
     """
     check_output_file(output, overwrite)
-    protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(tasks, data_dir, protocol, pairs, task, label_separator, task_set, loading.get("device"))
+    data, protocol, loading = read_tasks(**options)
 
-    def score(encoder: Encoder) -> Evaluation:
+    def score(encoder: TextEncoder | BM25) -> Evaluation:
         return score_model(encoder, data, protocol, show_progress_bar)
 
     comparison = compare_models(results, data, score, protocol, resamples, confidence, loading)
@@ -215,7 +190,7 @@ def compare(
 def compare_models(
     given: Sequence[str | Encoder],
     data: Mapping[str, Task],
-    score: Callable[[Encoder], Evaluation],
+    score: Callable[[TextEncoder | BM25], Evaluation],
     protocol: Protocol,
     resamples: int,
     confidence: float,
@@ -227,7 +202,7 @@ def compare_models(
     Args:
         given (`Sequence[str | Encoder]`): Result files (.json), and models.
         data (`Mapping[str, Task]`): The tasks of the models.
-        score (`Callable[[Encoder], Evaluation]`): Scores a model on them.
+        score (`Callable`): Scores a model on them.
         protocol (`Protocol`): How the tasks are scored; result files must have been made in its mode.
         resamples (`int`): Number of resamples.
         confidence (`float`): Confidence level of the intervals.

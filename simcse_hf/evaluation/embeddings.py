@@ -9,7 +9,7 @@ import torch
 from numpy import ndarray
 
 from ..retrieval.indexes.exact import ExactIndex, comparable
-from ..runtime.encoders import Encoder, Role, embed_texts, similarity_of
+from ..runtime.encoders import Encoder, Role, TextEncoder, as_encoder
 from ..runtime.errors import DataError, check_finite
 from .metrics import cosine_similarity_pairs
 
@@ -34,8 +34,12 @@ class SentenceEmbeddings:
     """
 
     def __init__(
-        self, model: Encoder, texts: Iterable[str] | Mapping[Role, Iterable[str]], show_progress_bar: bool = True
+        self,
+        model: Encoder | TextEncoder,
+        texts: Iterable[str] | Mapping[Role, Iterable[str]],
+        show_progress_bar: bool = True,
     ) -> None:
+        encoder = as_encoder(model)
         by_role = texts if isinstance(texts, Mapping) else {None: texts}
         keys = []
         parts = []
@@ -43,8 +47,8 @@ class SentenceEmbeddings:
             distinct = sorted(dict.fromkeys(of_role), key=len, reverse=True)
             keys += [(role, text) for text in distinct]
             if distinct:
-                parts.append(embed_texts(model, distinct, role, as_pooled=True, show_progress_bar=show_progress_bar))
-        self._keep(keys, np.concatenate(parts or [np.zeros((0, 1))]), similarity_of(model))
+                parts.append(encoder.embed(distinct, role, as_pooled=True, show_progress_bar=show_progress_bar))
+        self._keep(keys, np.concatenate(parts or [np.zeros((0, 1))]), encoder.similarity)
 
     @classmethod
     def of(cls, texts: Mapping[Role, Sequence[str]], vectors: torch.Tensor, similarity: str = "cosine") -> Self:

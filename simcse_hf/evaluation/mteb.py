@@ -9,9 +9,9 @@ from tqdm.auto import tqdm
 
 from ..encoding.simcse import SimCSE
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import SettingError, require_extra
-from ..runtime.identity import Identity, digest_value
+from ..runtime.identity import digest_value
 from .embeddings import SentenceEmbeddings
 
 #: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).
@@ -85,7 +85,7 @@ def as_mteb(model: Encoder) -> Any:
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 
-    identity = Identity.of(model)
+    identity = as_encoder(model).identity()
     name = str(identity.name_or_path)
     if identity.revision is None:
         name = f"local/{name.strip('/').replace('/', '_')}"  # a name has one slash
@@ -157,7 +157,7 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
 
     # 2. The encoder
     encoder = as_mteb(model)
-    identity = Identity.of(model)
+    identity = as_encoder(model).identity()
 
     # 3. The scores. Several processes, which encode together, neither read nor write the cache.
     options: dict = {"co2_tracker": False, "show_progress_bar": False, "cache": None}

@@ -8,20 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import nn
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
-from ..names import KEYWORDS, Aggregation, Correlation, Mode, ModelOptions, TaskSet
+from ..names import KEYWORDS, Aggregation, Correlation, EvaluationOptions, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import world
-from ..runtime.encoders import Encoder
+from ..runtime.encoders import Encoder, TextEncoder, as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
-from ..runtime.identity import Identity
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
+from .classifier import SEED
 from .embeddings import SentenceEmbeddings
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
@@ -52,11 +51,11 @@ def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
         join_processes()
         return BM25()
     if isinstance(model, (str, os.PathLike)):
-        return load_model(model, **loading)
+        return as_encoder(load_model(model, **loading))
     not_used = loading.keys() - {"device"}  # on which classifiers are trained
     if not_used:
         raise SettingError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
-    return model
+    return as_encoder(model)
 
 
 def check_keywords(tasks: Tasks, **options: object) -> None:
@@ -75,22 +74,12 @@ def name_of(model: StrPath | Encoder) -> str:
     """Return the name or folder of a model; that of its class for an encoder that has none."""
     if isinstance(model, (str, os.PathLike)):
         return str(model)
-    return getattr(model, "name_or_path", type(model).__name__)
+    return as_encoder(model).name
 
 
 def evaluate(
     model: StrPath | Encoder,
     *,
-    task_set: TaskSet | None = None,
-    tasks: Sequence[str] | str | None = None,
-    data_dir: StrPath | None = None,
-    pairs: Sequence[StrPath] = (),
-    task: Sequence[str | Task] = (),
-    label_separator: str | None = None,
-    mode: Mode = "test",
-    aggregation: Aggregation = "all",
-    metric: Correlation = "spearman",
-    seed: int = 1111,
     threshold: str | None = None,
     save_threshold: bool = False,
     geometry: bool = False,
@@ -98,7 +87,7 @@ def evaluate(
     output: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
-    **loading: Unpack[ModelOptions],
+    **options: Unpack[EvaluationOptions],
 ) -> Evaluation:
     """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
@@ -106,21 +95,6 @@ def evaluate(
         model (`str`, `os.PathLike` or `Encoder`): Folder of a model, or its name on the Hugging Face hub;
             bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
             `encode(list[str])` that returns an array of shape `(n, dim)`.
-        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
-        tasks (`Sequence[str]` or `str`, *optional*): In place of `task_set`, names out of STS12, STS13, STS14, STS15,
-            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
-        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
-            plain tables, or "hub" to download data sets.
-        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, knn, clustering, pairs, reranking, retrieval.
-        label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
-            (dev); fasttest is test with SentEval's faster settings of the classifiers.
-        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
-            (all), or the mean of their subsets, plain or weighted by size (wmean).
-        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         threshold (`str`, *optional*): Choose, with the task pairs=FILE, the cosine from which two texts are similar:
             f1 for the highest F1, or e.g. precision=0.95 for the highest recall at this precision.
         save_threshold (`bool`, *optional*, defaults to `False`): Save the threshold with the model, in its
@@ -133,7 +107,7 @@ def evaluate(
             card` read.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
-        **loading (`ModelOptions`): How the model is loaded.
+        **options (`EvaluationOptions`): The tasks, how they are scored, and how the model is loaded.
 
     Returns:
         [`Evaluation`]: The results, with which a paired comparison is possible. With several processes, those of all
@@ -153,7 +127,7 @@ def evaluate(
         True
     """
     # 1. Refuse options that do not fit together
-    if data_dir is None and not (pairs or task or mteb):
+    if not (options.get("data_dir") or options.get("pairs") or options.get("task") or mteb):
         raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
         folder = Path(name_of(model)).expanduser()
@@ -164,28 +138,25 @@ def evaluate(
         if (folder / "manifest.json").exists():
             raise SettingError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
     check_output_file(output, overwrite)
-    protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(
-        tasks, data_dir, protocol, pairs, task, label_separator, task_set, loading.get("device"), geometry
-    )
+    data, protocol, loading = read_tasks(geometry=geometry, **options)
     precision = read_goal(threshold, data)
 
     # 2. Score the model
     if model == KEYWORDS:
         check_keywords(data, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
-    identity = Identity.of(encoder)
+    identity = encoder.identity()
     if threshold is not None and identity.similarity != "cosine":
         raise SettingError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, protocol, show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages, named_benchmark
 
-        scores = evaluate_mteb(encoder, mteb)
+        scores = evaluate_mteb(encoder.model, mteb)
         evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, named_benchmark(mteb)))
     if world()[0] > 0:
         return evaluation
-    if data_dir == HUB:
+    if options.get("data_dir") == HUB:
         evaluation = replace(evaluation, dataset_revisions=HUB_REVISIONS)
 
     # 3. Choose the threshold; the results, which may have taken long, are also written without one
@@ -200,16 +171,16 @@ def evaluate(
     finally:
         if output is not None:
             write_results(output, evaluation.to_dict(), evaluation.scores)
-    if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
-        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder, evaluation.threshold)))
+    if save_threshold and evaluation.threshold is not None and isinstance(encoder.model, SimCSE):
+        evaluation = replace(evaluation, threshold_file=str(write_threshold(encoder.model, evaluation.threshold)))
     return evaluation
 
 
-def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
+def score_model(model: TextEncoder | BM25, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
-        model (`Encoder`): The model, which encodes queries and documents as in a search.
+        model (`TextEncoder` or `BM25`): The model, which encodes queries and documents as in a search.
         tasks (`Mapping[str, Task]`): The tasks that [`read_tasks`] returned.
         protocol (`Protocol`): How they are scored.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
@@ -230,13 +201,10 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
     texts = len(set().union(*roles.values()))
-    module = getattr(model, "model", model)
-    size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
-    if isinstance(module, nn.Module):
-        size += sum(weight.nbytes for weight in module.parameters())
+    size = 0 if isinstance(model, BM25) else model.size()
     return replace(
         evaluation,
-        identity=Identity.of(model),
+        identity=model.identity(),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cost={"texts_per_second": texts / (encoded - start), "megabytes": size / 1e6},
@@ -244,41 +212,51 @@ def score_model(model: Encoder, tasks: Tasks, protocol: Protocol, show_progress_
 
 
 def read_tasks(
-    tasks: str | Sequence[str] | None,
-    data_dir: StrPath | None,
-    protocol: Protocol = PAPER_PROTOCOL,
+    *,
+    task_set: TaskSet | None = None,
+    tasks: Sequence[str] | str | None = None,
+    data_dir: StrPath | None = None,
     pairs: Iterable[StrPath | ScoredPairs] = (),
     task: Iterable[str | Task] = (),
     label_separator: str | None = None,
-    task_set: TaskSet | None = None,
-    device: str | None = None,
+    mode: Mode = "test",
+    aggregation: Aggregation = "all",
+    metric: Correlation = "spearman",
+    seed: int = SEED,
     geometry: bool = False,
-) -> dict[str, Task]:
+    **loading: Unpack[ModelOptions],
+) -> tuple[dict[str, Task], Protocol, ModelOptions]:
     """Read the tasks of an evaluation.
 
     Args:
+        task_set (`str`, *optional*): `"sts"`, which is the default, `"transfer"` or `"full"`. In mode `dev`, a set has
+            only the tasks with a dev score.
         tasks (`str` or `Sequence[str]`, *optional*): Names of tasks; for `None` those of `task_set`, if there is a
             `data_dir`.
         data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source
             that `read_sts_task` reads. Required if there are tasks.
-        protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`Iterable[str | ScoredPairs]`, *optional*): Further sets of pairs or their files, each of them a task
             with its own name.
         task (`Iterable[str | Task]`, *optional*): A user's own tasks; see [`~tasks.name_tasks`].
         label_separator (`str`, *optional*): What stands between several labels in a cell of them.
-        task_set (`str`, *optional*): `"sts"`, which is the default, `"transfer"` or `"full"`. In mode `dev`, a set has
-            only the tasks with a dev score.
-        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`], also for the next ones.
+        aggregation (`str`, *optional*, defaults to `"all"`): How subsets give one score.
+        metric (`str`, *optional*, defaults to `"spearman"`): The correlation.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
+        **loading (`ModelOptions`): How models are loaded; classifiers are trained on their `device`.
 
     Returns:
-        `dict[str, Task]`: The tasks by name. Of one without data, the result says that it is missing, and why.
+        `tuple[dict[str, Task], Protocol, ModelOptions]`: The tasks by name, how they are scored, and `loading`. Of a
+        task without data, the result says that it is missing, and why.
 
     Raises:
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
         SettingError: If there are both `tasks` and a `task_set`, a task is unknown, data is malformed, or `data_dir`
             has none of the tasks.
     """
+    protocol = Protocol(mode, aggregation, metric, seed)
+
     # 1. The names of the tasks of SentEval
     if tasks is not None and task_set is not None:
         raise SettingError("tasks and task_set name the tasks twice: leave out one of them")
@@ -287,7 +265,7 @@ def read_tasks(
         given = [tasks] if isinstance(tasks, str) else tasks
         names = " ".join(given).replace(",", " ").split()
     elif data_dir is not None:
-        sts = tuple(STS_SPLITS) if protocol.mode == "dev" else STS_TASKS
+        sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
         names = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
     unknown = [name for name in names if name not in SENTEVAL]
     if unknown:
@@ -302,7 +280,7 @@ def read_tasks(
     missing = {}
     for name in names:
         try:
-            found[name] = read_senteval_task(name, data_dir or "", protocol, device)
+            found[name] = read_senteval_task(name, data_dir or "", protocol, loading.get("device"))
         except TaskNotFound as error:
             missing[name] = str(error)
             found[name] = MissingTask(str(data_dir), name, [str(error)])
@@ -326,7 +304,7 @@ def read_tasks(
         except TaskNotFound as error:
             raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
         found["geometry"] = GeometryTask.of("geometry", parts, str(data_dir))
-    return found
+    return found, protocol, loading
 
 
 def score_tasks(tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol = PAPER_PROTOCOL) -> Evaluation:

@@ -281,7 +281,7 @@ class Checks:
         self.data: Any = None
         self.before: Any = None  # the STS average in float32, which is the same for every export
         if data_dir is not None:
-            self.data = read_tasks(STS_TASKS, data_dir)
+            self.data, _, _ = read_tasks(tasks=STS_TASKS, data_dir=data_dir)
         if file is not None:
             texts = _read(file, _TEXTS + _CALIBRATION)
         else:

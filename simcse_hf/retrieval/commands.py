@@ -14,6 +14,7 @@ from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..runtime.encoders import as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
@@ -580,7 +581,7 @@ def lowest_score(
     differences = {
         "the prompt 'query'": query_prompt,
         f"{index and index.truncate_dim} dimensions only": index and index.truncate_dim,
-        "the vectors of the model's teacher": index and index.description.is_of_teacher(model),
+        "the vectors of the model's teacher": index and index.description.is_of_teacher(as_encoder(model)),
         "the prompt 'document'": model.prompts["document"],
     }
     for name, holds in differences.items():

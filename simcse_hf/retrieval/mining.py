@@ -15,7 +15,7 @@ from datasets import Dataset
 from ..data.columns import list_texts
 from ..data.read import TextSource, load_text_dataset
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
-from ..runtime.encoders import Encoder, embed_texts, similarity_of
+from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, write_table
@@ -183,7 +183,8 @@ def mine_hard_negatives(
     Raises:
         DataError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
-    similarity = similarity_of(model)
+    encoder = as_encoder(model)
+    similarity = encoder.similarity
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
@@ -199,8 +200,8 @@ def mine_hard_negatives(
     anchor_texts = [first[pairs[0]] for _, pairs in anchors]
     candidates = group_texts(texts)
     candidate_texts = [texts[places[0]] for places in candidates.values()]
-    queries = embed_texts(model, anchor_texts, "query", show_progress_bar=show_progress_bar)
-    documents = embed_texts(model, candidate_texts, "document", show_progress_bar=show_progress_bar)
+    queries = encoder.embed(anchor_texts, "query", show_progress_bar=show_progress_bar)
+    documents = encoder.embed(candidate_texts, "document", show_progress_bar=show_progress_bar)
     index = new_index(documents.shape[1], backend, similarity)
     index.add(documents)
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from .encoders import similarity_of
 from .errors import changes
 
 if TYPE_CHECKING:
@@ -204,30 +203,6 @@ class Identity:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str = "cosine"
-
-    @classmethod
-    def of(cls, model: object, default: "Identity | None" = None) -> "Identity":
-        """Return the identity of a model, or what can be read from a model of another package.
-
-        Args:
-            model (`object`): A [`SimCSE`], or any other encoder.
-            default (`Identity`, *optional*): The entries that a model of another package does not have.
-
-        Returns:
-            `Identity`: The identity.
-        """
-        if hasattr(model, "identity"):
-            return model.identity()
-        found = default or cls(name_or_path=getattr(model, "name_or_path", type(model).__name__))
-        known: dict[str, Any] = {
-            "prompts": getattr(model, "prompts", found.prompts),
-            "similarity": similarity_of(model),
-            "max_length": getattr(model, "max_seq_length", found.max_length),
-            "dtype": str(getattr(model, "dtype", found.dtype)).removeprefix("torch."),
-        }
-        if isinstance(model, nn.Module):
-            known |= {"backend": type(model).__name__, "weights": digest_model(model)}
-        return replace(found, **known)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Identity":

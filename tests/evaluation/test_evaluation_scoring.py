@@ -11,7 +11,6 @@ from evaluation_helpers import (
 )
 
 from simcse_hf.evaluation import (
-    Protocol,
     alignment,
     evaluate,
     read_scored_pairs,
@@ -126,7 +125,7 @@ def test_the_longest_texts_are_encoded_first(calls):
 
 def test_the_texts_of_all_tasks_are_encoded(calls, folder):
     [encoded] = calls
-    tasks = read_tasks(TASKS, folder, Protocol("fasttest"), geometry=True)
+    tasks, _, _ = read_tasks(tasks=TASKS, data_dir=folder, mode="fasttest", geometry=True)
     assert set(encoded) == set(roles_of(tasks)[None])
 
 

@@ -243,8 +243,10 @@ def letters_of(text):
 class BagOfLetters:
     """A model whose embeddings count the letters of a text."""
 
-    def encode(self, texts):
+    def encode_query(self, texts):
         return np.array([letters_of(text) for text in texts], dtype=np.float32)
+
+    encode_document = encode_query
 
 
 def mined(rows, **options):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.encoders import Encoder, embed_texts, similarity_of
+from ...runtime.encoders import TextEncoder
 from ...runtime.errors import ModelError
 from ...runtime.files import StrPath, read_json
 from ...runtime.identity import Identity
@@ -49,12 +49,12 @@ class Description:
     data: str = ""
     digests: dict[str, str] = field(default_factory=dict)
 
-    def is_of_teacher(self, model: Encoder) -> bool:
+    def is_of_teacher(self, model: TextEncoder) -> bool:
         """Return whether a model is a student that was trained to give queries the vectors of exactly this model."""
-        teacher = getattr(model, "taught_by", lambda: None)()
+        teacher = model.teacher()
         return teacher is not None and self.model.similarity == "cosine" and not self.model.changes(teacher)
 
-    def check_model(self, model: Encoder, index: str) -> None:
+    def check_model(self, model: TextEncoder, index: str) -> None:
         """Raise a `ValueError` if a model gives other embeddings than those of the index, which `index` names."""
         before = self.model
         now = identify(model, before)
@@ -74,17 +74,17 @@ class Description:
             )
 
 
-def identify(model: Encoder, default: Identity | None = None) -> Identity:
+def identify(model: TextEncoder, default: Identity | None = None) -> Identity:
     """Return what decides a model's embeddings of documents.
 
     Args:
-        model (`Encoder`): The model.
+        model (`TextEncoder`): The model.
         default (`Identity`, *optional*): The entries that a model of another package does not have.
 
     Returns:
         `Identity`: With an absolute path, and no other prompt than that of documents.
     """
-    return of_documents(Identity.of(model, default))
+    return of_documents(model.identity(default))
 
 
 def of_documents(model: Identity) -> Identity:
@@ -93,9 +93,9 @@ def of_documents(model: Identity) -> Identity:
     return replace(model, name_or_path=full_name(model.name_or_path), prompts=prompts, default_prompt_name=None)
 
 
-def embed_documents(model: Encoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+def embed_documents(model: TextEncoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
     """Encode texts as the model encodes documents, of unit length if it compares them by their cosine."""
-    return comparable(embed_texts(model, texts, "document", truncate_dim=truncate_dim), similarity_of(model))
+    return comparable(model.embed(texts, "document", truncate_dim=truncate_dim), model.similarity)
 
 
 def least_cosine(backend: str) -> float:

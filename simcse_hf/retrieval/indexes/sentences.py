@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from ...data.columns import holds_texts, list_texts, quote
 from ...data.table import stream_texts
-from ...runtime.encoders import Encoder, embed_texts, similarity_of
+from ...runtime.encoders import Encoder, as_encoder
 from ...runtime.errors import DataError, NotFiniteError, check_finite, check_values
 from ...runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
 from ...runtime.similarity import check_scores
@@ -123,6 +123,7 @@ class SentenceIndex:
         description: Description,
     ) -> None:
         self.model: Any = model
+        self._encoder = as_encoder(model)
         self.vectors = vectors
         self.rows = rows
         self.description = description
@@ -130,7 +131,7 @@ class SentenceIndex:
         self.similarity = description.model.similarity
         self.kept = [name.removeprefix(_KEPT) for name in rows.column_names[1:]]
         self.truncate_dim = description.truncate_dim
-        self._checked = identify(model, description.model)
+        self._checked = identify(self._encoder, description.model)
         self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
 
     def __len__(self) -> int:
@@ -179,11 +180,12 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        probe = embed_documents(model, [PROBE], truncate_dim)[0]
-        empty = new_index(len(probe), backend, similarity_of(model))
+        encoder = as_encoder(model)
+        probe = embed_documents(encoder, [PROBE], truncate_dim)[0]
+        empty = new_index(len(probe), backend, encoder.similarity)
         if parameters is not None:
             empty.set_parameters(parameters)
-        description = Description(identify(model), probe.tolist(), truncate_dim, backend)
+        description = Description(identify(encoder), probe.tolist(), truncate_dim, backend)
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
         schema = pa.schema([(name, pa.large_string()) for name in names])
         index = cls(model, empty, schema.empty_table(), description)
@@ -263,7 +265,7 @@ class SentenceIndex:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _TOGETHER)):
             try:
-                yield part, embed_documents(self.model, [row[0] for row in part], self.truncate_dim)
+                yield part, embed_documents(self._encoder, [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self.rows) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -283,7 +285,7 @@ class SentenceIndex:
             embeddings = comparable(embeddings, self.similarity)
             place = draw.integers(len(part))
             text = part[place][0]
-            cosine = agreement(embed_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
+            cosine = agreement(embed_documents(self._encoder, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise DataError(
                     f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
@@ -303,14 +305,14 @@ class SentenceIndex:
 
     def _check_model(self) -> None:
         """Refuse a model that has changed since the index was built or loaded."""
-        now = identify(self.model, self.description.model)
+        now = identify(self._encoder, self.description.model)
         if now != self._checked:
-            self.description.check_model(self.model, "the index")
+            self.description.check_model(self._encoder, "the index")
             self._checked = now
 
     def _check_documents(self) -> None:
         """Refuse to encode documents with a student, which has learned to encode queries."""
-        if self.description.is_of_teacher(self.model):
+        if self.description.is_of_teacher(self._encoder):
             teacher = self.description.model.name_or_path
             raise DataError(f"a student only searches the index of its teacher: encode documents with {teacher}")
 
@@ -335,7 +337,7 @@ class SentenceIndex:
         """
         check_values("an integer above 0", top_k=top_k)
         self._check_documents()
-        embedding = embed_documents(self.model, [self[row]], self.truncate_dim)[0]
+        embedding = embed_documents(self._encoder, [self[row]], self.truncate_dim)[0]
         found = self.search(embedding, top_k=top_k + 1, threshold=threshold, filters=filters)
         return [match for match in found if match.row != row][:top_k]
 
@@ -380,7 +382,7 @@ class SentenceIndex:
             embeddings = torch.as_tensor(queries).float().cpu().numpy()
         else:
             is_single = isinstance(queries, str)
-            embeddings = embed_texts(self.model, list_texts(queries), "query", truncate_dim=self.truncate_dim)
+            embeddings = self._encoder.embed(list_texts(queries), "query", truncate_dim=self.truncate_dim)
         embeddings = comparable(embeddings, self.similarity)
         check_finite(embeddings, "query {}".format)
         among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
@@ -482,7 +484,7 @@ class SentenceIndex:
         """
         folder = Path(folder).expanduser().resolve()
         described = describe(folder)
-        described.check_model(model, str(folder))
+        described.check_model(as_encoder(model), str(folder))
         data = folder / described.data
         try:
             for name, saved in described.digests.items():
