@@ -165,7 +165,13 @@ class Packing:
     def pack(self, x: Tensor, one_each: bool = False) -> Tensor:
         """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`.
 
-        With `one_each`, take the sentences out of values of shape `(batch, 1, ...)`, as in [`unpack`].
+        Args:
+            x (`torch.Tensor`): The values.
+            one_each (`bool`, *optional*, defaults to `False`): Take the sentences out of values of shape
+                `(batch, 1, ...)`, as [`unpack`] returns them.
+
+        Returns:
+            `torch.Tensor`: A value for each packed token, or for each sentence.
         """
         x = x.flatten(0, 1)
         index = self.rows if one_each else self.token_index

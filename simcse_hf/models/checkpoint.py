@@ -143,9 +143,7 @@ class Checkpoint:
             OSError: If there is no such model, or the hub cannot be reached.
         """
         hub = select_hub_arguments(arguments)
-        located = dict(hub)
-        if arguments.get("variant") is not None:
-            located["variant"] = arguments["variant"]
+        located: Values = {**hub, "variant": arguments.get("variant")}
         base = adapter_base(name, **hub)
         modules = find_file(name, MODULES, **hub)
         if base and not modules and not find_file(name, ADAPTER_SETTINGS, **hub):
@@ -388,8 +386,8 @@ def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
     if not weights:
         raise ModelError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
     own = {name for name in model.state_dict() if name.split(".")[0] not in SEPARATE_MODULES}
-    tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    wrong = sorted((own - tied.keys()) ^ weights.keys())
+    tied = model.all_tied_weights_keys.keys()  # which are saved once
+    wrong = sorted((own - tied) ^ weights.keys())
     if wrong:
         listed = ", ".join(wrong[:3])
         raise ModelError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
@@ -501,7 +499,7 @@ def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: State
     for number, layer in enumerate(settings.dense_layers):
         weights = _weights_of(f"dense_layers.{number}.", state_dict)
         save_layer(directory / DENSE_FOLDER / str(number), weights, layer)
-    save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
+    save_sentence_transformers_files(model, directory)
 
 
 def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
@@ -544,7 +542,7 @@ class WeightDigests:
         head = f"{prefix}pooler." if model.has_own_pooler else "sentence_head."
         layers = (prefix, "sentence_head.", "dense_layers.", *(f"{name}." for name in POOLER_FOLDERS))
         buffers = dict(model.named_buffers())
-        tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
+        tied = model.all_tied_weights_keys  # which are saved once
         used = []
         for name, x in sorted(weights.items()):
             is_unused_head = name.startswith(head) and model.settings.inference_pooler != "cls"

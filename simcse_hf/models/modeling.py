@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModel,
     BertModel,
@@ -20,13 +23,8 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     RobertaModel,
+    RobertaPreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-)
-from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..kernels.packing import Packing
@@ -186,9 +184,7 @@ class ContrastiveModel(ContrastiveBase):
             outputs = self.encode_tokens(texts)
         pooler_type = self.active_pooler
         states = outputs.last_hidden_state
-        if pooler_type == "cls" and self.has_own_pooler:
-            embeddings = outputs.pooler_output
-        elif pooler_type == pooling.TEMPLATE_POOLER:
+        if pooler_type == pooling.TEMPLATE_POOLER:
             embeddings = pooling.at_mask(states, input_ids, self.settings.mask_token_id)
             if self.template_head is not None:
                 embeddings = self.template_head(embeddings, self._template_states(texts))
@@ -197,8 +193,15 @@ class ContrastiveModel(ContrastiveBase):
             embeddings = pooling.masked_mean(features, mask)
         else:
             embeddings = pooling.POOLERS[pooler_type].pool(states, mask, outputs.hidden_states)
-            if pooler_type == "cls":
+        if pooler_type == "cls":
+            encoder: Any = self.base_model
+            if not self.has_own_pooler:
                 embeddings = self.sentence_head(embeddings)
+            elif isinstance(encoder.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+                activation = getattr(encoder, "pooler_activation", None) or encoder.activation
+                embeddings = activation(encoder.pooler(embeddings))
+            else:
+                embeddings = encoder.pooler(embeddings[:, None])
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
         return embeddings
@@ -239,7 +242,6 @@ class ContrastiveModel(ContrastiveBase):
                 reads_left_to_right=self.reads_left_to_right,
                 all_layers=pooler.second_layer is not None,
                 first_only=pooler.reads_first_token and not whole_last_layer,
-                pooled=pooler.name == "cls" and self.has_own_pooler,
             )
 
     def _template_states(self, texts: _Texts) -> Tensor:
@@ -253,12 +255,15 @@ class ContrastiveModel(ContrastiveBase):
         first = texts["input_ids"].new_zeros(len(texts["input_ids"]))
         return embed_templates(embed, tokens, first, self.settings.template_edges)
 
-    def embed_rows(self, texts: _Texts, has_gaps: bool = False) -> tuple[Tensor, Tensor | None]:
+    def embed_rows(
+        self, texts: _Texts, packing: Packing | None, has_gaps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
 
         Args:
-            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, optional
-                `token_type_ids`, and the optional `packing` of all texts.
+            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, and optional
+                `token_type_ids`.
+            packing (`Packing`, *optional*): Where the tokens of all texts lie.
             has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
                 embeddings of zeros.
 
@@ -273,8 +278,6 @@ class ContrastiveModel(ContrastiveBase):
         """
         objective = self.objective
         first = 1 if objective is not None and objective.reconstructs else 0
-        packing: Packing | None = texts.get("packing")
-        texts = {name: x for name, x in texts.items() if name != "packing"}
         shape = texts["input_ids"].shape
         ids = texts["input_ids"][:, first:]
         needs_states = objective is not None and objective.needs_hidden_states
@@ -485,8 +488,7 @@ class ContrastiveModel(ContrastiveBase):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
-        texts: _Texts = {**batch, "packing": packing}
-        embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
+        embeddings, hidden_states = self.embed_rows(batch, packing, has_gaps="relations" in row_inputs)
         # 4. The losses.
         loss = contrastive_loss = mlm_loss = parts = None
         if return_loss and self.objective is not None and input_ids.shape[1] >= self.objective.num_views:

@@ -20,7 +20,6 @@ from .settings import (
     ContrastiveSettings,
     Values,
     chosen,
-    dropout_rates,
     resolve_settings,
 )
 
@@ -66,7 +65,7 @@ class ContrastiveBase(PreTrainedModel):
         settings (`Any`): Settings that come before those of the config.
 
     Raises:
-        ValueError: If a setting is not valid or does not fit the encoder, or config.json has a wrong dropout rate.
+        ValueError: If a setting is not valid or does not fit the encoder.
     """
 
     #: The class of the stock encoder.
@@ -108,10 +107,6 @@ class ContrastiveBase(PreTrainedModel):
         super().__init__(config)
         if resolved is None or settings:
             resolved = resolve_settings(getattr(config, SECTION, None), **settings)
-        for name, rate in dropout_rates(config).items():
-            if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-                where = f"{config.name_or_path or 'the encoder'}, config.json"
-                raise ModelError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
         if pooling.POOLERS[resolved.pooler_type].reads_first_token and self.reads_left_to_right:
             problem = f"reads the first token, and in a decoder ({config.model_type}) this token sees no other"
             raise ModelError(

@@ -964,6 +964,7 @@ def _load_model(model: Any) -> Any:
 
     Raises:
         TypeError: If it has no contrastive objective.
+        ModelError: If it has prompts of peft.
     """
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)

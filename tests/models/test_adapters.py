@@ -7,7 +7,7 @@ from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, random_batch, tin
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.models.adapters import check_adapter, unwrap
+from simcse_hf.models.adapters import check_adapter
 from simcse_hf.publishing.card import write_card
 from simcse_hf.publishing.hub import push_model
 
@@ -61,7 +61,7 @@ def adapted(start, kind, options, way="get_peft_model"):
     torch.manual_seed(1)
     model = AutoModelForCL.from_pretrained(start)
     if way == "get_peft_model":
-        model = unwrap(peft.get_peft_model(model, config))
+        model = peft.get_peft_model(model, config).get_base_model()
     else:
         model.add_adapter(config)
     assert model.has_adapter()

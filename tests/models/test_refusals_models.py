@@ -1,7 +1,5 @@
 """What models and their files refuse, with the word that the message must name."""
 
-import math
-
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
@@ -172,13 +170,6 @@ REFUSED = {
         damaged_layer,
         r"2_Dense/model\.safetensors: damaged, or not the weights of this layer",
     ),
-    **{
-        f"dropout {rate}": (
-            loaded(is_ours=True, config={"hidden_dropout_prob": rate}),
-            rf"config\.json: hidden_dropout_prob is {rate}",
-        )
-        for rate in (math.nan, -0.1, 1.5)
-    },
     "frozen head": (frozen_head, r"random and is frozen.*modules_to_save=\['pooler'\]"),
     # GradCache
     "states": (
