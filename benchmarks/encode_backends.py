@@ -24,11 +24,11 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.graphs import GRAPHS, feeds
+from simcse_hf.apps.export import processor_instructions
+from simcse_hf.encoding.graphs import GRAPHS, export_graph, feeds
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.scoring import read_tasks
 from simcse_hf.evaluation.tasks import roles_of
-from simcse_hf.publishing.export import export_graph, processor_instructions
 
 from .harness import (
     STS_TASKS,

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from simcse_hf.evaluation.bootstrap import Scores, resampled_scores
-from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings, embed_all
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.evaluation.scoring import read_tasks, score_tasks
-from simcse_hf.evaluation.tasks import SENTEVAL, Task, headline, roles_of
+from simcse_hf.evaluation.tasks import SENTEVAL, Task, roles_of
+from simcse_hf.evaluation.tasks.base import headline
 from simcse_hf.evaluation.tasks.senteval import (
     STS_SUBSETS,
     STS_TASKS,
@@ -197,11 +198,11 @@ def measure(
                     f"a transform is fitted on NLI sentences: put {' or '.join(NLI_FILES)} into --data_dir"
                 )
             texts += nli_sentences(nli)
-        embeddings = SentenceEmbeddings(model, texts)
+        embeddings = embed_all(model, {None: texts})
         for name, (group, variant) in named.items():
             if group == "mteb":
                 scores = evaluate_mteb(model, [MTEB_OF_THE_PAPER])
-                measured.results[name] = mteb_averages(scores, MTEB_OF_THE_PAPER)
+                measured.results[name] = mteb_averages(scores, [MTEB_OF_THE_PAPER])
                 measured.scores[name] = {}
                 continue
             evaluation = _score(data[name], embeddings, group, variant, nli)
@@ -263,7 +264,7 @@ def figure(
         values = {task: results[task]["value"] for task in chosen.tasks if task in results}
     else:
         protocol = Protocol(mode, aggregation, correlation)
-        values = {task: headline(task, results[task], protocol) for task in chosen.tasks if task in results}
+        values = {task: headline(results[task], protocol) for task in chosen.tasks if task in results}
     present = {task: value for task, value in values.items() if value is not None}
     mean = float(np.mean(list(present.values()))) if present else float("nan")
     return mean, tuple(present)

@@ -95,7 +95,7 @@ def transformed(embed: Embed, method: str, fit_on: Iterable[str], texts: Iterabl
     transform: VectorTransform = fit_whitening([raw]) if method == "whitening" else fit_flow(raw)[0]
     distinct = list(dict.fromkeys(texts))
     vectors = transform.transform(torch.as_tensor(embed(distinct)))
-    return SentenceEmbeddings.of({None: distinct}, vectors)
+    return SentenceEmbeddings({None: distinct}, vectors.numpy())
 
 
 def score_per_set(data: dict[str, Task], embed: Embed, method: str) -> Evaluation:
@@ -121,7 +121,7 @@ def score_per_set(data: dict[str, Task], embed: Embed, method: str) -> Evaluatio
     whole = Evaluation({}, {})
     for name, task in data.items():
         texts = task.texts
-        embeddings = SentenceEmbeddings.of({}, torch.zeros(0, 1))
+        embeddings = SentenceEmbeddings({}, np.zeros((0, 1)))
         try:
             if texts:  # or its data is missing
                 embeddings = transformed(embed, method, texts, texts)

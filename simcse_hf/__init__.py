@@ -4,7 +4,9 @@ Importing this package is cheap. A public name, or a subpackage such as `simcse_
 first used (PEP 562), because torch and transformers take seconds to import and `simcse-hf --help` needs neither.
 """
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__ as __version__
@@ -15,7 +17,14 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.build_nli import build_nli as build_nli
     from .apps.check_server import check_server as check_server
     from .apps.demo import demo as demo
+    from .apps.export import export as export
+    from .apps.mining import mine as mine
     from .apps.pretraining import pretrain as pretrain
+    from .apps.search import duplicates as duplicates
+    from .apps.search import index as index
+    from .apps.search import index_add as index_add
+    from .apps.search import index_delete as index_delete
+    from .apps.search import search as search
     from .apps.which_model import which_model as which_model
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli import build_nli_triplets as build_nli_triplets
@@ -40,17 +49,10 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .objectives.base import EncodedBatch as EncodedBatch
     from .objectives.base import Objective as Objective
     from .publishing.card import card as card
-    from .publishing.export import export as export
     from .publishing.hub import push as push
-    from .retrieval.commands import duplicates as duplicates
-    from .retrieval.commands import index as index
-    from .retrieval.commands import index_add as index_add
-    from .retrieval.commands import index_delete as index_delete
-    from .retrieval.commands import mine as mine
-    from .retrieval.commands import search as search
-    from .retrieval.indexes.description import describe as describe
-    from .retrieval.indexes.sentences import Match as Match
-    from .retrieval.indexes.sentences import SentenceIndex as SentenceIndex
+    from .retrieval.description import describe as describe
+    from .retrieval.sentences import Match as Match
+    from .retrieval.sentences import SentenceIndex as SentenceIndex
     from .runtime.distributed import gather_rows as gather_rows
     from .runtime.errors import DataError as DataError
     from .runtime.errors import ModelError as ModelError
@@ -58,82 +60,20 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .runtime.errors import SettingError as SettingError
     from .runtime.errors import SimCSEError as SimCSEError
     from .training.arguments import SimCSETrainingArguments as SimCSETrainingArguments
+    from .training.checkpoints import WholeCheckpointTrainer as WholeCheckpointTrainer
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
 
-#: The module of each public name.
-_MODULE_OF = {
-    "AutoModelForCL": "models.modeling",
-    "BertForCL": "models.modeling",
-    "ContrastiveCollator": "data.collator",
-    "ContrastiveOutput": "models.modeling",
-    "ContrastiveSettings": "models.settings",
-    "DataError": "runtime.errors",
-    "EncodedBatch": "objectives.base",
-    "Match": "retrieval.indexes.sentences",
-    "ModelError": "runtime.errors",
-    "NotFiniteError": "runtime.errors",
-    "Objective": "objectives.base",
-    "Recipe": "training.recipe",
-    "RobertaForCL": "models.modeling",
-    "ScoredPairs": "data.scored_pairs",
-    "SentenceIndex": "retrieval.indexes.sentences",
-    "SettingError": "runtime.errors",
-    "SimCSE": "encoding.simcse",
-    "SimCSEError": "runtime.errors",
-    "SimCSETrainer": "training.trainer",
-    "SimCSETrainingArguments": "training.arguments",
-    "SimilarityEvalCallback": "training.dev_sets",
-    "TextView": "data.views.words",
-    "adapt": "apps.adapt.adapt",
-    "analyze": "apps.analysis",
-    "build_nli": "apps.build_nli",
-    "build_nli_triplets": "data.nli",
-    "card": "publishing.card",
-    "check_server": "apps.check_server",
-    "compare": "evaluation.compare",
-    "demo": "apps.demo",
-    "describe": "retrieval.indexes.description",
-    "duplicates": "retrieval.commands",
-    "encode": "encoding.files",
-    "evaluate": "evaluation.scoring",
-    "evaluate_mteb": "evaluation.mteb",
-    "export": "publishing.export",
-    "fit_postprocessing": "encoding.fitting",
-    "gather_rows": "runtime.distributed",
-    "index": "retrieval.commands",
-    "index_add": "retrieval.commands",
-    "index_delete": "retrieval.commands",
-    "load_text_dataset": "data.read",
-    "mine": "retrieval.commands",
-    "paired_interval": "evaluation.tasks.base",
-    "pretrain": "apps.pretraining",
-    "push": "publishing.hub",
-    "quantize": "encoding.quantization",
-    "read_task": "evaluation.tasks",
-    "sample_files": "data.sample",
-    "search": "retrieval.commands",
-    "train": "training.recipe",
-    "which_model": "apps.which_model",
-}
-_SUBPACKAGES = (
-    "apps",
-    "cli",
-    "data",
-    "encoding",
-    "evaluation",
-    "kernels",
-    "models",
-    "objectives",
-    "postprocessing",
-    "publishing",
-    "retrieval",
-    "runtime",
-    "training",
-)
-__all__ = [*_MODULE_OF, "__version__"]
+#: The module of each public name, read from the imports above: nothing else lists the names.
+_MODULE_OF: dict[str, str] = {}
+for _node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8"))):
+    if isinstance(_node, ast.ImportFrom) and _node.level and _node.module:
+        for _imported in _node.names:
+            _MODULE_OF[_imported.name] = _node.module
+_SUBPACKAGES = [path.parent.name for path in Path(__file__).parent.glob("*/__init__.py")]
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

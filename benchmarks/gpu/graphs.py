@@ -9,13 +9,14 @@ forward and backward alike (https://github.com/pytorch/torchtitan/pull/3559).
 """
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader
 from transformers.utils import logging
 
 from simcse_hf import SimCSETrainer
@@ -211,11 +212,13 @@ class GraphTrainer(SimCSETrainer):
         self.graphs = None
         return super().train(*args, **kwargs)
 
-    def _packing_collator(self) -> Callable[..., Batch]:
-        packing = super()._packing_collator()
+    def get_train_dataloader(self) -> DataLoader:
+        """Make the data loader of training, whose batches have few shapes."""
+        loader = super().get_train_dataloader()
+        packing = getattr(loader, "base_dataloader", loader).collate_fn
         assert isinstance(packing, PackingCollator) and self.rows is not None
         packing.use_few_shapes(2 * self._train_batch_size, self.rows.longest)
-        return packing
+        return loader
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Take a whole step by a graph."""

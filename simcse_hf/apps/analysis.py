@@ -12,8 +12,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.metrics import find_metric
 from ..evaluation.report import Evaluation
-from ..runtime.errors import SettingError, require_extra
-from ..runtime.files import StrPath, read_json_object, write_json
+from ..runtime.errors import DataError, SettingError, require_extra
+from ..runtime.files import StrPath, read_json, write_json
 from ..runtime.outputs import Result, output_folder
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
         `uniformity` on the first dev set that has both.
 
     Raises:
-        SettingError: If the folder holds no log, or a file is damaged.
+        DataError: If the folder holds no log, or a file is damaged.
     """
     # 1. The log, of the run or of its last checkpoint.
     folder = Path(folder)
@@ -177,13 +177,13 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     if not path.is_file():
         path = Path(get_last_checkpoint(str(folder)) or folder, _STATE)
     if not path.is_file():
-        raise SettingError(
+        raise DataError(
             f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
             "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
         )
-    history = read_json_object(path).get("log_history")
+    history = read_json(path).get("log_history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise SettingError(f"{path}: log_history is not a list of objects; the file is damaged")
+        raise DataError(f"{path}: log_history is not a list of objects; the file is damaged")
 
     # 2. Its metrics by step.
     series: dict[str, dict[int, float]] = {}
@@ -194,7 +194,7 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
 
     # 3. The metric of the dev set, and its geometry.
     results = folder / "results.json"
-    metric = read_json_object(results).get("dev_metric") if results.is_file() else None
+    metric = read_json(results).get("dev_metric") if results.is_file() else None
     scores = [name for name in series if name.startswith("eval_") and find_metric(name).is_quality]
     dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
     log = {name: series[name] for name in ("loss", "eval_loss", dev_metric) if name in series}

@@ -15,7 +15,7 @@ from ..encoding.probes import SERVED
 from ..encoding.simcse import SimCSE, load_model
 from ..models.pooling import POOLERS
 from ..names import ModelOptions
-from ..retrieval.indexes.description import SAME
+from ..retrieval.description import SAME
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from ..encoding.simcse import SimCSE
 from ..names import ModelOptions
-from ..retrieval.commands import lowest_score, open_index
-from ..retrieval.indexes.sentences import SentenceIndex
+from ..retrieval.sentences import SentenceIndex
 from ..runtime.errors import SettingError, check_values, require_extra
 from ..runtime.files import StrPath, read_template
 from ..runtime.outputs import Result
+from .search import lowest_score, open_index
 
 if TYPE_CHECKING:
     from gradio import Blocks

@@ -2,6 +2,8 @@
 
 import math
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from tokenizers import AddedToken
 from torch.utils.data import SequentialSampler
 from transformers import (
     AutoModelForMaskedLM,
@@ -25,30 +28,22 @@ from transformers import (
     set_seed,
 )
 
-from ..data.read import load_text_dataset
-from ..data.sample import sample_files
+from .. import DataError, SettingError, WholeCheckpointTrainer, load_text_dataset, sample_files
 from ..data.token_ids import check_known, to_token_ids
 from ..kernels.cpu import has_only_cpu
-from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
-from ..runtime.distributed import lock_together
-from ..runtime.errors import SettingError
-from ..runtime.files import STAGING, write_json
+from ..runtime.distributed import lock_together, on_first_process
+from ..runtime.files import write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
-from ..training.checkpoints import (
-    RESULTS,
-    StopOnSignal,
-    WholeCheckpointTrainer,
-    check_output_dir,
-    clear_output_dir,
-    resolve_checkpoint,
-)
+from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
 from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
-from ..training.watch import FiniteWeights
-from .vocabulary import LEAST_COUNT, extend_vocabulary
+
+_WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
+#: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
+LEAST_COUNT = 5
 
 
 @dataclass
@@ -108,17 +103,10 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         tokenizer: PreTrainedTokenizerBase,
         **kwargs: Any,
     ):
-        self.stop_on_signal = StopOnSignal()
         # Checkpoints have the names of the model: those of an old one (LayerNorm.gamma) could not be resumed.
         vars(model).pop("_weight_conversions", None)
-        super().__init__(
-            model,
-            args,
-            DataCollatorForTokenClassification(tokenizer),
-            processing_class=tokenizer,
-            callbacks=[self.stop_on_signal, FiniteWeights()],
-            **kwargs,
-        )
+        collator = DataCollatorForTokenClassification(tokenizer)
+        super().__init__(model, args, collator, processing_class=tokenizer, **kwargs)
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
         #: The first module that reads the states of the encoder.
@@ -127,19 +115,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
         # transformers 5.2 draws the batches of each evaluation anew, so that equal weights had different losses.
         return SequentialSampler(eval_dataset)
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""
-        with self.stop_on_signal.caught(self.args):
-            return super().train(*args, **kwargs)
-
-    def _save(
-        self,
-        output_dir: str | None = None,
-        state_dict: dict | None = None,
-    ) -> None:
-        super()._save(output_dir, state_dict)
-        save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple:
         """Take the batches of a step, mask those without labels, and count the tokens to predict."""
@@ -198,11 +173,10 @@ def make_encoder(
     """Load the encoder to continue with its masked-LM head and its tokenizer, or make a new BERT and its tokenizer.
 
     Training a WordPiece tokenizer twice on the same sentences gives two vocabularies, because ties are broken at
-    random. So the first process trains and saves it, the others load it, and a resumed run loads that of its
-    checkpoint.
+    random. So the first process trains it for all of them, and a resumed run loads that of its checkpoint.
 
     Args:
-        args (`PretrainingArguments`): The arguments. A trained tokenizer is saved in a folder of their `output_dir`.
+        args (`PretrainingArguments`): The arguments.
         texts (`list[str]`): Sentences to train a tokenizer on.
         checkpoint (`str`, *optional*): The checkpoint to resume from.
 
@@ -228,14 +202,12 @@ def make_encoder(
     # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
     source = name if args.extend_tokenizer else checkpoint or name
     if source is None:
-        source = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
-        with args.main_process_first(local=False, desc="training the tokenizer"):
-            if args.process_index == 0:
-                blank = BertTokenizer(do_lower_case=not args.cased)
-                trained = blank.train_new_from_iterator(texts, args.vocab_size, show_progress=False)
-                trained.model_max_length = args.max_position_embeddings
-                trained.save_pretrained(source)
-    tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
+        blank = BertTokenizer(do_lower_case=not args.cased, model_max_length=args.max_position_embeddings)
+        tokenizer = on_first_process(
+            lambda: blank.train_new_from_iterator(texts, args.vocab_size, show_progress=False)
+        )
+    else:
+        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
 
     # 2. The model.
     if name:
@@ -255,6 +227,61 @@ def make_encoder(
         initializer_range=0.02 * (768 / args.hidden_size) ** 0.5,
     )
     return BertForMaskedLM(config), tokenizer
+
+
+def extend_vocabulary(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], number: int
+) -> int:
+    """Add the most frequent words that a tokenizer splits or does not know, as whole tokens.
+
+    The embedding of a new token, also in the output layer, is the mean of those of the pieces that it replaces. It
+    matches whole words only: if `cough` is new, `coughing` keeps its pieces. Words that occur fewer than five times
+    are not added.
+
+    Args:
+        model (`PreTrainedModel`): A masked-LM model, which is changed.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer, which is changed.
+        texts (`Sequence[str]`): Texts of the domain.
+        number (`int`): The largest number of words to add.
+
+    Returns:
+        `int`: The number of words that were added.
+
+    Raises:
+        SettingError: If the tokenizer is written in Python, or no word is frequent enough and split.
+    """
+    if not tokenizer.is_fast:
+        name = type(tokenizer).__name__
+        raise SettingError(f"{name} is written in Python: words can be added to fast tokenizers only.")
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_WORD.findall(normalizer.normalize_str(text) if normalizer else text))
+    frequent = sorted(word for word, count in counts.items() if count >= LEAST_COUNT)
+    frequent.sort(key=lambda word: -counts[word])
+    split: dict[str, list[int]] = {}
+    pieces = to_token_ids(tokenizer, [f" {word}" for word in frequent], add_special_tokens=False)
+    for word, ids in zip(frequent, pieces, strict=True):
+        is_split = len(ids) > 1 or tokenizer.unk_token_id in ids
+        if is_split and len(split) < number:
+            split[word] = ids
+    if not split:
+        raise SettingError(
+            f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
+        )
+    # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
+    new = [AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in split]
+    tokenizer.add_tokens(new)
+    words = model.get_input_embeddings().get_parameter("weight")
+    if len(tokenizer) > len(words):  # some have rows to spare
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            for table in layer.parameters(recurse=False):
+                for word, ids in split.items():
+                    new_id = tokenizer.convert_tokens_to_ids(word)
+                    table[new_id] = table[ids].mean(0)
+    return len(split)
 
 
 @dataclass(frozen=True)
@@ -355,7 +382,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     texts = list(dataset["sent0"])
     number = min(args.held_out, len(texts) // 10)
     if number < 1:
-        raise SettingError(
+        raise DataError(
             f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
             "least 10 sentences and --held_out of at least 1"
         )
@@ -398,9 +425,7 @@ def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
     )
 
     # 4. Save the model.
+    trainer.save_model()
     if trainer.is_world_process_zero():
-        with replace_model(directory) as folder:
-            model.save_pretrained(folder)
-            save_tokenizer(tokenizer, folder, model)
         write_json(directory / RESULTS, results.to_dict())
     return results

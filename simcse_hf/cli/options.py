@@ -15,7 +15,6 @@ Types that are not listed, such as the class of a model, are read as text. `show
 with `--quiet`. Help is the entry in `Args` and the default, unless the entry says what the default is.
 """
 
-import importlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescription
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from textwrap import fill
 from typing import Any, NoReturn, TextIO, get_args
 
@@ -128,7 +128,10 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     """
     if not command.together:
         check_together(1, alone=name)
-    given = import_name(command.read)(words) if command.read else vars(make_parser(name, command).parse_args(words))
+    if command.read is None:
+        given = vars(make_parser(name, command).parse_args(words))
+    else:
+        given = resolve_name(f"simcse_hf.{command.read}")(words)
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose")
     given.pop("action", None)
     if command.says_steps:
@@ -136,9 +139,9 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
-        given[command.lines] = read_lines(sys.stdin)
+        given[command.lines] = typed_lines(sys.stdin)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        result = import_name(command.function)(**given)
+        result = resolve_name(f"simcse_hf.{command.function}")(**given)
     if command.together:
         from accelerate import PartialState
 
@@ -152,25 +155,19 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
         if as_json or not (quiet and str(given.get("output")).endswith(".json")):
             print(text, flush=True)
         if command.then is not None:
-            import_name(command.then)(each)
+            resolve_name(f"simcse_hf.{command.then}")(each)
         each.wait()
         status = max(status, each.exit_status)
     return status
 
 
-def read_lines(stream: TextIO) -> Iterator[str]:
+def typed_lines(stream: TextIO) -> Iterator[str]:
     """Yield the lines that are not blank; a person sees on standard error what to type."""
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
     for line in stream:
         if line.strip():
             yield line.rstrip("\n")
-
-
-def import_name(name: str) -> Any:
-    """Import a function or class by its module in this package and its name."""
-    module, _, own = name.partition(":")
-    return getattr(importlib.import_module(f"simcse_hf.{module}"), own)
 
 
 def make_parser(name: str, command: Command) -> ArgumentParser:

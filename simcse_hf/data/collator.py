@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..kernels.packing import Packing
 from ..objectives.base import ABSENT
-from ..runtime.errors import DataError
+from ..runtime.errors import DataError, ModelError
 from .token_ids import number_of
 
 #: Tensors by name, the packing of their texts, and what stays on the host.
@@ -97,12 +97,12 @@ class ContrastiveCollator:
             lists, `(batch, most numbers)` with -100 where a row has fewer, and the `vectors`.
 
         Raises:
-            DataError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
-                token.
+            DataError: If a row has no lists of token ids, or a sentence has no token.
+            ModelError: If the tokenizer has no padding token.
         """
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
-            raise DataError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
+            raise ModelError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
         # 1. The sentences of each row as lists, also of a dataset in the format of torch or numpy
         sentences = []
         for row in rows:

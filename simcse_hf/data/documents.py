@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..runtime.errors import DataError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .table import open_table
 from .token_ids import special_tokens
 from .view_dataset import SeededDataset
@@ -151,7 +151,7 @@ class SpanDataset(SeededDataset):
         self.max_span = room if max_span is None else max_span
         self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
         if not 1 <= self.min_span <= self.max_span <= room:
-            raise DataError(
+            raise SettingError(
                 f"spans of {self.min_span} to {self.max_span} tokens are not possible: set 1 <= min_span <= max_span "
                 f"<= {room} (max_seq_length={max_seq_length} without special tokens)"
             )
@@ -169,7 +169,7 @@ class SpanDataset(SeededDataset):
         left_out = len(lengths) - len(kept)
         if not kept:
             found = f"none of the {left_out} documents has {shortest} tokens, and the longest has"
-            raise DataError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
+            raise SettingError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
         if left_out:
             logger.info(f"{left_out} of {len(lengths)} documents have under {shortest} tokens, and are left out.")
         self._tokens = np.concatenate(kept)

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..names import NLI_LABELS
 from ..objectives.labelled_contrastive import SAMPLINGS
-from ..runtime.errors import DataError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .columns import check_text, find_parts, has_text
 from .read import TextSource, name_of_class, open_source
 
@@ -68,7 +68,7 @@ def build_nli_triplets(
 
     Raises:
         DataFileNotFoundError: If a file does not exist (also a ValueError).
-        DataError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
+        SettingError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
             message names the file and the line or row.
 
     Examples:
@@ -83,12 +83,12 @@ def build_nli_triplets(
     """
     for name, labels in (("negatives", negatives), ("positives", positives)):
         if isinstance(labels, str) or not labels or len(set(labels) & set(NLI_LABELS)) < len(labels):
-            raise DataError(f"{name} must list distinct labels of {', '.join(NLI_LABELS)}, got {labels!r}.")
+            raise SettingError(f"{name} must list distinct labels of {', '.join(NLI_LABELS)}, got {labels!r}.")
     check_values("an integer of 0 or more", hard_negatives_per_pair=hard_negatives_per_pair)
     check_values("an integer above 0", max_rows=max_rows)
     if hard_negatives_per_pair and set(negatives) & set(positives):
         advice = "name different labels, or set hard_negatives_per_pair to 0"
-        raise DataError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
+        raise SettingError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
     premises, skipped = _read_premises(source)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]

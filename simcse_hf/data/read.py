@@ -28,7 +28,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
-from ..runtime.errors import DataError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import digest, read_json, write_atomically, write_json
 from .columns import (
     ADVICE,
@@ -160,7 +160,7 @@ def load_text_dataset(
                 raise DataError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
         dataset = Dataset.from_file(str(path))
         dataset._fingerprint = key  # the default depends on the time of the file
-        for cleaner, found in zip(cleaners, read_json(dropped), strict=True):
+        for cleaner, found in zip(cleaners, read_json(dropped, kind=list), strict=True):
             cleaner.kept, counts, cleaner.places = found
             cleaner.counts = Counter(counts)
     for cleaner in cleaners:
@@ -211,6 +211,7 @@ def open_source(
 
     Raises:
         DataError: If the source cannot be read.
+        SettingError: If it has no such split.
     """
     paths = find_paths(source)
     if paths is not None:
@@ -222,7 +223,7 @@ def open_source(
         source = load_from_hub(name, split or "train", cache_dir=cache_dir)
     elif isinstance(source, DatasetDict) and split is not None:
         if split not in source:
-            raise DataError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
+            raise SettingError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..runtime.errors import DataError
+from ..runtime.errors import DataError, SettingError
 
 logger = logging.get_logger(__name__)
 
@@ -184,12 +184,12 @@ class Template:
             `int`: The number, template included.
 
         Raises:
-            DataError: If the template leaves no room for a text.
+            SettingError: If the template leaves no room for a text.
         """
         longest = int(tokenizer.model_max_length)
         if longest <= self.num_tokens:
             found = f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length)"
-            raise DataError(f"{found}, so there is no room for a text: shorten the template")
+            raise SettingError(f"{found}, so there is no room for a text: shorten the template")
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
@@ -205,19 +205,19 @@ def parse_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Templat
         `Template`: The token ids before and after the text.
 
     Raises:
-        DataError: If the template does not contain both once, or the tokenizer has no mask token.
+        SettingError: If the template does not contain both once, or the tokenizer has no mask token.
     """
     if tokenizer.mask_token is None:
-        raise DataError(f"the template {template!r} needs a mask token, but this tokenizer has none")
+        raise SettingError(f"the template {template!r} needs a mask token, but this tokenizer has none")
     if template.count(TEXT) != 1 or template.count(MASK) != 1:
-        raise DataError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
+        raise SettingError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
     around = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     stripped = before.rstrip()
     ids_before, ids_after = tokenizer([stripped, after], add_special_tokens=False)["input_ids"]
     if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
-        raise DataError(f"the tokenizer does not recognise the mask token in the template {template!r}")
+        raise SettingError(f"the tokenizer does not recognise the mask token in the template {template!r}")
     return Template(around.before + ids_before, ids_after + around.after, space=before != stripped)
 
 

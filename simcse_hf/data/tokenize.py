@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
-from ..runtime.errors import DataError
+from ..runtime.errors import DataError, SettingError
 from .columns import NO_TEXT, first_few, has_text
 from .read import apply_transform, cached_map
 from .token_ids import Template, number_of, parse_template, to_token_ids
@@ -172,7 +172,7 @@ class RowTokenizer:
         self.tokenizer = tokenizer
         self.is_grouped = "texts" in column_names
         if self.is_grouped and templates:
-            raise DataError(
+            raise SettingError(
                 "templates are for sentences, pairs and triplets, but these rows have relations: drop templates"
             )
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from ..runtime.identity import digest_rows
 from .token_ids import special_tokens, to_token_ids
 from .views import TextView, TokenView
@@ -107,7 +107,7 @@ class ViewDataset(SeededDataset):
             found = f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}"
             raise SettingError(f"{found}. Select one column of sentences, or use view identity.")
         if len(self.texts) == 0:
-            raise SettingError("the dataset to make views of is empty.")
+            raise DataError("the dataset to make views of is empty.")
         self._special = special_tokens(self.tokenizer)
         self._text_view = self.view if isinstance(self.view, TextView) else TextView()
         self._token_view = self.view if isinstance(self.view, TokenView) else TokenView()

@@ -23,7 +23,7 @@ from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
 from ..runtime.distributed import lock_together, on_first_process, wait_for_all, world
-from ..runtime.errors import SettingError, check_finite, check_values, refuse_changes
+from ..runtime.errors import DataError, SettingError, check_finite, check_values, refuse_changes
 from ..runtime.files import (
     ARRAY_DAMAGE,
     StrPath,
@@ -74,11 +74,11 @@ class Shard:
         """Return the vectors, of shape `(rows, dim)`: mapped from an npy file, or read from parquet.
 
         Raises:
-            SettingError: If the file is missing or damaged.
+            DataError: If the file is missing or damaged.
         """
         path = self.path
         if not path.exists():
-            raise SettingError(f"{path} is missing, because the run was interrupted: finish it with resume.")
+            raise DataError(f"{path} is missing, because the run was interrupted: finish it with resume.")
         try:
             if path.suffix == ".npy":
                 vectors = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
@@ -91,11 +91,11 @@ class Shard:
                 elif pa.types.is_fixed_size_list(column.type) and not column.null_count:
                     vectors = column.flatten().to_numpy().reshape(len(column), -1)
                 else:
-                    raise SettingError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+                    raise DataError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
             if vectors.ndim != 2 or len(vectors) != self.rows or not vectors.shape[1]:
-                raise SettingError(f"it holds an array of shape {vectors.shape}")
+                raise DataError(f"it holds an array of shape {vectors.shape}")
         except _DAMAGE as error:
-            raise SettingError(f"{path}: damaged ({error}); {_AGAIN}") from error
+            raise DataError(f"{path}: damaged ({error}); {_AGAIN}") from error
         return vectors
 
     def is_whole(self) -> bool:
@@ -141,12 +141,12 @@ def read_manifest(folder: StrPath) -> Manifest:
         `format`).
 
     Raises:
-        SettingError: If there is no manifest, or it is damaged.
+        DataError: If there is no manifest, or it is damaged.
     """
     path = Path(folder).expanduser() / SHARD_MANIFEST
     if not path.is_file():
-        raise SettingError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
-    manifest = read_json(path, "Encode into a new folder.")
+        raise DataError(f"{folder}: no {SHARD_MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
+    manifest = read_json(path, advice="Encode into a new folder.")
     match manifest:
         case {
             "input": {"rows": int(rows)},
@@ -154,7 +154,7 @@ def read_manifest(folder: StrPath) -> Manifest:
             "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
         } if type(rows) is type(size) is int and 1 <= rows <= size * MAX_SHARDS:
             return manifest
-    raise SettingError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
+    raise DataError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
 def shards_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
@@ -194,7 +194,7 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
         `np.ndarray`: The embeddings or codes of `shard_size` texts, of shape `(n, dim)`, in the order of the texts.
 
     Raises:
-        SettingError: If a file is missing or damaged.
+        DataError: If a file is missing or damaged.
 
     Examples:
         >>> from simcse_hf import encode
@@ -211,9 +211,7 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
         kind = f"{vectors.dtype} in {vectors.shape[1]} dimensions"
         first = first or kind
         if kind != first:
-            raise SettingError(
-                f"{file.path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}"
-            )
+            raise DataError(f"{file.path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}")
         for start in range(0, len(vectors), size):
             yield vectors[start : start + size]
 
@@ -280,14 +278,15 @@ def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: st
         shard_size (`int`, *optional*, defaults to `50_000`): Vectors that [`read_shards`] yields together.
 
     Raises:
-        SettingError: If there is not a vector for each text, or the folder is not empty.
+        DataError: If there is not a vector for each text.
+        SettingError: If the folder is not empty.
     """
     folder = Path(folder).expanduser()
     vectors = np.asarray(vectors, dtype=np.float32)
     vectors = vectors.reshape(-1, vectors.shape[-1])
     count, texts = digest_texts(text for _, text in texts_of_rows(rows))
     if len(vectors) != count:
-        raise SettingError(f"there are {len(vectors)} vectors for {count} texts")
+        raise DataError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise SettingError(f"{folder} is not empty: name a new folder")
@@ -398,7 +397,8 @@ def encode(
         `EncodedFile`: What was written.
 
     Raises:
-        SettingError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+        DataError: If the input is invalid, or ranges cannot be read.
+        SettingError: If a setting or the folder is invalid.
 
     Examples:
         >>> import numpy as np
@@ -426,7 +426,7 @@ def encode(
         try:
             codes = read_npy(ranges)
         except ARRAY_DAMAGE as error:
-            raise SettingError(f"ranges {ranges}: not a readable npy file: {error}") from error
+            raise DataError(f"ranges {ranges}: not a readable npy file: {error}") from error
 
     # 2. Load the model, and refuse ranges that are not for it.
     encoder = load_model(model, **loading)
@@ -504,9 +504,7 @@ class TextSource:
     def check(self) -> None:
         """Refuse a file that was written to. Rows that were read before this check are those of the first pass."""
         if self._version() != self._before:
-            raise SettingError(
-                f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite."
-            )
+            raise DataError(f"{self.name}: the file was changed while it was encoded. Encode it again with overwrite.")
 
 
 @dataclass(frozen=True)
@@ -540,7 +538,7 @@ class EncodeJob:
             `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
 
         Raises:
-            SettingError: If a missing shard is a link, through which nothing is written.
+            DataError: If a missing shard is a link, through which nothing is written.
         """
         rank, processes = world()
         precision = self.settings["precision"]
@@ -554,9 +552,7 @@ class EncodeJob:
                 missing = [shard for shard in shards if not shard.is_whole()]
             for shard in missing:
                 if shard.path.is_symlink():
-                    raise SettingError(
-                        f"{shard.path} is a link to a shard that is missing or damaged: remove the link."
-                    )
+                    raise DataError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
             if precision in SCALAR_PRECISIONS:
                 codes = on_first_process(lambda: self.common_ranges(codes))
             with (
@@ -708,7 +704,7 @@ class EncodeJob:
                 ranges = read_npy(path)
                 check_ranges(ranges, ranges.shape[-1])
             except ARRAY_DAMAGE as error:
-                raise SettingError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+                raise DataError(f"{path}: damaged ({error}). Encode into a new folder.") from error
         if ranges is None:
             sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
             _, rows, parts = next(self.encode([sample]))

@@ -22,7 +22,7 @@ from ..postprocessing.transform import (
     fit_whitening,
     save_transform,
 )
-from ..runtime.errors import SettingError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 from .probes import probe_embedding
@@ -198,7 +198,8 @@ def fit_transform(
         `Fit`: The record of what it was fitted on.
 
     Raises:
-        SettingError: If the model has a transform already, or the method, the input or a setting is invalid.
+        DataError: If the input is invalid, or cannot be fitted.
+        SettingError: If the model has a transform already, or the method or a setting is invalid.
     """
     check_values(TRANSFORMS, method=method)
     if model.postprocessing is not None:
@@ -220,7 +221,7 @@ def fit_transform(
             vectors = torch.cat([torch.zeros(0, model.dim), *embedded]).to(model.device)
             model.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
     except ValueError as error:
-        raise SettingError(f"{sentences}: {error}") from error
+        raise DataError(f"{sentences}: {error}") from error
     name = Path(sentences).name
     fit = Fit(model.pooler_type, model.max_length, name, columns, len(texts), settings, history, probe)
     model.postprocessing_fit = fit

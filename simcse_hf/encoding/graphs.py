@@ -17,17 +17,24 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.utils import logging
 
+from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
+from ..models.pooling import POOLERS
 from ..models.settings import settings_of_config
 from ..names import BACKENDS, INSTRUCTIONS
 from ..runtime.errors import ModelError, check_values, require_extra
 from ..runtime.files import digest
 from ..runtime.loading import HubArguments, explain_damage, find_file
 
+logger = logging.get_logger(__name__)
+
 INPUTS = ["input_ids", "attention_mask"]
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: The largest allowed difference between torch and a graph, relative to the largest entry if that exceeds 1.
+TOLERANCE = 1e-5
 #: The names of the inputs and outputs of a graph, and a function that computes embeddings.
 Opened = tuple[Sequence[str], Sequence[str], Compute]
 # Protobuf files end at 2 GB; larger models keep their weights in a second file.
@@ -384,6 +391,72 @@ class ExportedModel(nn.Module):
     def get_input_embeddings(self) -> SimpleNamespace:
         """Return the number of token ids that the graph knows, by the name that torch's embeddings have for it."""
         return SimpleNamespace(num_embeddings=self.config.vocab_size)
+
+
+def export_graph(simcse: Any, directory: Path, backend: str) -> Path:
+    """Write a graph that maps token ids to embeddings, with the tokenizer and config.json.
+
+    The graph takes `input_ids` and `attention_mask`, int64 tensors of any shape `(batch, length)`. It returns
+    `last_hidden_state`, the states of the last layer of shape `(batch, length, hidden)`, and `sentence_embedding`, of
+    shape `(batch, dim)`, computed with the pooler and its head and not normalized; both in float32. With the files of
+    sentence-transformers beside it, its backends load the directory. The function compares the runtime's embeddings
+    with torch's before it returns.
+
+    Args:
+        simcse (`SimCSE`): The model with the pooler to export.
+        directory (`Path`): A directory that does not exist.
+        backend (`str`): The runtime, one of `GRAPHS`.
+
+    Returns:
+        `Path`: The path of the graph.
+
+    Raises:
+        ImportError: If the extras of the runtime are not installed.
+        FileExistsError: If `directory` exists.
+        ModelError: If the two runtimes differ by more than `TOLERANCE`, or if the model uses a whitening, a flow or a
+            template, none of which the graph contains.
+    """
+    settings = simcse.model.settings
+    if simcse.postprocessing is not None:
+        raise ModelError(
+            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the graph ends at the pooler. "
+            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
+        )
+    if settings.templates:
+        raise ModelError(
+            "this model puts each text into a template, which the tokenizer of a graph would not do. Load the model "
+            "with SimCSE instead."
+        )
+    if settings.default_prompt_name is not None:
+        logger.warning(
+            f"The model puts its prompt {settings.default_prompt_name!r} before each text, but the graph does not: "
+            "add the prompt before you tokenize."
+        )
+    simcse.model.cpu().float()
+    path = directory / GRAPHS[backend].file
+    directory.mkdir(parents=True)
+    path.parent.mkdir()
+    GRAPHS[backend].export(simcse, path)
+
+    # Load it as its users will, and delete the graph if its embeddings are not those of torch.
+    inputs = example(simcse, rows=5, length=12)
+    exported = ExportedModel(directory, backend, simcse.model.config, torch.float32)
+    with torch.no_grad():
+        expected = simcse.model.embed(*inputs)
+    difference = (exported(*inputs).sentence_embeddings - expected).abs().max().item()
+    largest = expected.abs().max().item()
+    if not difference <= TOLERANCE * max(1.0, largest):
+        path.unlink()
+        raise ModelError(
+            f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
+            "The graph was deleted; please report the model and the versions of torch and of the runtime."
+        )
+    simcse.save_settings(directory)
+    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
+    pooler = POOLERS[simcse.pooler_type]
+    if pooler.mode is not None and pooler.second_layer is None:
+        save_own_files(simcse.model, directory, simcse.model.state_dict())
+    return path
 
 
 def _write_one(name_or_path: str | os.PathLike, backend: str) -> str:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ..models.settings import THRESHOLD
-from ..retrieval.indexes.description import PROBE
+from ..retrieval.description import PROBE
 from ..runtime.identity import Identity
 from .batching import Encoder
 

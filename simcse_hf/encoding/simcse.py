@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
+from transformers.utils.hub import extract_commit_hash
 
 from ..data.columns import holds_texts, list_texts
 from ..data.token_ids import check_known
@@ -22,12 +23,12 @@ from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
-from ..retrieval.indexes.description import PROBE, agreement, least_cosine
-from ..retrieval.indexes.sentences import Results, SentenceIndex
-from ..runtime.errors import ModelError, SettingError, check_finite, check_values, no_model
+from ..retrieval.description import PROBE, agreement, least_cosine
+from ..retrieval.sentences import Results, SentenceIndex
+from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
-from ..runtime.loading import HubArguments, hub_commit, load_pretrained
+from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pretrained
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
@@ -121,7 +122,9 @@ class SimCSE(Encoder):
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
-        self.revision = hub_commit(name_or_path, **hub_arguments)
+        found = find_file(name_or_path, CONFIG_NAME, **hub_arguments)
+        found = found or find_file(name_or_path, ADAPTER_CONFIG, **hub_arguments)
+        self.revision = extract_commit_hash(found, None)
         if self.revision is not None:  # all files are of this commit, even if the branch moves meanwhile
             hub_arguments["revision"] = self.revision
 
@@ -178,7 +181,7 @@ class SimCSE(Encoder):
             weights = SimCSE(name_or_path, device="cpu", postprocess=False)
             x, y = (probe_embedding(each, self.max_length).numpy() for each in (self, weights))
             if not agreement(x, y) >= least:
-                raise SettingError(
+                raise ModelError(
                     f"{self.model.files[0]} is the graph of other weights than those beside it: export the model "
                     "again, or move the graph into a folder of its own."
                 )
@@ -513,16 +516,16 @@ class SimCSE(Encoder):
         """The lowest cosine of two texts that count as similar, which `evaluate --save_threshold` saved.
 
         Raises:
-            SettingError: If none is saved, or it was chosen for other embeddings.
+            ModelError: If none is saved, or it was chosen for other embeddings.
         """
         saved = getattr(self.model.config, THRESHOLD, None)
         if saved is None:
-            raise SettingError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
+            raise ModelError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         now = (saved, self.identity())
         if now != self._threshold_of:
             reason = threshold_problem(self)
             if reason:
-                raise SettingError(
+                raise ModelError(
                     f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
                 )
             self._threshold_of = now
@@ -611,7 +614,7 @@ class SimCSE(Encoder):
             this model.
 
         Raises:
-            SettingError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
+            ModelError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
                 of a pooler or a transform that sentence-transformers does not have.
         """
         from sentence_transformers import SentenceTransformer
@@ -619,7 +622,7 @@ class SimCSE(Encoder):
 
         if self.backend != "torch" or self.long_texts != "cut":
             how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
-            raise SettingError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
+            raise ModelError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             try:
@@ -628,7 +631,7 @@ class SimCSE(Encoder):
                 )
             except ValueError as error:
                 lacks = "sentence-transformers has no module for its pooler or transform"
-                raise SettingError(f"{self.name_or_path}: {lacks} ({error})") from error
+                raise ModelError(f"{self.name_or_path}: {lacks} ({error})") from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model
@@ -664,7 +667,7 @@ class SimCSE(Encoder):
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)) and not holds_texts(items):
             if "float" not in str(items.dtype):
-                raise SettingError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
+                raise DataError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}".format)
             if self.similarity_fn_name == "cosine":
@@ -685,8 +688,8 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         `SimCSE`: The model.
 
     Raises:
-        SettingError: If the model or the device does not exist, options are given together with a loaded model, or as
-            `SimCSE` says.
+        ModelError: If the model does not exist, or as `SimCSE` says.
+        SettingError: If the device does not exist, or options are given together with a loaded model.
     """
     settings: dict[str, Any] = {"revision": revision, **loading}
     settings = {name: value for name, value in settings.items() if value is not None}
@@ -715,4 +718,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
     try:
         return SimCSE(model, **settings)
     except (OSError, HFValidationError) as error:
-        raise SettingError(f"model {no_model(model, error)}") from error
+        raise ModelError(f"model {no_model(model, error)}") from error

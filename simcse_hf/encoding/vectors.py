@@ -12,7 +12,7 @@ from datasets import Dataset, config
 from huggingface_hub.errors import HFValidationError
 from transformers.utils import logging
 
-from ..retrieval.indexes.description import of_documents
+from ..retrieval.description import of_documents
 from ..runtime.distributed import on_first_process, world
 from ..runtime.errors import DataError
 from ..runtime.files import lock

@@ -6,8 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..names import KEYWORDS
-from ..runtime.encoders import Role
-from ..runtime.errors import SettingError, require_extra
+from ..runtime.errors import DataError, require_extra
 from ..runtime.identity import Identity
 
 BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
@@ -23,7 +22,8 @@ class BM25:
     two letters or digits at least, lower-cased, neither stemmed nor left out as stop words; so a language that writes
     no spaces needs another baseline.
 
-    All is counted over the distinct documents or candidates of a task, or over all its texts if it has none.
+    All is counted over the distinct texts, which are the documents or candidates of a task, or all its texts if it has
+    none.
 
     Args:
         texts (`Iterable[str]`, *optional*): The texts that are counted; they may repeat.
@@ -43,7 +43,7 @@ class BM25:
             return
         words = self._words(list(self._places))
         if not any(words):
-            raise SettingError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
+            raise DataError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
         self._index = self._package.BM25(**BM25_SETTINGS)
         self._index.index(words, show_progress=False)
 
@@ -56,11 +56,6 @@ class BM25:
             weights=str(BM25_SETTINGS),
             similarity=KEYWORDS,
         )
-
-    def over(self, roles: Mapping[Role, Sequence[str]]) -> "BM25":
-        """Return keyword search over the texts of one task: its documents or, if it has none, all texts."""
-        *_, texts = roles.values()
-        return BM25(texts)
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:
         return self._package.tokenize(texts, stopwords=None, return_ids=False, show_progress=False)

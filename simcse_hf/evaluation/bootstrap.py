@@ -1,13 +1,13 @@
 """The paired bootstrap over the scores of single examples, whose groups share texts."""
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import numpy as np
 from numpy import ndarray
 from scipy.special import ndtri, stdtrit
 from transformers.utils import logging
 
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from .protocol import PAPER_PROTOCOL, Protocol
 
 logger = logging.get_logger(__name__)
@@ -42,7 +42,7 @@ def divide_groups(
         `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
 
     Raises:
-        SettingError: If a group is so large that a part would have less than half of its share.
+        DataError: If a group is so large that a part would have less than half of its share.
     """
     numbers, sizes = np.unique(groups, return_counts=True)
     shuffled = np.random.default_rng(seed).permutation(len(numbers))
@@ -55,7 +55,7 @@ def divide_groups(
         if part == 0:
             chosen.append(numbers[position])
     if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise SettingError(
+        raise DataError(
             f"{where}: {sizes.max()} of {len(groups)} rows are linked by shared texts, so two parts would have texts "
             f"in common. {advice}"
         )
@@ -169,18 +169,13 @@ def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarra
     """
     order = np.argsort(-similarity, kind="stable")
     counts = counts[:, order]
-    cuts = last_of_equals(similarity[order])
+    cuts = np.append(np.diff(similarity[order]) != 0, True)  # the last of each equal values
     retrieved = counts.cumsum(axis=1)[:, cuts]
     found = (counts * gold[order]).cumsum(axis=1)[:, cuts]
     new = np.diff(found, axis=1, prepend=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(retrieved > 0, found / retrieved, 0)
         return (new * precision).sum(axis=1) / found[:, -1]
-
-
-def last_of_equals(ranked: ndarray) -> ndarray:
-    """Return whether each of some sorted values is the last of those that equal it, of shape `(n,)`."""
-    return np.append(np.diff(ranked) != 0, True)
 
 
 def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
@@ -227,18 +222,19 @@ def counted_macro_f1(assigned: ndarray, labels: ndarray, counts: ndarray) -> nda
     return np.mean(f1, axis=1, where=has_label > 0)
 
 
-def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
+def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
     Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
     one is right wherever the other is wrong, every resample has the same difference. The interval is then that of
-    [`proportion_interval`] for the share of rows that differ. Where no row differs, either system may be the better
-    one, so the interval reaches as far to both sides.
+    [`proportion_interval`] for the share of rows that differ, if the scores are means over rows of values from 0 to 1.
+    Where no row differs, either system may be the better one, so the interval reaches as far to both sides.
 
     Args:
         drawn (`numpy.ndarray`): The resampled differences, times 100.
         confidence (`float`): Confidence level.
-        draws (`int`, *optional*, defaults to `0`): What [`independent_draws`] returned.
+        tasks (`Iterable[Parts]`, *optional*): The tasks over which the difference is averaged, as entries of
+            `Evaluation.scores`.
 
     Returns:
         `tuple[float, float]`: The two ends.
@@ -250,8 +246,16 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
         raise SettingError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
-    if draws and high - low < ROUNDING:
-        near, far = proportion_interval(abs(low) / 100, draws, confidence)
+    if high - low < ROUNDING:
+        draws = []
+        for parts in tasks:
+            name, part = next(iter(parts.items()))
+            if "correct" not in part and "value" not in part:  # no mean over rows
+                return float(low), float(high)
+            draws.append(len(np.unique(groups_to_draw(part["group"], name))))
+        if not draws:
+            return float(low), float(high)
+        near, far = proportion_interval(abs(low) / 100, min(draws), confidence)
         if abs(low) < ROUNDING:
             near = -far
         if low < 0:
@@ -270,14 +274,6 @@ def proportion_interval(share: float, draws: int, confidence: float) -> tuple[fl
     low = centre - width if share > 0 else 0.0
     high = centre + width if share < 1 else 1.0
     return float(low), float(high)
-
-
-def independent_draws(parts: Parts) -> int:
-    """Return in how many independent draws a task's score is a mean of values from 0 to 1, or 0 if it is no mean."""
-    name, part = next(iter(parts.items()))
-    if "correct" in part or "value" in part:
-        return len(np.unique(groups_to_draw(part["group"], name)))
-    return 0
 
 
 def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
@@ -376,7 +372,7 @@ def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
     if "clusters" in part:
         return np.mean([counted_v_measure(each, part["gold"], of_part) for each in part["clusters"].T], axis=0)
     if protocol.aggregation == "all":
-        parts = [join_parts(parts)]
+        parts = [{name: np.concatenate([each[name] for each in parts]) for name in ("predicted", "gold")}]
         counts = [np.concatenate(counts, axis=1)]
     correlations = []
     for part, of_part in zip(parts, counts, strict=True):
@@ -392,11 +388,6 @@ def scored_examples(parts: Parts) -> list:
         unit = part.get("unit", part["gold"])  # STS and transfer tasks have none
         found.append((name, part["gold"].tolist(), unit.tolist()))
     return found
-
-
-def join_parts(parts: Collection) -> Arrays:
-    """Return the predicted and gold scores of several subsets as those of one."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
 def optimism_of_choice(start: Parts, chosen: Parts, others: list[Parts]) -> float:

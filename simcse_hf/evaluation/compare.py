@@ -12,12 +12,12 @@ from numpy import ndarray
 from ..names import KEYWORDS, EvaluationOptions, ModelOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
-from ..runtime.errors import SettingError
-from ..runtime.files import StrPath, read_json_object
+from ..runtime.errors import DataError, SettingError
+from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import independent_draws, interval, resampled_scores, scored_examples
+from .bootstrap import interval, resampled_scores, scored_examples
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -27,7 +27,8 @@ from .report import (
     write_results,
 )
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
-from .tasks import Task, class_of, headline
+from .tasks import Task
+from .tasks.base import headline
 
 
 class Difference(TypedDict):
@@ -96,7 +97,7 @@ class Comparison(Result):
             ValueError: If the file is none. The message names it.
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
-        document = read_json_object(path, "baseline", "scores", "differences", advice=advice)
+        document = read_json(path, "baseline", "scores", "differences", advice=advice)
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
         return cls(**known | {"identities": identities})
@@ -266,7 +267,7 @@ def compare_evaluations(
         [`Comparison`]: The comparison.
 
     Raises:
-        SettingError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
+        DataError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
             same examples, or, to choose, do not tell the speed or the scores of single examples.
     """
     # 1. The scores, and the tasks for which all systems have one
@@ -274,10 +275,10 @@ def compare_evaluations(
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
     scores: dict[str, dict] = {}
     for name, each in results.items():
-        scores[name] = {task: headline(task, each.get(task, {"missing": ""}), protocol) for task in tasks}
+        scores[name] = {task: headline(each.get(task, {"missing": ""}), protocol) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
-        raise SettingError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+        raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     pairs = 1
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
@@ -307,8 +308,8 @@ def compare_evaluations(
             low = high = None
             if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
-                fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
-                low, high = interval(means[row] - means[0], level, fewest)
+                scored = [named[baseline].scores[task] for task in members]
+                low, high = interval(means[row] - means[0], level, scored)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse
@@ -317,7 +318,7 @@ def compare_evaluations(
     for name in named if choose else ():
         high = differences[name]["mean"]["high"] if name in others else 0.0
         if high is None or not costs[name]:
-            raise SettingError(
+            raise DataError(
                 f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
             )
         if high >= 0:
@@ -370,11 +371,13 @@ def _samples(named: Mapping[str, Evaluation], task: str, protocol: Protocol, res
     """Return the resampled scores of each system, or `None` if some were not stored."""
     stored = {name: each.scores.get(task, {}) for name, each in named.items()}
     (first_name, first), *_ = stored.items()
-    if not all(stored.values()) or not class_of(task, named[first_name].results[task]).is_resampled(protocol):
+    if not all(stored.values()):
+        return None
+    if protocol.mode == "dev" and "dev_accuracy" in named[first_name].results[task]:  # the scores are no dev scores
         return None
     examples = scored_examples(first)
     for name, each in stored.items():
         if scored_examples(each) != examples:
-            raise SettingError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
+            raise DataError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
     random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
     return resampled_scores(list(stored.values()), protocol, resamples, random)

@@ -10,7 +10,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..runtime.errors import SettingError, check_finite
+from ..runtime.errors import DataError, SettingError, check_finite
 from ..runtime.similarity import similarity_pairs
 
 #: Embeddings of shape `(n, dim)`.
@@ -104,9 +104,9 @@ def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:
     for which, values in (("first", x), ("second", y)):
         broken = np.count_nonzero(~np.isfinite(values))
         if broken:
-            raise SettingError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
+            raise DataError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
         if (values == values[0]).all():
-            raise SettingError(
+            raise DataError(
                 f"all {len(values)} values of the {which} sequence equal {values[0]:g}: the embeddings have collapsed "
                 "to one point, or all gold scores are the same."
             )
@@ -188,7 +188,7 @@ def _normalized(vectors: Vectors) -> Tensor:
         check_finite(x, lambda number: f"row {number + 1}")
     if not norms.all():
         row = int(norms.argmin()) + 1
-        raise SettingError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")
+        raise DataError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")
     return x / norms
 
 

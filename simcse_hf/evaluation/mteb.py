@@ -12,32 +12,33 @@ from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import SettingError, require_extra
 from ..runtime.identity import digest_value
-from .embeddings import SentenceEmbeddings
+from .embeddings import embed_all
 
 #: What `all` stands for: 41 English data sets (Enevoldsen et al., 2025).
 BENCHMARK = "MTEB(eng, v2)"
 
 
-def named_benchmark(tasks: Iterable[str]) -> str:
-    """Return the first name of a benchmark of mteb among those of tasks, otherwise that of the English one."""
+def read_benchmark(names: Iterable[str]) -> tuple[str, dict]:
+    """Return the first benchmark of mteb among some names, otherwise the English one, and its tasks.
+
+    Args:
+        names (`Iterable[str]`): Names of benchmarks, categories and data sets.
+
+    Returns:
+        `tuple[str, dict]`: The name of the benchmark, and its tasks by category (`STS`, `Clustering`, ...) and name.
+    """
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
-    for task in tasks:
+    for benchmark in (*names, BENCHMARK):
         with suppress(KeyError):
-            mteb.get_benchmark(task)
-            return task
-    return BENCHMARK
-
-
-def benchmark_tasks(benchmark: str = BENCHMARK) -> dict:
-    """Return the tasks of a benchmark by category (`STS`, `Clustering`, ...) and name."""
-    mteb = require_extra("mteb", "mteb", "an MTEB data set")
+            tasks = mteb.get_benchmark(benchmark).tasks
+            break
     categories: dict = {}
-    for task in mteb.get_benchmark(benchmark).tasks:
+    for task in tasks:
         categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
-    return dict(sorted(categories.items()))
+    return benchmark, dict(sorted(categories.items()))
 
 
-def mteb_averages(scores: Mapping, benchmark: str = BENCHMARK) -> dict:
+def mteb_averages(scores: Mapping, tasks: Iterable[str]) -> dict:
     """Average scores over each category of a benchmark, and over all of its data sets.
 
     This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4,
@@ -45,13 +46,14 @@ def mteb_averages(scores: Mapping, benchmark: str = BENCHMARK) -> dict:
 
     Args:
         scores (`Mapping[str, float]`): The score of each data set. Other data sets do not count.
-        benchmark (`str`, *optional*, defaults to `"MTEB(eng, v2)"`): The benchmark.
+        tasks (`Iterable[str]`): The names that were evaluated. Their benchmark is that of [`read_benchmark`].
 
     Returns:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
         number of data sets in it (`tasks`), how many there are (`of`), and the `benchmark`.
     """
-    groups = {name: list(members) for name, members in benchmark_tasks(benchmark).items()}
+    benchmark, categories = read_benchmark(tasks)
+    groups = {name: list(members) for name, members in categories.items()}
     groups["average"] = list(chain(*groups.values()))
     averages = {}
     for name, members in groups.items():
@@ -104,7 +106,7 @@ def as_mteb(model: Encoder) -> Any:
                 prompt = get_prompt_name(dict(model.prompts), task_metadata, prompt_type)
                 return model.encode(texts, prompt_name=prompt, normalize_embeddings=False, convert_to_numpy=True)
             role = getattr(prompt_type, "value", None)
-            return SentenceEmbeddings(model, {role: texts})(texts, role)
+            return embed_all(model, {role: texts})(texts, role)
 
     encoder: Any = MTEBEncoder()
     if isinstance(model, SimCSE):
@@ -141,8 +143,7 @@ def evaluate_mteb(model: Encoder, tasks: Sequence[str]) -> dict:
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
 
     # 1. The data sets
-    benchmark = named_benchmark(tasks)
-    categories = benchmark_tasks(benchmark)
+    benchmark, categories = read_benchmark(tasks)
     members = dict(chain(*(each.items() for each in categories.values())))
     groups = categories | {"all": members, benchmark: members}
     chosen: dict = {}

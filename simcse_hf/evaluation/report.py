@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..runtime.files import StrPath, read_arrays, read_json_object, read_template, write_arrays, write_json
+from ..runtime.files import StrPath, read_arrays, read_json, read_template, write_arrays, write_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
 from .classifier import CLASSIFIER_CONFIGS, L2_GRID
 from .metrics import CORRELATIONS
 from .protocol import PAPER_PROTOCOL, Protocol
-from .tasks import class_of, headline
+from .tasks import class_of
+from .tasks.base import headline
 from .tasks.senteval import TRANSFER_EXAMPLES
 from .threshold import Threshold, describe_threshold
 
@@ -58,7 +59,7 @@ def add_averages(results: dict, protocol: Protocol) -> None:
     A task without a score is listed in `missing` and does not enter the average.
     """
     for key, members in average_members(results).items():
-        scores = {task: headline(task, results[task], protocol) for task in members}
+        scores = {task: headline(results[task], protocol) for task in members}
         known = {task: score for task, score in scores.items() if score is not None}
         results[key] = {
             "value": float(np.mean(list(known.values()))) if known else None,
@@ -158,7 +159,7 @@ class Evaluation(Result):
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file")
-        document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
+        document = read_json(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
         scores: Scores = {}
         # Only the name counts: a document never leads to a file in another folder.
         scores_path = path.with_name(Path(str(document.get("scores", path))).name)
@@ -225,7 +226,7 @@ class Evaluation(Result):
                 continue
             average = results[key]
             members = [task for task in results if task in {*average["tasks"], *average["missing"]}]
-            row = [*(headline(task, results[task], self.protocol) for task in members), average["value"]]
+            row = [*(headline(results[task], self.protocol) for task in members), average["value"]]
             averages.append((average, [*members, "Avg."], row))
         text = read_template(Path(__file__).with_name("table.txt")).render(
             align=format_rows,

@@ -21,10 +21,11 @@ from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
 from .classifier import SEED
-from .embeddings import SentenceEmbeddings
+from .embeddings import SentenceEmbeddings, embed_all
+from .mteb import evaluate_mteb, mteb_averages
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import Evaluation, add_averages, versions, write_results
-from .tasks import KINDS, SENTEVAL, MissingTask, Task, name_tasks, read_senteval_task, roles_of
+from .tasks import KINDS, SENTEVAL, Task, name_tasks, read_senteval_task, roles_of
 from .tasks.senteval import (
     HUB,
     HUB_REVISIONS,
@@ -32,6 +33,7 @@ from .tasks.senteval import (
     STS_TASKS,
     TRANSFER_TASKS,
     GeometryTask,
+    MissingTask,
     ScoredPairsTask,
     TaskNotFound,
     read_sts_task,
@@ -40,9 +42,6 @@ from .threshold import choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
 
 logger = logging.get_logger(__name__)
-
-#: The tasks of one evaluation by name, in the order of the results.
-Tasks = Mapping[str, Task]
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
@@ -58,7 +57,7 @@ def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Any:
     return as_encoder(model)
 
 
-def check_keywords(tasks: Tasks, **options: object) -> None:
+def check_keywords(tasks: Mapping[str, Task], **options: object) -> None:
     """Raise a `ValueError` that names what keyword search cannot do: tasks, and options for models with vectors."""
     cannot = [name for name, task in tasks.items() if task.needs_vectors]
     cannot += [name for name, value in options.items() if value]
@@ -150,10 +149,8 @@ def evaluate(
         raise SettingError(f"threshold is a cosine: leave it out for {identity.name_or_path} ({identity.similarity})")
     evaluation = score_model(encoder, data, protocol, show_progress_bar)
     if mteb:
-        from .mteb import evaluate_mteb, mteb_averages, named_benchmark
-
         scores = evaluate_mteb(encoder.model, mteb)
-        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, named_benchmark(mteb)))
+        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, mteb))
     if world()[0] > 0:
         return evaluation
     if options.get("data_dir") == HUB:
@@ -176,7 +173,9 @@ def evaluate(
     return evaluation
 
 
-def score_model(model: TextEncoder | BM25, tasks: Tasks, protocol: Protocol, show_progress_bar: bool) -> Evaluation:
+def score_model(
+    model: TextEncoder | BM25, tasks: Mapping[str, Task], protocol: Protocol, show_progress_bar: bool
+) -> Evaluation:
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
@@ -189,11 +188,11 @@ def score_model(model: TextEncoder | BM25, tasks: Tasks, protocol: Protocol, sho
         [`Evaluation`]: The results and scores, with the identity of the model; nothing in the other processes.
 
     Raises:
-        ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
+        ValueError: See [`embed_all`] and [`score_tasks`].
     """
     start = time.perf_counter()
     roles = roles_of(tasks)
-    embeddings: Any = model if isinstance(model, BM25) else SentenceEmbeddings(model, roles, show_progress_bar)
+    embeddings = None if isinstance(model, BM25) else embed_all(model, roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()
@@ -307,12 +306,15 @@ def read_tasks(
     return found, protocol, loading
 
 
-def score_tasks(tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol = PAPER_PROTOCOL) -> Evaluation:
+def score_tasks(
+    tasks: Mapping[str, Task], embeddings: SentenceEmbeddings | None, protocol: Protocol = PAPER_PROTOCOL
+) -> Evaluation:
     """Score tasks with the embeddings of their texts.
 
     Args:
         tasks (`Mapping[str, Task]`): The tasks that `read_tasks` returned.
-        embeddings (`SentenceEmbeddings`): Embeddings of their texts.
+        embeddings (`SentenceEmbeddings`, *optional*): Embeddings of their texts. Without, keyword search scores tasks
+            that need no vectors, each over its documents or, if it has none, over all its texts.
         protocol (`Protocol`, *optional*): That of the tasks.
 
     Returns:
@@ -324,7 +326,8 @@ def score_tasks(tasks: Tasks, embeddings: SentenceEmbeddings, protocol: Protocol
     results: dict = {}
     scores: dict = {}
     for name, task in tasks.items():
-        result = task.score(embeddings.over(task.roles))
+        ranker: Any = embeddings or BM25([*task.roles.values()][-1])
+        result = task.score(ranker)
         results[name] = task.document(result)
         if result.scores:
             scores[name] = result.scores

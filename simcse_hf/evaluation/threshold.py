@@ -12,15 +12,14 @@ from transformers.utils import logging
 from ..encoding.probes import probe_cosines
 from ..encoding.simcse import SimCSE
 from ..models.settings import THRESHOLD
-from ..runtime.errors import SettingError
-from ..runtime.files import read_json_object, write_json
+from ..runtime.errors import DataError, SettingError
+from ..runtime.files import read_json, write_json
 from .bootstrap import (
     ROUNDING,
     Arrays,
     divide_groups,
     groups_to_draw,
     interval,
-    last_of_equals,
     proportion_interval,
     resampled_scores,
 )
@@ -100,8 +99,9 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
         [`Threshold`]: The threshold.
 
     Raises:
-        SettingError: If the pairs cannot be divided, a half lacks pairs of a label, no threshold reaches the
-            precision, or fewer than 10 pairs of the first half reach the threshold.
+        DataError: If the pairs cannot be divided, a half lacks pairs of a label, or fewer than 10 pairs of the first
+            half reach the threshold.
+        SettingError: If no threshold reaches the precision.
     """
     similarity = scores["similarity"]
     gold = scores["gold"]
@@ -109,14 +109,14 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     first = divide_groups(groups, 0.5, 0, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
-            raise SettingError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
+            raise DataError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
 
     # 1. Choose the cosine with the highest F1 or, at a precision, with the highest recall.
     order = np.argsort(-similarity[first], kind="stable")
     ranked = similarity[first][order]
     hits = gold[first][order].cumsum()
     retrieved = np.arange(1, len(hits) + 1)
-    possible = last_of_equals(ranked)
+    possible = np.append(np.diff(ranked) != 0, True)  # not between equal cosines
     value = 2 * hits / (retrieved + hits[-1])
     if precision is not None:
         value = hits / hits[-1]
@@ -129,7 +129,7 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
             )
     best = int(np.where(possible, value, -1).argmax())
     if best + 1 < LEAST_PAIRS:
-        raise SettingError(
+        raise DataError(
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
             f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
@@ -168,10 +168,10 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
         `list[list[float]]`: The share and the two ends of its interval, of the precision and of the recall.
 
     Raises:
-        SettingError: If no pair reaches the threshold.
+        DataError: If no pair reaches the threshold.
     """
     if not similar.any():
-        raise SettingError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
+        raise DataError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
     _, numbers = np.unique(groups, return_inverse=True)
     found = positive & similar
     counted = []
@@ -215,6 +215,6 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     """
     saved = {**threshold, "probe": probe_cosines(model), "model": model.identity().for_pairs().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
-    write_json(path, read_json_object(path) | {THRESHOLD: saved})
+    write_json(path, read_json(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)
     return path

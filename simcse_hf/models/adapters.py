@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..runtime.errors import ModelError, require_extra
-from ..runtime.files import StrPath, digest, read_json_object, write_json
+from ..runtime.errors import ModelError, SettingError, require_extra
+from ..runtime.files import StrPath, digest, read_json, write_json
 from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
@@ -43,7 +43,7 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
 
     Raises:
         ImportError: If peft is not installed.
-        ModelError: If an argument is unknown, the encoder has no such layers, or transformers does not take adapters
+        SettingError: If an argument is unknown, the encoder has no such layers, or transformers does not take adapters
             from this version of peft.
     """
     peft = require_extra("peft", "lora", "lora_r")
@@ -53,7 +53,7 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
     try:
         config = peft.LoraConfig(**arguments)
     except TypeError as error:
-        raise ModelError(f"lora: {error}") from None
+        raise SettingError(f"lora: {error}") from None
     model.base_model.add_adapter(config)
     model.contrastive_head.requires_grad_(True)
     model.freeze_unused_parameters()
@@ -143,7 +143,7 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         )
     base = adapter_base(source, **hub) or ""
     settings = find_file(source, ADAPTER_SETTINGS, **hub)
-    trained_on = read_json_object(settings).get("base") if settings else None
+    trained_on = read_json(settings).get("base") if settings else None
     if trained_on and Path(base).is_dir() and trained_on != weights_of_base(base):
         raise ModelError(
             f"{source}: the adapter was trained on other weights than those in {base} now: restore these, or train "
@@ -203,10 +203,11 @@ def check_adapter(model: ContrastiveBase) -> None:
         model (`ContrastiveModel`): The model with an adapter or `save_adapter` set, before it is trained.
 
     Raises:
-        ModelError: If it has no adapter that could be saved, or what is saved would be another model.
+        SettingError: If it has no adapter.
+        ModelError: If its adapter cannot be saved, or what is saved would be another model.
     """
     if not model.has_adapter():
-        raise ModelError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
+        raise SettingError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
         problem = f"{base or 'the model'} is not a whole model that the adapter could be added to again"

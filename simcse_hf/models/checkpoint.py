@@ -25,7 +25,7 @@ from ..names import BACKENDS
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import TRANSFORM_FILE, VectorTransform
 from ..runtime.errors import ModelError
-from ..runtime.files import StrPath, digest, read_json_object, replace_files, write_json
+from ..runtime.files import StrPath, digest, read_json, replace_files, write_json
 from ..runtime.identity import digest_weights
 from ..runtime.loading import (
     ADAPTER_CONFIG,
@@ -165,7 +165,7 @@ class Checkpoint:
         limit = None
         path = find_file(name, "tokenizer_config.json", **hub)
         if path is not None:
-            length = read_json_object(path).get("model_max_length")
+            length = read_json(path).get("model_max_length")
             limit = length if isinstance(length, int) else None
         saved = None
         if section is None:
@@ -202,7 +202,7 @@ class Checkpoint:
             if path is None:
                 continue
             if name.endswith(".json"):
-                return frozenset(read_json_object(path, "weight_map")["weight_map"])
+                return frozenset(read_json(path, "weight_map")["weight_map"])
             return frozenset(load_state_dict(path, map_location="meta"))
         raise ModelError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
@@ -558,7 +558,7 @@ class WeightDigests:
         path = folder / RECORD
         if not path.exists():
             return None
-        saved = read_json_object(path, "files", "weights", "encoder", advice="Remove the file.")
+        saved = read_json(path, "files", "weights", "encoder", advice="Remove the file.")
         if saved.pop("files") != _digests_of_files(folder):
             return None
         return cls(saved["weights"], saved["encoder"])
@@ -641,7 +641,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
             backend.enable_truncation(limit)
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
-    config = read_json_object(path)
+    config = read_json(path)
     for name in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
         config.pop(name, None)
     if config.get("tokenizer_class") == "TokenizersBackend":

@@ -34,7 +34,7 @@ from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
-from ..runtime.errors import DataError, ModelError, check_values
+from ..runtime.errors import DataError, ModelError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.loading import (
     check_finite_weights,
@@ -273,8 +273,8 @@ class ContrastiveModel(ContrastiveBase):
             `(batch, num_sentences, length, dim)`. Without an objective, all columns are embedded.
 
         Raises:
-            ModelError: If `fixed_mask` is set, and a row holds different texts, or the objective needs more than one
-                embedding of each text.
+            DataError: If `fixed_mask` is set, and a row holds different texts.
+            SettingError: If it is set, and the objective needs more than one embedding of each text.
         """
         objective = self.objective
         first = 1 if objective is not None and objective.reconstructs else 0
@@ -289,11 +289,11 @@ class ContrastiveModel(ContrastiveBase):
             if self.second_encoder is not None or needs_states:
                 reads = "hidden states" if needs_states else "a second encoder"
                 name = self.settings.objective
-                raise ModelError(
+                raise SettingError(
                     f"fixed_mask gives each text one embedding, and objective {name!r} needs {reads}: train without it"
                 )
             if not (ids == ids[:, :1]).all():
-                raise ModelError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
+                raise DataError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
             passes = [(self, slice(0, 1))]
         columns_of_passes = []
@@ -421,7 +421,7 @@ class ContrastiveModel(ContrastiveBase):
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
         if self.has_adapter():
             name = self.settings.objective
-            raise ModelError(f"objective {name!r} has a second encoder, without the adapter: train without lora_r")
+            raise SettingError(f"objective {name!r} has a second encoder, without the adapter: train without lora_r")
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
         weights = self.state_dict()
         twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
@@ -465,17 +465,19 @@ class ContrastiveModel(ContrastiveBase):
             [`ContrastiveOutput`]: The embeddings and the loss.
 
         Raises:
-            ModelError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
+            SettingError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
                 model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
         # 1. Refuse inputs that do not fit together.
         row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
         asked = [name for name, x in others.items() if x is not None and x is not False and name != "return_dict"]
         if asked:
-            raise ModelError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
+            raise SettingError(
+                f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model."
+            )
         shape = tuple(input_ids.shape)
         if len(shape) not in (2, 3):
-            raise ModelError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+            raise SettingError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         # 2. Single texts. A sharded model gathers its weights in `forward`, so `embed` would not do.
@@ -501,10 +503,12 @@ class ContrastiveModel(ContrastiveBase):
                 masked["packing"] = packing
                 hidden_states = self.encode_tokens(masked, pools=False).last_hidden_state
             if not self.settings.do_mlm:
-                raise ModelError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
+                raise SettingError(
+                    "mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True."
+                )
             if hidden_states is None:
                 name = self.settings.objective
-                raise ModelError(
+                raise SettingError(
                     f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too."
                 )
             is_masked = mlm_targets != IGNORED

@@ -12,7 +12,7 @@ from ..kernels.cpu import FastDropout
 from ..kernels.unpadded import install_unpadded_attention
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
-from ..runtime.errors import ModelError
+from ..runtime.errors import ModelError, SettingError
 from . import pooling
 from .settings import (
     SECTION,
@@ -159,12 +159,12 @@ class ContrastiveBase(PreTrainedModel):
             settings (`Any`): The new values of fields of [`ContrastiveSettings`], and options of the objective.
 
         Raises:
-            ModelError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
+            SettingError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
         """
         fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
             listed = ", ".join(sorted(fixed))
-            raise ModelError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
+            raise SettingError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
         self.given_settings |= chosen(settings)
         before = self.settings
         given = {"do_mlm": before.do_mlm, **settings}

@@ -14,7 +14,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import StrPath, write_json
 from ..runtime.loading import HubArguments, find_file
 
@@ -93,13 +93,13 @@ def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) ->
         `torch.Tensor`: Embeddings of shape `(batch, dim)`.
 
     Raises:
-        SettingError: If a row does not hold exactly one mask token.
+        DataError: If a row does not hold exactly one mask token.
     """
     is_mask = input_ids == mask_token_id
     counts = is_mask.sum(1)
     if not (counts == 1).all():
         row = int((counts != 1).nonzero()[0])
-        raise SettingError(
+        raise DataError(
             f"The pooler 'mask' reads one mask token (id {mask_token_id}), but text {row} of the batch holds "
             f"{counts[row]}: give texts without it, tokenized with the model's template, as SimCSE does."
         )
@@ -396,7 +396,7 @@ class DenseLayer(nn.Module):
         # The name comes from a downloaded file, so only layers of torch are created from it.
         if not package.startswith("torch.nn") or not isinstance(activation, type):
             problem = f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}"
-            raise SettingError(f"{problem}. Load the model with sentence_transformers.")
+            raise ModelError(f"{problem}. Load the model with sentence_transformers.")
         self.linear = nn.Linear(in_features, out_features, bias)
         self.activation = activation()
 
@@ -436,7 +436,7 @@ def load_layer(
         `bool`: Whether there is such a file.
 
     Raises:
-        SettingError: If the file is damaged or holds the weights of another layer.
+        ModelError: If the file is damaged or holds the weights of another layer.
     """
     path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
     path = path or find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments)
@@ -448,5 +448,5 @@ def load_layer(
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
         problem = f"{path}: damaged, or not the weights of this layer ({reason})"
-        raise SettingError(f"{problem}. Download or save the model again.") from error
+        raise ModelError(f"{problem}. Download or save the model again.") from error
     return True

@@ -11,7 +11,7 @@ from transformers.utils import logging
 from .._version import __version__
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from ..runtime.errors import ModelError
-from ..runtime.files import StrPath, read_json, read_json_object, write_json
+from ..runtime.files import StrPath, read_json, write_json
 from ..runtime.loading import HubArguments, find_file
 from .parts import ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
@@ -152,7 +152,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
         path = find_file(source, file, **hub)
         if path is None:
             return {}
-        values = read_json_object(path, advice=_ADVICE)
+        values = read_json(path, advice=_ADVICE)
         refused.extend(_refused_keys(values, KEYS[kind], path))
         return {name: value for name, value in values.items() if value is not None}
 
@@ -183,7 +183,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
             settings["max_length"] = length
         if values.get("do_lower_case"):
             path = find_file(source, "tokenizer.json", **hub)
-            normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
+            normalizer = "" if path is None else str(read_json(path).get("normalizer"))
             if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
                 refused.append("do_lower_case with a tokenizer that keeps capitals")
     folders: list[str] = []
@@ -226,9 +226,7 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
     path = find_file(source, MODULES, **hub)
     if path is None:
         return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
-    rows = read_json(path, advice=_ADVICE)
-    if not isinstance(rows, list):
-        raise ModelError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+    rows = read_json(path, kind=list, advice=_ADVICE)
     by_name = {}  # as in sentence-transformers, where the last row of a name counts
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):

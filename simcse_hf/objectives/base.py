@@ -186,12 +186,12 @@ class TrainingRows:
             advice (`str`): The rest of the message: why it reads no more, and what to give.
 
         Raises:
-            SettingError: If a row has relations or more sentences.
+            DataError: If a row has relations or more sentences.
         """
         has_relations = "relations" in self.columns
         if has_relations or self.num_sentences > most:
             found = "relations" if has_relations else f"{self.num_sentences} sentences"
-            raise SettingError(f"the training data has rows with {found}, but {advice}")
+            raise DataError(f"the training data has rows with {found}, but {advice}")
 
     def check_batch(self, alone: str) -> None:
         """Check that a batch has several rows.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from ..runtime.distributed import mean_over_processes
-from ..runtime.errors import SettingError, check_values
+from ..runtime.errors import ModelError, SettingError, check_values
 from ..runtime.loading import load_pretrained
 from .base import EncodedBatch, Encoder, as_full_precision
 from .dimension_contrastive import GlobalBatchNorm
@@ -104,23 +104,21 @@ class DiffCSE(SimCSEObjective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            SettingError: If there is no trained masked-LM to load, if it has another vocabulary, or if the encoder's
-                embedding layer does not have the size of the sentence embedding.
+            ModelError: If there is no trained masked-LM to load, or it has another vocabulary.
+            SettingError: If the encoder's embedding layer does not have the size of the sentence embedding.
         """
         source = self.generator or model.name_or_path
         advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
         if not source:
-            raise SettingError(
-                f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}"
-            )
+            raise ModelError(f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
         try:
             masked_lm = load_masked_lm(source)
             tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
         except (OSError, ValueError) as error:
-            raise SettingError(f"the generator of objective 'diffcse': {error}. {advice}") from error
+            raise ModelError(f"the generator of objective 'diffcse': {error}. {advice}") from error
         if masked_lm.config.vocab_size != model.config.vocab_size:
             sizes = f"a vocabulary of {masked_lm.config.vocab_size} tokens, but the model {model.config.vocab_size}"
-            raise SettingError(f"the generator {source} has {sizes}. {advice}")
+            raise ModelError(f"the generator {source} has {sizes}. {advice}")
         self.discriminator: Any = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
         if width != self.dim or not hasattr(self.discriminator, "embeddings"):

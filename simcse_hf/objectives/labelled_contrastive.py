@@ -160,13 +160,13 @@ class ClassLabels(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            SettingError: If rows have neither labels nor relations, or a batch has fewer than four rows or an odd
-                number of texts with labels.
+            DataError: If rows have neither labels nor relations.
+            SettingError: If a batch has fewer than four rows or an odd number of texts with labels.
         """
         has_labels = "label" in rows.columns
         if not has_labels and "relations" not in rows.columns:
             columns = "the columns text and label, or anchor and positives (a list)"
-            raise SettingError(f"objective {self.name!r} learns from classes: give {columns}")
+            raise DataError(f"objective {self.name!r} learns from classes: give {columns}")
         if rows.global_batch < 4 or (has_labels and rows.global_batch % 2):
             wanted = f"an even number of rows, at least 4, instead of {rows.global_batch}"
             raise SettingError(f"objective {self.name!r} needs batches of {wanted} (per_device_train_batch_size)")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..runtime.errors import SettingError
+from ..runtime.errors import ModelError, SettingError
 from ..runtime.loading import HubArguments, load_weights
 
 IGNORED = -100
@@ -77,15 +77,15 @@ def load_masked_lm(source: str | os.PathLike, **hub_arguments: Unpack[HubArgumen
         `PreTrainedModel`: The masked-LM.
 
     Raises:
-        SettingError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
+        ModelError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
     """
     try:
         model, info = load_weights(AutoModelForMaskedLM.from_pretrained, source, dtype=torch.float32, **hub_arguments)
     except OSError as error:
-        raise SettingError(f"{source} cannot be loaded as a masked-LM: {error}") from error
+        raise ModelError(f"{source} cannot be loaded as a masked-LM: {error}") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise SettingError(f"{source} has no trained masked-LM head (it lacks {missing})")
+        raise ModelError(f"{source} has no trained masked-LM head (it lacks {missing})")
     return model.eval().requires_grad_(False)
 
 

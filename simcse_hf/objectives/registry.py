@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..runtime.errors import DataError, SettingError, did_you_mean
+from ..runtime.errors import SettingError, did_you_mean
 from .base import OBJECTIVES, EncodedBatch, Encoder, Loss, Objective, Options, TrainingRows, named_losses, register
 from .info_nce import SimCSEObjective
 
@@ -254,7 +254,7 @@ class Sum(Combined):
             reads_texts_of_lists = (part.rows, self.rows) == ("texts", "scored_lists")
             reads_the_same = part.rows == self.rows or reads_texts_of_lists
             if not reads_the_same or part.reconstructs != self.reconstructs:
-                raise DataError(
+                raise SettingError(
                     f"objective {name!r}: {of_part} reads other training rows or columns than the first part"
                 )
         self.summary = "the sum of " + "; and ".join(summaries)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..runtime.distributed import gather_rows, mean_over_processes
-from ..runtime.errors import SettingError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .base import EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .info_nce import InfoNCE
 
@@ -67,24 +67,24 @@ class CoSENT(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            SettingError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite
+            DataError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite
                 number, all scores are equal, or a batch holds a single pair.
         """
         if rows.num_sentences != 2 or "score" not in rows.columns:
             found = f"a training row holds {rows.num_sentences} sentence(s) and the columns {', '.join(rows.columns)}"
             advice = "give the columns sentence1, sentence2 and score"
-            raise SettingError(f"objective {self.name!r} learns from pairs with a score, but {found}: {advice}")
+            raise DataError(f"objective {self.name!r} learns from pairs with a score, but {found}: {advice}")
         column = rows.dataset.with_format(None)["score"][:]
         scores = np.array(column, dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             row = wrong[0]
-            raise SettingError(
+            raise DataError(
                 f"training row {row + 1}: the score {scores[row]:g} is not a finite number: remove the row"
             )
         if (scores == scores[0]).all():
             found = f"all {len(scores)} training pairs have the score {scores[0]:g}"
-            raise SettingError(f"{found}: objective {self.name!r} needs pairs with different scores")
+            raise DataError(f"{found}: objective {self.name!r} needs pairs with different scores")
         rows.check_batch(f"objective {self.name!r} compares pairs, and a batch of 1 has none to compare")
 
     def forward(self, batch: EncodedBatch) -> Loss:

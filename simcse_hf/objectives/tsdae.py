@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..kernels.packing import token_index
 from ..runtime.distributed import mean_over_processes
-from ..runtime.errors import SettingError
+from ..runtime.errors import ModelError, SettingError
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
@@ -63,8 +63,8 @@ class TSDAE(Objective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            SettingError: If transformers has no decoder for this type of encoder, or the embeddings have another size
-                than its hidden states.
+            ModelError: If transformers has no decoder for this type of encoder.
+            SettingError: If the embeddings have another size than its hidden states.
         """
         size = model.config.hidden_size
         if self.dim != size:
@@ -87,7 +87,7 @@ class TSDAE(Objective):
             if is_leaf and name in shared_modules:
                 self.decoder.set_submodule(name, shared_modules[name])
         if not cross_attentions:
-            raise SettingError(
+            raise ModelError(
                 "objective 'tsdae': transformers has no decoder with cross-attention for model_type "
                 f"{config.model_type!r}: choose BERT, RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
             )

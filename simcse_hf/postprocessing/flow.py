@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..runtime.errors import DataError, check_values
+from ..runtime.errors import DataError, SettingError, check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
@@ -106,7 +106,7 @@ class Flow(VectorTransform):
     def __init__(self, dim: int, blocks: int = 3, width: int = 256) -> None:
         super().__init__()
         if dim < 2:
-            raise DataError(f"dim of a flow must be at least 2, got {dim}")
+            raise SettingError(f"dim of a flow must be at least 2, got {dim}")
         check_values(range(1, _MOST_BLOCKS + 1), blocks=blocks)
         check_values("an integer above 0", width=width)
         self.input_dim = dim
@@ -178,8 +178,8 @@ def fit_flow(
         before training and after each epoch.
 
     Raises:
-        DataError: If there are fewer embeddings than dimensions, a dimension is constant, values are not finite, an
-            argument is too small, or training diverges.
+        DataError: If there are fewer embeddings than dimensions, a dimension is constant, or values are not finite.
+        SettingError: If an argument is too small, or training diverges.
     """
     check_embeddings(vectors)
     count, dim = vectors.shape
@@ -212,7 +212,7 @@ def fit_flow(
                 schedule.step()
             history.append(_mean_log_likelihood(flow, vectors))
             if not math.isfinite(history[-1]):
-                raise DataError(f"the flow diverged in epoch {epoch}: lower the learning rate of {learning_rate}")
+                raise SettingError(f"the flow diverged in epoch {epoch}: lower the learning rate of {learning_rate}")
     return flow.requires_grad_(False).eval(), history
 
 

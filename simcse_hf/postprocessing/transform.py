@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..runtime.errors import ModelError, check_finite, check_values
-from ..runtime.files import read_json, read_json_object, write_atomically, write_json
+from ..runtime.errors import DataError, ModelError, check_finite, check_values
+from ..runtime.files import read_json, write_atomically, write_json
 from ..runtime.loading import HubArguments, find_file
 
 #: The classes of transforms by their names.
@@ -74,7 +74,7 @@ class VectorTransform(nn.Module, ABC):
 def check_embeddings(embeddings: Tensor) -> None:
     """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
     if embeddings.dim() != 2 or not len(embeddings):
-        raise ModelError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
+        raise DataError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
     check_finite(embeddings, lambda number: f"sentence {number + 1} of those to fit on")
 
 
@@ -141,7 +141,7 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
             }
             write_json(folder / "config.json", dense)
     if (directory / MODULES).exists():
-        modules = [module for module in read_json(directory / MODULES) if module["path"] != FOLDER]
+        modules = [module for module in read_json(directory / MODULES, kind=list) if module["path"] != FOLDER]
         types = [module["type"].rpartition(".")[2] for module in modules]
         place = types.index("Normalize") if "Normalize" in types else len(types)
         modules.insert(place, {"path": FOLDER, "type": module_type})
@@ -166,7 +166,7 @@ def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[
     path = find_file(name_or_path, f"{FOLDER}/{TRANSFORM_FILE}", **hub)
     if path is None:
         return None, None
-    description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
+    description = read_json(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
     if str(method) not in TRANSFORMS:
         raise ModelError(f"{path}: unknown method {method!r}; known are {', '.join(TRANSFORMS)}. Fit again.")
@@ -229,7 +229,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         `Whitening`: The transform.
 
     Raises:
-        ModelError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
+        DataError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
             rounding of float32) than are to be kept, because there are too few sentences or too many equal ones.
 
     Examples:
@@ -256,7 +256,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         mean = mean + step * (len(part) / total)
         count = total
     if count == 0:
-        raise ModelError("there are no embeddings to fit a whitening on: give sentences")
+        raise DataError("there are no embeddings to fit a whitening on: give sentences")
     covariance = scatter / count
 
     # 2. How many directions are kept
@@ -270,7 +270,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     if dim is None and rank == input_dim - 1 < count - 1:  # a hyperplane
         kept = rank
     if kept > rank:
-        raise ModelError(
+        raise DataError(
             f"a whitening to {kept} dimensions needs embeddings that vary in as many; these {count} vary in {rank}: "
             f"give at least {kept + 1} different sentences, better ten times as many, or a dim of at most {rank}"
         )

@@ -1,1 +1,1 @@
-"""Publishes a model: its card, the push to the hub, and exports to other formats."""
+"""Publishes a model: its card, and the push to the hub."""

@@ -262,7 +262,7 @@ def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags:
     objectives = list(part_weights(model.settings.objective))
     tags = [*TAGS, *objectives]
     modules = directory / "modules.json"
-    types = [module["type"] for module in read_json(modules)] if modules.exists() else [""]
+    types = [module["type"] for module in read_json(modules, kind=list)] if modules.exists() else [""]
     if not all(kind.startswith("sentence_transformers.") for kind in types):  # it refuses to load ours, such as a flow
         front_matter["library_name"] = "transformers"
         tags.remove("sentence-transformers")

@@ -9,7 +9,8 @@ from huggingface_hub import EvalResult, EvalResultEntry
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import find_metric
 from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
-from ..evaluation.tasks import class_of, headline
+from ..evaluation.tasks import class_of
+from ..evaluation.tasks.base import headline
 from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Measured, Subject, protocol_of
 
@@ -154,7 +155,7 @@ def _of_tasks(model: Subject, measured: Measured) -> Iterator[ScoreTable]:
         columns = {}
         for task in results:
             if task in members or task in missing:
-                scores = [headline(task, each[task], measured.evaluation.protocol) for each in measured.every]
+                scores = [headline(each[task], measured.evaluation.protocol) for each in measured.every]
                 columns[SHORT_NAMES.get(task, task)] = scores
         columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
         protocol = protocol_of(measured.evaluation, average == "average_transfer")
@@ -262,7 +263,7 @@ def hub_scores(evaluation: Evaluation, source: str, model: Subject) -> tuple[lis
     listed = []
     benchmarks = []
     for task, result in evaluation.results.items():
-        score = None if task in NOT_TASKS else headline(task, result, protocol)
+        score = None if task in NOT_TASKS else headline(result, protocol)
         if score is None:
             continue
         value = round(score, 2)

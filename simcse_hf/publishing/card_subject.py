@@ -17,7 +17,7 @@ from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_posit
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
 from ..runtime.errors import ModelError, SettingError
-from ..runtime.files import StrPath, read_json_object
+from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, explain_damage, load_pretrained
 from ..runtime.upload import PublicNames
@@ -193,7 +193,7 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     run = {}
     if path.exists():
         advice = "A training run writes this file: restore it, or move it out of the model's folder."
-        run = read_json_object(path, "settings", advice=advice)
+        run = read_json(path, "settings", advice=advice)
     if described is None:
         return run
     if any(run.get(name) != described[name] for name in ("steps", "train_loss")):
@@ -283,7 +283,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     adaptation = {}
     path = directory / ADAPTATION
     if path.is_file():
-        found = read_json_object(path, advice="Remove it, or adapt the model again.")
+        found = read_json(path, advice="Remove it, or adapt the model again.")
         if weights.made(path, [Identity.from_dict(found.get("identity", {}))]):
             adaptation = PublicNames()(found)
     transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)

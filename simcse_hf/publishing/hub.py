@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Unpack
 
 import yaml
 from huggingface_hub import HfApi, errors, get_token
@@ -12,11 +13,11 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..encoding.graphs import GRAPHS, ForeignGraph
 from ..encoding.simcse import SimCSE
-from ..runtime.errors import SettingError, SimCSEError
+from ..runtime.errors import ModelError, SettingError, SimCSEError
 from ..runtime.files import StrPath
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..runtime.outputs import Result
-from ..runtime.upload import commit_folder, public_files
+from ..runtime.upload import CommitOptions, commit_folder, public_files
 from .card import CARD, EVAL_RESULTS, name_repository
 from .secrets import holds_secret
 
@@ -44,12 +45,12 @@ def files_to_push(directory: StrPath) -> list[str]:
         `list[str]`: Sorted paths relative to `directory`.
 
     Raises:
-        SettingError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
+        ModelError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
             contains an access token or a password.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise SettingError(f"{directory} is not a folder. Name the folder of the model.")
+        raise ModelError(f"{directory} is not a folder. Name the folder of the model.")
     paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
@@ -58,16 +59,16 @@ def files_to_push(directory: StrPath) -> list[str]:
     }
     missing = [part for part, names in required.items() if set(names).isdisjoint(paths)]
     if missing:
-        raise SettingError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
+        raise ModelError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
         file = directory / path
         if not file.resolve().is_relative_to(directory.resolve()):
-            raise SettingError(
+            raise ModelError(
                 f"{file} is a symbolic link to {file.resolve()}, outside of the model's folder, so nothing was "
                 "pushed. Copy the file into the folder, or remove the link."
             )
         if file.suffix != ".onnx" and holds_secret(file):
-            raise SettingError(
+            raise ModelError(
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."
             )
@@ -144,10 +145,10 @@ def push(
         directory,
         repo_id,
         private=private,
+        dry_run=dry_run,
         revision=revision,
         create_pr=create_pr,
         commit_message=commit_message,
-        dry_run=dry_run,
     )
 
 
@@ -156,11 +157,9 @@ def push_model(
     repo_id: str,
     *,
     private: bool | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-    commit_message: str = "Upload model",
-    dry_run: bool = False,
     token: str | None = None,
+    dry_run: bool = False,
+    **commit: Unpack[CommitOptions],
 ) -> Push:
     """Push a saved model with its tokenizer and card, and create the repository if it does not exist.
 
@@ -172,11 +171,9 @@ def push_model(
         directory (`str` or `os.PathLike`): A directory as the Trainer's `save_model` leaves it.
         repo_id (`str`): `org/name`, or `name` for the owner of the token.
         private (`bool`, *optional*): Whether a new repository is private. Defaults to the owner's setting.
-        revision (`str`, *optional*): The branch, which is created if it does not exist. Defaults to `main`.
-        create_pr (`bool`, *optional*, defaults to `False`): Whether to open a pull request instead of committing.
-        commit_message (`str`, *optional*, defaults to `"Upload model"`): The first line of the commit message.
-        dry_run (`bool`, *optional*, defaults to `False`): List what would be uploaded, and upload nothing.
         token (`str`, *optional*): The access token. Defaults to `HF_TOKEN` or the token of `hf auth login`.
+        dry_run (`bool`, *optional*, defaults to `False`): List what would be uploaded, and upload nothing.
+        **commit (`CommitOptions`): Where and how to commit.
 
     Returns:
         `Push`: The URL of the commit or of the pull request, or the files.
@@ -198,7 +195,7 @@ def push_model(
         if find_spec(graph.package) and any(path.startswith(f"{backend}/") for path in files):
             with suppress(ForeignGraph):
                 SimCSE(directory, backend=backend)
-    branch = revision or "main"
+    branch = commit.get("revision") or "main"
     if dry_run:
         return Push(repo_id, branch, pushed=False, files=files)
 
@@ -216,18 +213,10 @@ def push_model(
             scores = yaml.safe_load((directory / EVAL_RESULTS).read_text(encoding="utf-8"))
             kept = [score for score in scores if score["dataset"]["id"] in registered]
             contents[EVAL_RESULTS.as_posix()] = yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
-        commit = commit_folder(
-            api,
-            directory,
-            repo_id,
-            contents=contents,
-            revision=revision,
-            commit_message=commit_message,
-            create_pr=create_pr,
-        )
+        info = commit_folder(api, directory, repo_id, contents=contents, **commit)
     except _PUSH_ERRORS as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, api)}") from error
-    return Push(repo_id, branch, pushed=True, url=commit.pr_url or commit.commit_url)
+    return Push(repo_id, branch, pushed=True, url=info.pr_url or info.commit_url)
 
 
 def _advice(error: BaseException, api: HfApi) -> str:

@@ -1,1 +1,1 @@
-"""Retrieval: indexes of sentences that are built and searched, near-duplicates, and hard negatives that are mined."""
+"""Indexes of vectors and of sentences, which are built, searched and saved."""

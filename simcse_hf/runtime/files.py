@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from .errors import DataError
+from .errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -180,46 +180,31 @@ def read_arrays(path: StrPath, advice: str) -> Arrays:
     return found
 
 
-def read_json(path: StrPath, advice: str = "") -> Any:
+def read_json(path: StrPath, *entries: str, kind: type = dict, advice: str = "") -> Any:
     """Read a JSON file.
 
     Args:
         path (`str` or `os.PathLike`): The file, which must exist.
-        advice (`str`, *optional*): A last sentence for the error, which says what to do.
+        *entries (`str`): Entries that the object must have.
+        kind (`type`, *optional*, defaults to `dict`): What the file must hold: an object, or a `list`.
+        advice (`str`, *optional*): A last sentence for the errors, which says what to do.
 
     Returns:
         The document.
 
     Raises:
-        DataError: If the file is no JSON. The message names the file.
+        DataError: If the file is no JSON, or holds something else. The message names the file.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
-
-
-def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Args:
-        path (`str` or `os.PathLike`): The file, which must exist.
-        entries (`str`): Entries that the object must have.
-        advice (`str`, *optional*): A last sentence for the errors, which says what to do.
-
-    Returns:
-        `dict`: The object.
-
-    Raises:
-        DataError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
-    """
-    document = read_json(path, advice)
-    is_object = isinstance(document, dict)
-    missing = [f'"{entry}"' for entry in entries if not is_object or entry not in document]
-    if is_object and not missing:
-        return document
-    listed = f" with the entry {' and '.join(missing)}" if missing else ""
-    raise DataError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
+    if not isinstance(document, kind) or not all(entry in document for entry in entries):
+        wanted = "list" if kind is list else "object"
+        if entries:
+            wanted += " with the entry " + " and ".join(map('"{}"'.format, entries))
+        raise DataError(f"{path}: not a JSON {wanted}. {advice}".rstrip())
+    return document
 
 
 def write_json(path: StrPath, document: object) -> None:
@@ -283,11 +268,11 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        DataError: If another process has locked the folder, which the message names, or the folder is a file.
+        SettingError: If another process has locked the folder, which the message names, or the folder is a file.
     """
     path = Path(folder).expanduser().resolve()
     if path.is_file():
-        raise DataError(f"{folder} is a file: name a folder.")
+        raise SettingError(f"{folder} is a file: name a folder.")
     path.mkdir(parents=True, exist_ok=True)
     file = FileLock(path / LOCK, is_singleton=True)
     holder = path / HOLDER
@@ -297,7 +282,7 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         name = "another process"
         if holder.exists():
             name = holder.read_text(encoding="utf-8")
-        raise DataError(
+        raise SettingError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     try:
@@ -321,20 +306,23 @@ def entries(folder: Path) -> set[Path]:
 def replace_files(
     folder: StrPath,
     last: str,
-    patterns: Sequence[str],
+    patterns: Sequence[str] = (),
     writes: bool = True,
+    advice: str = "",
 ) -> Iterator[Path]:
     """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
 
-    One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
-    or no usable set, but no mixture of two.
+    One file or folder makes the set usable. It is removed first and written last, so a reader finds the earlier set,
+    the new set or no usable set, but no mixture of two.
 
     Args:
         folder (`str` or `os.PathLike`): Where the files are to stand. It is created if necessary.
         last (`str`): The name of the file without which the others are not used.
-        patterns (`Sequence[str]`): The names of all files and folders of an earlier set, with wildcards.
+        patterns (`Sequence[str]`, *optional*, defaults to `()`): The names of all files and folders of an earlier set,
+            with wildcards. Without any, the new ones replace those of the same names.
         writes (`bool`, *optional*, defaults to `True`): `False` in a process that only accompanies the one that
             writes.
+        advice (`str`, *optional*): What else to say if the disk is full.
 
     Yields:
         `Path`: The staging folder; `folder` itself in a process that does not write.
@@ -352,7 +340,7 @@ def replace_files(
         staging.mkdir(parents=True)
         yield staging
         sync(staging)
-        if (staging / last).exists():
+        if patterns and (staging / last).exists():
             for pattern in [last, *patterns]:
                 for path in folder.glob(pattern):
                     remove(path)
@@ -360,7 +348,7 @@ def replace_files(
         for path in others_first:
             put_in_place(path, folder / path.name)
     except Exception as error:
-        explain_full_disk(error, folder)
+        explain_full_disk(error, folder, advice)
         raise
     finally:
         remove(staging)
@@ -379,7 +367,7 @@ def folder_problem(folder: StrPath) -> str | None:
     if not (folder / MANIFEST).exists():
         return f"{MANIFEST} is missing"
     try:
-        files = read_json_object(folder / MANIFEST, "files")["files"]
+        files = read_json(folder / MANIFEST, "files")["files"]
         for name, expected in files.items():
             path = folder / name
             if not path.is_file():

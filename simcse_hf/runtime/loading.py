@@ -12,10 +12,9 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, cached_file, logging
-from transformers.utils.hub import extract_commit_hash
 
 from .errors import ModelError
-from .files import StrPath, read_json_object
+from .files import StrPath, read_json
 
 #: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
 ADAPTER_CONFIG = "adapter_config.json"
@@ -56,22 +55,6 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Unpack[
     if not name_or_path:
         return None
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
-
-
-def hub_commit(name_or_path: StrPath, **hub_kwargs: Unpack[HubArguments]) -> str | None:
-    """Return the commit of a model on the hub, whose files are loaded already.
-
-    Args:
-        name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
-        hub_kwargs (`HubArguments`): As in [`find_file`].
-
-    Returns:
-        `str`, *optional*: The commit, or `None` if the model is not from the hub.
-    """
-    hub_kwargs["force_download"] = False
-    path = find_file(name_or_path, "config.json", **hub_kwargs)
-    path = path or find_file(name_or_path, "adapter_config.json", **hub_kwargs)
-    return extract_commit_hash(path, None)
 
 
 def full_name(name_or_path: str | None) -> str | None:
@@ -124,7 +107,7 @@ def adapter_base(source: StrPath, **kwargs: object) -> str | None:
     path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
     if path is None:
         return None
-    return read_json_object(path, "base_model_name_or_path")["base_model_name_or_path"]
+    return read_json(path, "base_model_name_or_path")["base_model_name_or_path"]
 
 
 def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +129,7 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
     path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
     for name in ("revision", "subfolder"):
         kwargs.pop(name, None)
-    revision = path and read_json_object(path).get("revision")
+    revision = path and read_json(path).get("revision")
     if revision:  # the commit that the adapter was trained on
         kwargs["revision"] = revision
     try:
@@ -210,7 +193,7 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
         if path and isinstance(loaded, PreTrainedConfig):
-            settings = read_json_object(path)
+            settings = read_json(path)
             settings.pop("base", None)
             loaded.update(settings)
     if isinstance(loaded, PreTrainedTokenizerBase):

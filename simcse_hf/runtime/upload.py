@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path, PureWindowsPath
-from typing import Any, Required, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..names import BACKENDS
-from .errors import SettingError
+from .errors import ModelError
 from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
@@ -47,14 +47,14 @@ class CommitOptions(TypedDict, total=False):
     """Where and how to commit.
 
     Args:
-        commit_message (`str`): The first line of the commit message.
+        commit_message (`str`): The first line of the commit message; `Upload model` by default.
         commit_description (`str`, *optional*): The lines after it.
         revision (`str`, *optional*): The branch, which is created if it does not exist. The default is main.
         create_pr (`bool`): Whether to open a pull request instead.
         run_as_future (`bool`): Whether to upload in the background.
     """
 
-    commit_message: Required[str]
+    commit_message: str
     commit_description: str | None
     revision: str | None
     create_pr: bool
@@ -125,11 +125,11 @@ def public_files(folder: Path) -> list[str]:
         `list[str]`: The paths.
 
     Raises:
-        SettingError: If the folder holds an adapter of a model that is not on the hub.
+        ModelError: If the folder holds an adapter of a model that is not on the hub.
     """
     base = adapter_base(folder)
     if base is not None and hub_id(base) is None:
-        raise SettingError(
+        raise ModelError(
             f"{folder} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
             f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
         )
@@ -146,7 +146,7 @@ def _content(file: Path) -> Path | bytes:
     """Return a file, or its content without folders of this machine."""
     if not _RECORDS.fullmatch(file.name):
         return file
-    document = read_json(file)
+    document = read_json(file, kind=object)
     public = PublicNames()(document)
     if file.name in ("config.json", "simcse.json"):  # where prompts and much else are no paths
         section = document.get("simcse", {})
@@ -191,7 +191,7 @@ def commit_folder(
         is_of_tokenizer = "tokenizer_config.json" in added and _OF_A_TOKENIZER.fullmatch(path)
         if (_OF_A_MODEL.fullmatch(path) or is_of_tokenizer) and not added.get(path):
             operations.append(CommitOperationDelete(path))
-    return cast(Any, api).create_commit(repo_id, operations, **options)
+    return cast(Any, api).create_commit(repo_id, operations, **({"commit_message": "Upload model"} | options))
 
 
 def commit_checkpoint(api: HfApi, folder: Path, repo_id: str, place: str, **options: Unpack[CommitOptions]) -> Any:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,25 +17,20 @@ from huggingface_hub import HfApi
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
-from transformers.trainer_callback import ProgressCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import PushInProgress, logging
 
 from ..data.samplers import RepeatableSampler
-from ..models.checkpoint import replace_model
+from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
-from ..runtime.distributed import on_first_process, same_noise, wait_for_all
+from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
 from ..runtime.errors import ModelError, SettingError
-from ..runtime.files import MANIFEST, STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
+from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
-from .watch import RunBar, RunLog
+from .watch import FiniteWeights, RunBar, RunLog
 
 logger = logging.get_logger(__name__)
 
@@ -47,7 +42,7 @@ SEEDS = "_seeds.json"
 CheckpointName = str | os.PathLike[str] | bool
 
 _WHEN_FULL = (
-    ", so the checkpoint was not written. Checkpoints saved earlier are untouched: free some space and continue with "
+    ", so {} was not written. Checkpoints saved earlier are untouched: free some space and continue with "
     "--resume_from_checkpoint true"
 )
 
@@ -106,7 +101,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
 
     Raises:
-        ModelError: If the directory holds another run, or one of the inputs would be deleted.
+        SettingError: If the directory holds another run, or one of the inputs would be deleted.
     """
     if args.resume_from_checkpoint is not None or args.process_index > 0:
         return
@@ -117,13 +112,13 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
         if path is None or not overwrite:
             continue
         if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
-            raise ModelError(
+            raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
     results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
     if not overwrite and (earlier or results):
-        raise ModelError(
+        raise SettingError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
             "--overwrite_output_dir, or choose another --output_dir."
         )
@@ -162,7 +157,7 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
         if str(resume).lower() == "true":
             checkpoint = newest_whole_checkpoint(output_dir)
             if checkpoint is None:
-                raise ModelError(
+                raise SettingError(
                     f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint"
                 )
         else:
@@ -208,20 +203,56 @@ _PLACES: dict[Any, str | None] = {HubStrategy.CHECKPOINT: "last-checkpoint", Hub
 
 
 class WholeCheckpointTrainer(Trainer):
-    """transformers' Trainer with checkpoints that are whole or absent, whenever the run is killed.
+    """transformers' Trainer for models of any kind, whose runs may be killed at any time and are resumed exactly.
 
-    It pushes in one commit what `simcse-hf push` would, and nothing about the machine.
+    A checkpoint is whole or absent, and resuming compares it with its manifest of digests. A model that is saved takes
+    the place of an earlier one as a whole. Weights that are not finite are never saved and end the run with an error.
+    SIGTERM and SIGINT save a checkpoint before they end the run, and no second process writes into its folder. A
+    resumed run ends with the weights of an uninterrupted one: it draws the same batches and the same noise. A push is
+    one commit of what `simcse-hf push` would upload, without anything about the machine.
+
+    A subclass may keep what else it needs in [`add_to_checkpoint`], take it in [`continue_from`], and save its model
+    in another form in [`write_model`].
+
+    Args:
+        args (`Any`): As in transformers: the model, the arguments, the data.
+        callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
+        kwargs (`Any`): As in transformers, with the tokenizer as `processing_class`.
+
+    Raises:
+        ModelError: If an evaluation would leave the weights in half precision.
+
+    Attributes:
+        resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
+
+    Examples:
+        >>> from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
+        >>> from transformers import TrainingArguments
+        >>> from simcse_hf import WholeCheckpointTrainer
+        >>> tokenizer = AutoTokenizer.from_pretrained("outputs/my-model")
+        >>> model = AutoModelForMaskedLM.from_pretrained("outputs/my-model")
+        >>> rows = [tokenizer("The chef cooked the soup.")] * 16
+        >>> args = TrainingArguments("outputs/whole", max_steps=2, save_steps=1, report_to="none", disable_tqdm=True)
+        >>> masks = DataCollatorForLanguageModeling(tokenizer)
+        >>> trainer = WholeCheckpointTrainer(model, args, masks, rows, processing_class=tokenizer)
+        >>> trainer.train(resume_from_checkpoint=None).global_step
+        2
+        >>> trainer.train(resume_from_checkpoint="outputs/whole/checkpoint-1").global_step
+        2
     """
 
     #: Whether a checkpoint is being written.
     is_saving = False
     #: What a run that continues a checkpoint has changed on purpose.
     changes: Sequence[Any] = ()
+    resumed_from: str | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, callbacks: Sequence[TrainerCallback] | None = None, **kwargs: Any):
+        self.stop_on_signal = StopOnSignal()
+        # The last callbacks see what the others request.
+        super().__init__(*args, callbacks=[*(callbacks or ()), self.stop_on_signal, FiniteWeights()], **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
-            raise ModelError(
+            raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
@@ -231,6 +262,52 @@ class WholeCheckpointTrainer(Trainer):
             callbacks[-1] = RunLog()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
+
+    def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as transformers does, with the folder of the run locked and signals caught.
+
+        Args:
+            resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
+                whole checkpoint in `output_dir`.
+            args (`Any`): As in transformers.
+            kwargs (`Any`): As in transformers.
+
+        Returns:
+            `TrainOutput`: As in transformers.
+
+        Raises:
+            ValueError: If there is no whole checkpoint to resume from, or another process writes into the folder.
+            FloatingPointError: If a weight is not finite.
+            SystemExit: After SIGTERM, with status 143.
+            KeyboardInterrupt: After SIGINT.
+        """
+        self.resumed_from = None
+        if resume_from_checkpoint:
+            self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+            self.continue_from(Path(self.resumed_from))
+        held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        with held, self.stop_on_signal.caught(self.args):
+            try:
+                return super().train(self.resumed_from, *args, **kwargs)
+            except (SystemExit, KeyboardInterrupt):
+                if self.stop_on_signal.stopping:  # The checkpoint is whole: close the trackers, finish the upload.
+                    self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+                    self._finish_current_push()
+                raise
+
+    def continue_from(self, checkpoint: Path) -> None:
+        """Give the callbacks the states that they have in a checkpoint, such as the patience of early stopping.
+
+        Args:
+            checkpoint (`Path`): The folder of a whole checkpoint.
+        """
+        saved = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks
+        states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
+        for callback in self.callback_handler.callbacks:
+            own = states.get(type(callback).__name__)
+            if own and isinstance(callback, ExportableState):
+                for name, value in own.pop(0).get("attributes", {}).items():
+                    setattr(callback, name, value)
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Evaluate as transformers does, without a draw from the noise of training: a loader draws a seed."""
@@ -275,6 +352,29 @@ class WholeCheckpointTrainer(Trainer):
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
 
+    def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Write the weights and the config of the model, in one process.
+
+        Args:
+            folder (`Path`): A folder without an earlier model.
+            state_dict (`dict[str, torch.Tensor]`, *optional*): The weights. The default is those of the model.
+        """
+        self.model.save_pretrained(folder, state_dict=state_dict)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Write the model with its tokenizer, in place of an earlier one in the folder."""
+        if not self.args.should_save:
+            return
+        directory = Path(output_dir or str(self.args.output_dir))
+        place: AbstractContextManager = nullcontext(directory)
+        if not self.is_saving:  # a checkpoint, whose folder is new
+            place = replace_model(directory, getattr(self.model, "save_adapter", False))
+        with place as folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.write_model(folder, state_dict)
+            save_tokenizer(self.processing_class, folder, self.model)
+            torch.save(self.args, folder / "training_args.bin")
+
     def _get_output_dir(self, trial: Any) -> str:
         directory = super()._get_output_dir(trial)
         return os.path.join(directory, STAGING) if self.is_saving else directory
@@ -285,28 +385,22 @@ class WholeCheckpointTrainer(Trainer):
         directory = Path(self._get_output_dir(trial))
         checkpoint = directory / f"checkpoint-{state.global_step}"
         best = directory / f"checkpoint-{state.best_global_step}"
-        folder = directory / STAGING / checkpoint.name
-        if args.should_save:
-            remove(folder.parent)  # unfinished, of a run that was killed
-        wait_for_all()
-        self.is_saving = True
-        try:
-            super()._save_checkpoint(model, trial)
-            self.add_to_checkpoint(folder)
+        advice = _WHEN_FULL.format(checkpoint.name)
+        with replace_files(directory, checkpoint.name, writes=args.should_save, advice=advice):
             wait_for_all()
-            if state.best_global_step and (best == checkpoint or best.is_dir()):
-                state.best_model_checkpoint = str(best)
-            if args.should_save:
-                state.save_to_json(str(folder / "trainer_state.json"))
-                write_manifest(folder)
-                put_in_place(folder, checkpoint)
-                remove(folder.parent)
-        except Exception as error:
-            remove(folder.parent)
-            explain_full_disk(error, checkpoint, _WHEN_FULL)
-            raise
-        finally:
-            self.is_saving = False
+            self.is_saving = True
+            try:
+                super()._save_checkpoint(model, trial)
+                folder = directory / STAGING / checkpoint.name
+                self.add_to_checkpoint(folder)
+                wait_for_all()
+                if state.best_global_step and (best == checkpoint or best.is_dir()):
+                    state.best_model_checkpoint = str(best)
+                if args.should_save:
+                    state.save_to_json(str(folder / "trainer_state.json"))
+                    write_manifest(folder)
+            finally:
+                self.is_saving = False
         # Now that it is whole, older ones may go.
         if args.should_save:
             delete_old_checkpoints(directory, args.save_total_limit, {checkpoint, best})

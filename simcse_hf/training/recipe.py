@@ -21,7 +21,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import SettingError, no_model
+from ..runtime.errors import ModelError, SettingError, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
@@ -144,7 +144,8 @@ class Recipe:
             [`Decided`]: The arguments.
 
         Raises:
-            SettingError: If the model is not there, or values contradict each other.
+            ModelError: If the model is not there.
+            SettingError: If values contradict each other.
         """
         # 1. Refuse what contradicts itself or is not there.
         given = dict(self.given)
@@ -159,7 +160,7 @@ class Recipe:
         try:
             checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
         except OSError as error:
-            raise SettingError(f"--model_name_or_path {no_model(name, error)}") from error
+            raise ModelError(f"--model_name_or_path {no_model(name, error)}") from error
 
         # 2. Decide.
         values = decide_command(given, DEFAULTS[self.command], checkpoint)

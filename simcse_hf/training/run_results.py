@@ -23,7 +23,7 @@ from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import command_line
 from ..runtime.errors import changes, refuse_changes
-from ..runtime.files import read_arrays, read_json_object, write_arrays, write_atomically, write_json
+from ..runtime.files import read_arrays, read_json, write_arrays, write_atomically, write_json
 from ..runtime.outputs import Result
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS
@@ -129,7 +129,7 @@ class Results(Result):
         Raises:
             ValueError: If results.json is damaged.
         """
-        run = read_json_object(Path(folder, RESULTS), advice="Delete it and repeat the command.")
+        run = read_json(Path(folder, RESULTS), advice="Delete it and repeat the command.")
         run.pop(run["dev_metric"], None)
         own = {each.name: run.pop(each.name, None) for each in fields(cls) if each.name != "run"}
         own["change"] = own["change"] and Change(**own["change"])
@@ -294,7 +294,7 @@ def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[
     Raises:
         ValueError: If a setting differs.
     """
-    record = read_json_object(Path(checkpoint, SETTINGS), "settings", "changes")
+    record = read_json(Path(checkpoint, SETTINGS), "settings", "changes")
     before = dict(record["settings"])
     before.pop("starting weights", None)  # of version 0.4, whose other arguments count if they were set
     before = {name: value for name, value in before.items() if value or name in now}

@@ -4,7 +4,7 @@ from ..data.sample import sample_files
 from ..data.scored_pairs import read_scored_pairs
 from ..encoding.simcse import SimCSE
 from ..names import POOLER_TYPES
-from ..retrieval.indexes.sentences import SentenceIndex
+from ..retrieval.sentences import SentenceIndex
 
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."

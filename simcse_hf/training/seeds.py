@@ -19,7 +19,7 @@ from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import SettingError, refuse_changes
-from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
@@ -142,7 +142,7 @@ def prepare_seeds(
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
-        before = read_json_object(seeds_file, "settings", advice=advice)["settings"]
+        before = read_json(seeds_file, "settings", advice=advice)["settings"]
         refuse_changes(before, settings, f"{directory}: the run there", advice)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(seeds_file, {"settings": settings})

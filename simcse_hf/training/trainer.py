@@ -4,7 +4,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
@@ -20,12 +20,9 @@ from transformers import (
     DataCollatorForLanguageModeling,
     PreTrainedTokenizerBase,
     TrainerCallback,
-    TrainerState,
     set_seed,
 )
-from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput
-from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import Batch, PackingCollator
@@ -49,21 +46,20 @@ from ..models.checkpoint import (
     check_tokenizer,
     load_objective_state,
     reload_model,
-    replace_model,
-    save_tokenizer,
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
+from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
-from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.distributed import on_first_process
+from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import folder_problem, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
-from .checkpoints import CheckpointName, StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
-from .decide import Run, decide_run, with_values
+from .checkpoints import CheckpointName, WholeCheckpointTrainer
+from .decide import decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -90,7 +86,7 @@ from .run_results import (
     make_results,
     run_settings,
 )
-from .watch import FiniteWeights, RunWatch
+from .watch import RunWatch
 
 logger = logging.get_logger(__name__)
 
@@ -98,8 +94,6 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
-#: The smallest batch that the report recommends.
-_SMALL_BATCH = 16
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -142,7 +136,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
     Attributes:
         run (`Run`): What was decided for the run.
         rows (`Rows`): The training rows, `None` without any.
-        resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
         results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
 
     Examples:
@@ -184,13 +177,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
-        if (model is None) == (kwargs.get("model_init") is None):
-            raise SettingError("SimCSETrainer needs either a model or model_init")
-
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
         self.model_init: Any = kwargs.get("model_init")
-        start = _load_model(super().call_model_init() if model is None else model)
+        start = _load_model(model if self.model_init is None else super().call_model_init())
         set_seed(args.seed)  # Loading has drawn a different number of weights than the caller may have.
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
@@ -209,9 +199,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         args = self.run.arguments
         check_dev_sets(dev_sets, args)
 
-        # 5. The model takes the settings of the run, and texts become rows of token ids.
-        _take_settings(start, self.run, tokenizer)
-        self.reader = Reader(tokenizer, start.settings, args)
+        # 5. Texts become rows of token ids.
+        check_tokenizer(tokenizer, start, start.name_or_path or "the model")
+        self.model_settings = dict(self.run.settings)
+        if start.settings.templates:
+            self.model_settings |= template_settings(start.settings.templates, tokenizer)
+        self.reader = Reader(tokenizer, replace(start.settings, **self.model_settings), args)
         self.rows: Rows | None = None
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
@@ -219,7 +212,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 warn_of_overlap(texts, dev_sets)
 
         # 6. The model gets what it needs to learn from the rows, and rows become batches.
-        _prepare_model(start, self.run, self.rows)
+        self.prepare_model(start)
         collator = kwargs.pop("data_collator", None)
         if collator is None and self.rows is not None:
             collator = self.rows.collator(start.objective)
@@ -235,19 +228,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator_of_masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
             self.masker = partial(mask_tokens, masker=collator_of_masks)
 
-        # 7. What watches the run; the last callbacks see what the others request.
+        # 7. What watches the run, and what it records of itself.
         self.watch = RunWatch()
-        self.stop_on_signal = StopOnSignal()
-        of_rows = [] if self.rows is None else self.rows.callbacks
-        callbacks += [self.watch, *of_rows, self.stop_on_signal, FiniteWeights()]
-
-        # 8. What a run records of itself.
-        self.resumed_from: str | None = None
+        callbacks.append(self.watch)
+        if self.rows is not None:
+            callbacks += self.rows.callbacks
         self.results: Results | None = None
         self.settings: Values = {}
         self.changes: list[Values] = []
 
-        # 9. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
+        # 8. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
         # of evaluation rows, too.
         self.no_rows = Dataset.from_dict({"input_ids": [], args.length_column_name: []})
         evaluation = None
@@ -272,10 +262,56 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
         model = _load_model(super().call_model_init(trial))
         set_seed(self.args.seed)  # The objective is drawn as in a run with a model, and so is the noise.
-        _take_settings(model, self.run, self.reader.tokenizer)
-        _prepare_model(model, self.run, self.rows)
+        self.prepare_model(model)
         set_seed(self.args.seed)
         return model
+
+    def prepare_model(self, model: Any) -> None:
+        """Give a model the settings of the run, its adapter, its objective, and the map to its teacher's vectors.
+
+        Args:
+            model (`ContrastiveModel`): The model, which is changed.
+
+        Raises:
+            SettingError: If the adapter does not fit the model, or its inference would leave out what the teacher
+                trains.
+        """
+        args = self.run.arguments
+        model.tokenizer_limit = self.reader.tokenizer.model_max_length
+        model.use_settings(replace(model.settings, **self.model_settings))
+        for name in (THRESHOLD, SPACE):
+            vars(model.config).pop(name, None)
+        if args.lora_settings and not model.has_adapter():
+            add_lora(model, args.lora_settings)
+        model.save_adapter = args.save_adapter
+        if model.save_adapter or model.has_adapter():
+            check_adapter(model)
+        teacher = None if self.rows is None else self.rows.vectors.get("teacher")
+        size = None if teacher is None else teacher.dim
+        if model.objective is None or model.teacher_dim != size:
+            model.teacher_dim = size
+            model.objective = None
+            model.prepare_objective()
+        if teacher is not None and model.objective.enters_space:
+            # A student, whose vectors get the length 1 of those that it learns, may search an index of its teacher.
+            if model.settings.mlp_only_train:
+                raise SettingError(
+                    "the head learns the teacher's vectors, but inference would leave the head out: unset "
+                    "mlp_only_train (--mlp_only_train false), or set objective_options keep_projection=false"
+                )
+            model.use_settings(replace(model.settings, normalize=True))
+            if teacher.model is None:
+                logger.warning(
+                    "The student searches only its own indexes, because the vectors of the teacher come from several "
+                    "models, from a part of the dimensions of one, or from an API."
+                )
+            else:
+                setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})
+        if args.neftune_noise_alpha is not None and model.unpadded:
+            logger.info(
+                "neftune_noise_alpha: batches are padded, because the noise depends on the length of the padded batch"
+            )
+            model.unpadded = False
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set."""
@@ -324,54 +360,26 @@ class SimCSETrainer(WholeCheckpointTrainer):
             KeyboardInterrupt: After SIGINT.
         """
         # 1. Refuse what cannot work.
-        self._check_run()
+        self.check_run()
         assert self.rows is not None
-
-        # 2. Find the checkpoint to resume from, and compare its settings with this run's.
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
-        self.resumed_from = None
         self.changes = []
-        if resume_from_checkpoint:
-            self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
-            compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
-            self.changes = on_first_process(compare)
-            # The caller's callbacks continue with their states, such as the patience of early stopping.
-            saved = TrainerState.load_from_json(str(Path(self.resumed_from, "trainer_state.json"))).stateful_callbacks
-            states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
-            for callback in self.callback_handler.callbacks:
-                own = states.get(type(callback).__name__)
-                if own and isinstance(callback, ExportableState):
-                    for name, value in own.pop(0).get("attributes", {}).items():
-                        setattr(callback, name, value)
 
-        # 3. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
+        # 2. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
         set_seed(self.args.seed)
         self.optimizer, self.lr_scheduler = self.own_optimizers
 
-        # 4. Train, with the folder held and signals caught.
+        # 3. Train.
         if self.args.device.type == "cpu":
             keep_freed_memory()
         decided = self.args
-        if self.resumed_from is not None and not self.changes:
-            self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
-        held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
-        explained = explain_full_memory(self._describe_step)
-        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
+        with avoid_cudnn_attention(self.args.device), explain_full_memory(self._describe_step):
             try:
-                output = super().train(self.resumed_from, *args, **kwargs)
-            except FloatingPointError:
-                if self.optimizer is not None:
-                    self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
-                raise
-            except (SystemExit, KeyboardInterrupt):
-                if self.stop_on_signal.stopping:  # The checkpoint is whole: close the trackers, finish the upload.
-                    self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-                    self._finish_current_push()
-                raise
+                output = super().train(resume_from_checkpoint, *args, **kwargs)
             finally:
                 self.args = decided
 
-        # 5. Write the results, and say what the dev set scored.
+        # 4. Write the results, and say what the dev set scored.
         if self.hp_search_backend is None:
             is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
             weights = self.model.digest_encoder() if is_whole else None
@@ -401,10 +409,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
 
-    def _check_run(self) -> None:
-        """Check the rows, the batch, the objective and the sharding of a run.
+    def check_run(self) -> None:
+        """Check the rows, the batch, the objective and the sharding of a run, as `train` does.
 
         Raises:
+            DataError: If there are no rows.
             SettingError: If the run cannot train, or could not learn anything.
         """
         # 1. The arguments.
@@ -414,16 +423,24 @@ class SimCSETrainer(WholeCheckpointTrainer):
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
-            raise SettingError("train_dataset is empty: give a training file with at least one batch of texts")
+            raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not view_class(self.run.rows.view).is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
+        if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
+            logger.warning(
+                "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
+                "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
+            )
 
-        # 2. The rows, and the batches that they fill.
-        singles = self.rows.check(objective, args.train_batch_size)
-        compares_rows = not objective.reconstructs
+        # 2. The rows, and the dropout that makes the views of single sentences.
+        for row in self.rows.check(objective, args.train_batch_size):
+            self._check_dropout(row)
+
+        # 3. The batches that they fill.
         batch = args.train_batch_size * args.world_size
+        compares_rows = not objective.reconstructs  # otherwise small batches weaken nothing
         if compares_rows and args.gradient_accumulation_steps > 1:
             logger.warning(
                 f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward "
@@ -432,105 +449,63 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
         sampler: Any = self._get_train_sampler(self.train_dataset)
         if sampler is not None:  # A stream has none.
-            self._check_batches(len(sampler), batch, compares_rows)
+            rows = len(sampler)
+            if rows < batch and (args.dataloader_drop_last or args.world_size > 1):
+                raise SettingError(
+                    f"train_dataset has {rows} rows, fewer than one batch of {batch}, and dataloader_drop_last drops "
+                    "it, or Accelerate repeats rows to fill it for all processes, where a repeated text would be its "
+                    "own negative: lower per_device_train_batch_size, unset dataloader_drop_last, or use fewer "
+                    "processes"
+                )
+            is_single = rows % batch == 1 and self.rows.num_sentences < 3
+            if compares_rows and not args.dataloader_drop_last and is_single:
+                logger.warning(
+                    f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an "
+                    "epoch has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
+                )
+            in_step = batch * args.gradient_accumulation_steps
+            steps = math.ceil(-(-rows // in_step) * args.num_train_epochs)
+            if args.max_steps <= 0 and steps < _FEW_STEPS:
+                logger.warning(
+                    f"{rows} rows in batches of {in_step} make {steps} step(s) in all, which is little to learn from: "
+                    f"lower per_device_train_batch_size or raise num_train_epochs, for {_FEW_STEPS} steps or more."
+                )
 
-        # 3. Dropout, and steps in chunks.
-        for row in singles:
-            self._check_dropout(row)
+        # 4. Steps in chunks, which leave out what would take the place of a part of a step; and sharding.
         if args.gradcache_chunk_size is not None:
             check_gradcache(objective, args)
-            # Refuse what takes the place of a part of a step that a step in chunks does not have.
-            replaced = {
-                "compute_loss_func": self.compute_loss_func is not None,
-                f"{type(self).__name__}.compute_loss": type(self).compute_loss is not SimCSETrainer.compute_loss,
-                "torch_empty_cache_steps": args.torch_empty_cache_steps is not None,
-                f"optim={OptimizerNames(args.optim).value}": "lomo" in args.optim,
-            }
-            for name, is_there in replaced.items():
-                if is_there:
-                    raise SettingError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
-
-        # 4. Evaluation, and sharding.
-        if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
-            logger.warning(
-                "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
-                "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
-            )
+            is_own = type(self).compute_loss is not SimCSETrainer.compute_loss
+            if is_own or self.compute_loss_func is not None:
+                raise SettingError(
+                    "compute_loss_func, and a compute_loss of a class of your own, have no effect with "
+                    "gradcache_chunk_size: leave one of the two out"
+                )
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            self._check_sharding()
+            self._check_sharding(objective)
         elif os.environ.get("ACCELERATE_USE_FSDP") == "true":
             logger.warning(
                 "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
             )
 
-    def _check_batches(self, rows: int, batch: int, compares_rows: bool) -> None:
-        """Check that the rows of an epoch fill batches, and say what weakens them.
-
-        Args:
-            rows (`int`): Rows that are drawn in an epoch.
-            batch (`int`): Rows of a batch of all processes.
-            compares_rows (`bool`): Whether the objective compares the rows of a batch. Otherwise small batches weaken
-                nothing.
-
-        Raises:
-            SettingError: If there are fewer rows than a batch needs.
-        """
-        args = self.args
-        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
-        if rows < batch and args.dataloader_drop_last:
-            raise SettingError(
-                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
-                "dataloader_drop_last"
-            )
-        if rows < batch and args.world_size > 1:
-            raise SettingError(
-                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
-                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
-            )
-        assert self.rows is not None
-        is_single = rows % batch == 1 and self.rows.num_sentences < 3
-        if compares_rows and not args.dataloader_drop_last and is_single:
-            logger.warning(
-                f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
-                "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
-            )
-        in_step = batch * args.gradient_accumulation_steps
-        in_epoch = -(-rows // in_step)
-        steps = math.ceil(in_epoch * args.num_train_epochs)
-        if args.max_steps <= 0 and steps < _FEW_STEPS:
-            small = max(_SMALL_BATCH, int(rows * args.num_train_epochs) // _FEW_STEPS)
-            epochs = max(args.num_train_epochs, math.ceil(_FEW_STEPS * small / rows))
-            on_device = max(1, small * args.train_batch_size // in_step)
-            logger.warning(
-                f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
-                f"is little to learn from. per_device_train_batch_size={on_device} with num_train_epochs={epochs:g} "
-                f"makes {_FEW_STEPS} steps."
-            )
-
-    def _check_sharding(self) -> None:
+    def _check_sharding(self, objective: Objective) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
-        instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
-        if self.model.has_adapter():
-            raise ModelError(
-                "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
-                f"weights. {instead}"
-            )
-        if not self.is_fsdp_enabled:
-            return
-        settings = self.model.settings
         encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
-        assert self.model.objective is not None
-        if any(id(parameter) in encoder for parameter in self.model.objective.parameters()):
-            raise ModelError(
-                f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder "
-                f"that the objective also uses. {instead}"
+        version = getattr(getattr(self.accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
+        problem = ""
+        if self.model.has_adapter():
+            problem = "an adapter does not work with FSDP and DeepSpeed: its checkpoints are merged from whole weights"
+        elif self.is_fsdp_enabled and any(id(parameter) in encoder for parameter in objective.parameters()):
+            problem = (
+                f"objective {objective.name!r} does not work with FSDP, which shards the layers of the encoder that "
+                "the objective also uses"
             )
-        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
-        if settings.do_mlm and getattr(plugin, "fsdp_version", None) == 2:
-            raise ModelError(
+        elif self.is_fsdp_enabled and self.model.settings.do_mlm and version == 2:
+            problem = (
                 "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and "
-                f"FSDP2 would put the two into different groups. {instead}"
+                "FSDP2 would put the two into different groups"
             )
+        if problem:
+            raise SettingError(f"{problem}. Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml).")
 
     def _check_dropout(self, row: Mapping[str, Any]) -> None:
         """Check by a row of a single sentence that its two views differ, and that attention weights are dropped.
@@ -596,22 +571,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
         loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
-        base.collate_fn = self._packing_collator()
-        base.generator = torch.Generator().manual_seed(self.args.seed)
-        return loader
-
-    def _packing_collator(self) -> Callable[[Sequence[Mapping]], Batch]:
-        """Return what makes the batches of training: without padding, where the encoder runs without."""
-        collate: Callable[[Sequence[Mapping]], Batch] = self.data_collator  # type: ignore[assignment]
         args = self.args
-        # One process would cut a batch into those of all processes.
+        base.generator = torch.Generator().manual_seed(args.seed)
+        collate: Any = self.data_collator
+        base.collate_fn = collate
+        # Without padding, where the encoder runs without. One process would cut a batch into those of all processes.
         dispatches = getattr(args.accelerator_config, "dispatch_batches", False)
-        if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
-            return collate
-        packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
-        if args.torch_compile and self.rows is not None:
-            packing.use_few_shapes(2 * self._train_batch_size, self.rows.longest)
-        return packing
+        if self.model.runs_unpadded and not args.gradient_checkpointing and not dispatches:
+            packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
+            if args.torch_compile and self.rows is not None:
+                packing.use_few_shapes(2 * self._train_batch_size, self.rows.longest)
+            base.collate_fn = packing
+        return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
@@ -638,7 +609,24 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.args.gradcache_chunk_size is None:
             loss = super().training_step(model, inputs, num_items_in_batch)
         else:
-            loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
+            model.train()
+            if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
+                self.optimizer.train()  # type: ignore[union-attr]
+            inputs = self._prepare_inputs(inputs)
+            no_sync: Callable[[], AbstractContextManager] = partial(self.accelerator.no_sync, model)
+            factor = 1 / self.current_gradient_accumulation_steps
+            with self.compute_loss_context_manager():
+                inputs = self._complete_inputs(inputs, training=True)
+                chunk_size = self.args.gradcache_chunk_size
+                cached = CachedBatch(self.model, inputs, chunk_size, autocast=self.accelerator.autocast)
+            with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.
+                self.accelerator.backward(cached.output.loss * factor)
+            scale: Any = factor
+            if self.accelerator.scaler is not None:
+                scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
+            output = cached.backward(model, no_sync, scale)
+            self.watch.add(output)
+            loss = output.loss * factor
         # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
         exact = torch.float32 if loss.device.type == "mps" else torch.float64
         self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
@@ -684,30 +672,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
             inputs = mask_batch(inputs, self.masker, masked)
         return inputs
-
-    def _step_in_chunks(self, model: nn.Module, inputs: Batch, chunk_size: int) -> torch.Tensor:
-        """Take the gradient of a batch as [`CachedBatch`] does."""
-        model.train()
-        if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
-            self.optimizer.train()  # type: ignore[union-attr]
-        inputs = self._prepare_inputs(inputs)
-        no_sync: Callable[[], AbstractContextManager] = partial(self.accelerator.no_sync, model)
-        factor = 1 / self.current_gradient_accumulation_steps
-        with self.compute_loss_context_manager():
-            cached = CachedBatch(
-                self.model,
-                self._complete_inputs(inputs, training=True),
-                chunk_size,
-                autocast=self.accelerator.autocast,
-            )
-        with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.
-            self.accelerator.backward(cached.output.loss * factor)
-        scale: Any = factor
-        if self.accelerator.scaler is not None:
-            scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
-        output = cached.backward(model, no_sync, scale)
-        self.watch.add(output)
-        return output.loss * factor
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """Create the optimizer as transformers does, and check it.
@@ -816,26 +780,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        """Write the model with its tokenizer, in place of an earlier one in the folder."""
-        if not self.args.should_save:
-            return
-        directory = Path(output_dir or str(self.args.output_dir))
-        place: AbstractContextManager = nullcontext(directory)
-        if not self.is_saving:  # a checkpoint, whose folder is new
-            place = replace_model(directory, self.model.save_adapter)
-        with place as folder:
-            folder.mkdir(parents=True, exist_ok=True)
-            # A vector of a student, by which a search knows that nobody has trained it further.
-            space = getattr(self.model.config, SPACE, None)
-            if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
-                delattr(self.model.config, SPACE)
-            elif space:
-                encoder = Encoder(self.model, self.processing_class)
-                space["probe"] = probe_embedding(encoder, None).tolist()
-            self.model.write_files(folder, state_dict)
-            save_tokenizer(self.processing_class, folder, self.model)
-            torch.save(self.args, folder / "training_args.bin")
+    def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Write the model with our own layers, and the space of a student's vectors."""
+        # A vector of a student, by which a search knows that nobody has trained it further.
+        space = getattr(self.model.config, SPACE, None)
+        if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
+            delattr(self.model.config, SPACE)
+        elif space:
+            encoder = Encoder(self.model, self.processing_class)
+            space["probe"] = probe_embedding(encoder, None).tolist()
+        self.model.write_files(folder, state_dict)
 
     def add_to_checkpoint(self, folder: Path) -> None:
         """Write the trained weights of an adapter, and the settings of the run.
@@ -850,6 +804,21 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
         write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes})
+
+    def continue_from(self, checkpoint: Path) -> None:
+        """Compare the settings of a checkpoint with this run's, and leave out the evaluation of the start it has.
+
+        Args:
+            checkpoint (`Path`): The folder of a whole checkpoint.
+
+        Raises:
+            ValueError: If a setting differs, without `allow_changes`.
+        """
+        compare = partial(compare_settings, str(checkpoint), self.settings, self.args.allow_changes)
+        self.changes = on_first_process(compare)
+        super().continue_from(checkpoint)
+        if not self.changes:
+            self.args = with_values(self.args, eval_on_start=False)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""
@@ -979,69 +948,3 @@ def _load_model(model: Any) -> Any:
             "AutoModelForCL.from_pretrained(...), or pass its folder or its name on the hub to SimCSETrainer"
         )
     return model
-
-
-def _take_settings(model: ContrastiveModel, run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the settings of a run into its model.
-
-    Args:
-        model (`ContrastiveModel`): The model, which is changed.
-        run (`Run`): The run.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the run.
-
-    Raises:
-        ValueError: If the tokenizer or the templates do not fit the model.
-    """
-    check_tokenizer(tokenizer, model, model.name_or_path or "the model")
-    model.tokenizer_limit = tokenizer.model_max_length
-    settings = dict(run.settings)
-    if model.settings.templates:
-        settings |= template_settings(model.settings.templates, tokenizer)
-    model.use_settings(replace(model.settings, **settings))
-    for name in (THRESHOLD, SPACE):
-        vars(model.config).pop(name, None)
-
-
-def _prepare_model(model: Any, run: Run, rows: Rows | None) -> None:
-    """Make the adapter and the objective of a model, and the map to the size of its teacher's vectors.
-
-    Args:
-        model (`ContrastiveModel`): The model with the settings of the run, which is changed.
-        run (`Run`): The run.
-        rows (`Rows`, *optional*): The training rows.
-
-    Raises:
-        SettingError: If the adapter does not fit the model, or its inference would leave out what the teacher trains.
-    """
-    args = run.arguments
-    if args.lora_settings and not model.has_adapter():
-        add_lora(model, args.lora_settings)
-    model.save_adapter = args.save_adapter
-    if model.save_adapter or model.has_adapter():
-        check_adapter(model)
-    teacher = None if rows is None else rows.vectors.get("teacher")
-    size = None if teacher is None else teacher.dim
-    if model.objective is None or model.teacher_dim != size:
-        model.teacher_dim = size
-        model.objective = None
-        model.prepare_objective()
-    if teacher is not None and model.objective.enters_space:
-        # A student, whose vectors get the length 1 of those that it learns, may search an index of its teacher.
-        if model.settings.mlp_only_train:
-            raise SettingError(
-                "the head learns the teacher's vectors, but inference would leave the head out: unset mlp_only_train "
-                "(--mlp_only_train false), or set objective_options keep_projection=false"
-            )
-        model.use_settings(replace(model.settings, normalize=True))
-        if teacher.model is None:
-            logger.warning(
-                "The student searches only its own indexes, because the vectors of the teacher come from several "
-                "models, from a part of the dimensions of one, or from an API."
-            )
-        else:
-            setattr(model.config, SPACE, {"teacher": teacher.model.to_dict()})
-    if args.neftune_noise_alpha is not None and model.unpadded:
-        logger.info(
-            "neftune_noise_alpha: batches are padded, because the noise depends on the length of the padded batch"
-        )
-        model.unpadded = False

@@ -17,11 +17,12 @@ from transformers import BertForMaskedLM
 
 import simcse_hf
 from simcse_hf import BertForCL, SimCSE
+from simcse_hf.apps.export import export_sentence_transformers
 from simcse_hf.cli.main import main
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.encoding.fitting import fit_transform
+from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.evaluation import evaluate
-from simcse_hf.publishing.export import export_graph, export_sentence_transformers
 
 DIM = 32
 DRAW = random.Random(0)

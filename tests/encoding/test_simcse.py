@@ -18,7 +18,7 @@ from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
-from simcse_hf.publishing.export import export_graph
+from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.runtime.files import digest
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 

@@ -24,7 +24,7 @@ from simcse_hf.encoding.batching import Encoder
 from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.retrieval.indexes.description import PROBE
+from simcse_hf.retrieval.description import PROBE
 from simcse_hf.training.dev_sets import DevSetCallback, SimilarityEvalCallback
 
 PROMPTS = {"query": "the old ", "document": "a red ", "other": "man : "}

@@ -18,10 +18,9 @@ from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import (
     BENCHMARK,
     as_mteb,
-    benchmark_tasks,
     evaluate_mteb,
     mteb_averages,
-    named_benchmark,
+    read_benchmark,
 )
 from simcse_hf.evaluation.report import Evaluation, write_results
 
@@ -47,14 +46,14 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
         "STS": ["STS12", "STS13", "SICK-R"],
         "Summarization": ["SummEval"],
     }
-    monkeypatch.setattr(mteb_tasks, "benchmark_tasks", lambda benchmark: categories)
-    averages = mteb_averages(scores)
+    monkeypatch.setattr(mteb_tasks, "read_benchmark", lambda names: (BENCHMARK, categories))
+    averages = mteb_averages(scores, ["all"])
     assert averages == {
         "STS": {"value": 60.0, "tasks": 2, "of": 3, "benchmark": BENCHMARK},
         "Summarization": {"value": 30.0, "tasks": 1, "of": 1, "benchmark": BENCHMARK},
         "average": {"value": 50.0, "tasks": 3, "of": 5, "benchmark": BENCHMARK},
     }
-    assert mteb_averages({"Some other set": 1.0}) == {}
+    assert mteb_averages({"Some other set": 1.0}, ["all"]) == {}
     write_results(
         tmp_path / "r.json",
         {"results": {"mteb": scores, "mteb_averages": averages}},
@@ -74,13 +73,13 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
 def test_the_first_english_benchmark_is_that_of_the_paper():
     """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in benchmark_tasks(FIRST).items()} == CATEGORIES
+    assert {category: len(tasks) for category, tasks in read_benchmark([FIRST])[1].items()} == CATEGORIES
     if not PAPER.is_file():
         pytest.skip("the text of the paper is not beside the repository")
-    names = {name for tasks in benchmark_tasks(FIRST).values() for name in tasks}
+    names = {name for tasks in read_benchmark([FIRST])[1].values() for name in tasks}
     rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
     named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, FIRST)
+    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, [FIRST])
     assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
     assert [average["tasks"] for average in averages.values()] == [
         *CATEGORIES.values(),
@@ -127,7 +126,7 @@ def model(save_checkpoint):
 def test_all_is_the_second_edition():
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     assert len(mteb.get_benchmark(BENCHMARK).tasks) == 41
-    assert sum(map(len, benchmark_tasks().values())) == 41
+    assert sum(map(len, read_benchmark(["all"])[1].values())) == 41
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_all_is_the_second_edition():
 )
 def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark):
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert named_benchmark(tasks) == benchmark
+    assert read_benchmark(tasks)[0] == benchmark
 
 
 @pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
@@ -165,7 +164,7 @@ def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, c
     assert 100 * read.task_results[0].get_score() == pytest.approx(score, abs=1e-3), "mteb rounds"
     found = evaluate(model, mteb=tasks)
     assert found.results["mteb"] == {"MockSTSTask": pytest.approx(score, abs=1e-3)}
-    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {named_benchmark(tasks)}
+    assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {read_benchmark(tasks)[0]}
 
 
 def count_texts(monkeypatch, cls):

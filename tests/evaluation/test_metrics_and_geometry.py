@@ -19,7 +19,7 @@ from simcse_hf.evaluation import (
     singular_spectrum,
     uniformity,
 )
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metric_module import SimilarityCorrelation
 
 
@@ -170,7 +170,7 @@ VECTORS = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
     ],
 )
 def test_encoders_may_return_arrays_tensors_or_lists(returned, dtype):
-    embeddings = SentenceEmbeddings(Fixed(returned), ["bb", "a"])(["a", "bb"])
+    embeddings = embed_all(Fixed(returned), {None: ["bb", "a"]})(["a", "bb"])
     assert embeddings.dtype == dtype
     assert np.array_equal(embeddings, VECTORS[::-1])
 
@@ -182,4 +182,4 @@ def test_encode_is_called_without_normalization_if_it_takes_the_argument():
             assert show_progress_bar
             return np.eye(len(texts), dtype=np.float32)
 
-    SentenceEmbeddings(Model(), ["a cat", "red"])
+    embed_all(Model(), {None: ["a cat", "red"]})

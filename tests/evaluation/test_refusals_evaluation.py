@@ -21,7 +21,7 @@ from simcse_hf.evaluation import (
     uniformity,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
 from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
@@ -343,7 +343,7 @@ def scored(folder, **options):
 
 
 def encoded(vectors):
-    SentenceEmbeddings(Fixed(np.array(vectors)), ["bb", "a"])
+    embed_all(Fixed(np.array(vectors)), {None: ["bb", "a"]})
 
 
 CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}

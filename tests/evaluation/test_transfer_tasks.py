@@ -13,7 +13,7 @@ from simcse_hf.evaluation.classifier import (
     SEED,
     LogisticRegressionGrid,
 )
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.tasks.senteval import (
     TRANSFER_EXAMPLES,
@@ -56,7 +56,7 @@ def score(tmp_path_factory):
         if task not in scored:
             splits = read_transfer_task(task, folder)
             made = TransferTask.of(task, splits, str(folder), Protocol("fasttest"), "cpu")
-            result = made.score(SentenceEmbeddings(BagOfWords(), made.texts))
+            result = made.score(embed_all(BagOfWords(), {None: made.texts}))
             scored[task] = result.details, result.scores[task]
         return scored[task]
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.apps.vocabulary import extend_vocabulary
+from simcse_hf.apps.pretraining import extend_vocabulary
 from simcse_hf.models.checkpoint import save_tokenizer
 
 LONG = "the cat sat on the mat . " * 9

@@ -26,7 +26,7 @@ PACKAGE = ROOT / "simcse_hf"
 #: What an example needs that a plain installation lacks.
 NEEDS = {
     "apps.analysis.analyze": "matplotlib",
-    "publishing.export.export": "sentence_transformers",
+    "apps.export.export": "sentence_transformers",
 }
 #: Public names without an example: the first asks a server, the second is one, and the third downloads data. The
 #: example of the errors stands with their base class.

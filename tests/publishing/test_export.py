@@ -14,13 +14,10 @@ from publishing_fixtures import save_random
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.graphs import GRAPHS
+from simcse_hf.apps.export import export_sentence_transformers
+from simcse_hf.encoding.graphs import GRAPHS, export_graph
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
-from simcse_hf.publishing.export import (
-    export_graph,
-    export_sentence_transformers,
-)
 
 TEXTS = [
     "a cat sat on the mat .",
@@ -249,7 +246,7 @@ def test_the_export_command_does_not_change_the_source(by_command, published):
 
 @pytest.mark.slow
 def test_a_graph_with_wrong_embeddings_is_deleted(onnx, published, tmp_path, monkeypatch):
-    monkeypatch.setattr("simcse_hf.publishing.export.TOLERANCE", -1.0)
+    monkeypatch.setattr("simcse_hf.encoding.graphs.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
         export_graph(SimCSE(published, pooler_type="avg"), tmp_path / "x", "onnx")
     assert not (tmp_path / "x" / GRAPHS["onnx"].file).exists()

@@ -18,9 +18,9 @@ from evaluation_helpers import binary_pairs, write_rows, write_stsb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
+from simcse_hf.apps import export
 from simcse_hf.cli.main import main
 from simcse_hf.encoding.graphs import GRAPHS, feeds
-from simcse_hf.publishing import export
 
 TEXTS = [
     "a cat sat on the mat .",
@@ -442,11 +442,6 @@ def texts(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def checks(texts):
-    return export.Checks(texts, None, texts)
-
-
 @pytest.fixture
 def measured_as(monkeypatch):
     """`measured_as(losses)` lets each form, in the order in which it is tried, lose as much."""
@@ -454,7 +449,7 @@ def measured_as(monkeypatch):
     def measure(losses):
         rest = iter(losses)
         found = {"mean_cosine": 1.0, "lowest_cosine": 1.0}
-        monkeypatch.setattr(export.Checks, "measure", lambda *_: found | {"loss": next(rest)})
+        monkeypatch.setattr(export, "lost", lambda *_: found | {"loss": next(rest)})
 
     return measure
 
@@ -510,25 +505,25 @@ def test_a_model_in_int8_cannot_be_saved(in_int8, tmp_path):
 
 
 def test_the_first_method_that_loses_little_enough_is_written(
-    quick, backend, plain, checks, measured_as, int8_file, tmp_path
+    quick, backend, plain, texts, measured_as, int8_file, tmp_path
 ):
     measured_as([9.0, 0.1])
-    path, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks)
+    path, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", texts, None, None, 0.5, None, None)
     assert loss["method"] == GRAPHS[backend].methods[1]
     assert path == tmp_path / "out" / int8_file and path.exists()
 
 
-def test_a_method_that_is_named_is_the_only_one(quick, backend, plain, checks, measured_as, tmp_path):
+def test_a_method_that_is_named_is_the_only_one(quick, backend, plain, texts, measured_as, tmp_path):
     measured_as([0.1])
-    _, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks, method="static")
+    _, loss = export.export_int8(plain, tmp_path / "out", f"{backend}-int8", texts, None, None, 0.5, "static", None)
     assert loss["method"] == "static"
 
 
-def test_nothing_is_written_if_every_method_loses_too_much(quick, backend, plain, checks, measured_as, tmp_path):
+def test_nothing_is_written_if_every_method_loses_too_much(quick, backend, plain, texts, measured_as, tmp_path):
     measured_as([9.0] * 3)
     listed = ".*".join(GRAPHS[backend].methods)
     with pytest.raises(ValueError, match=f"int8 loses more than max_loss 0.5: .*{listed}"):
-        export.export_int8(plain, tmp_path / "out", f"{backend}-int8", checks)
+        export.export_int8(plain, tmp_path / "out", f"{backend}-int8", texts, None, None, 0.5, None, None)
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,7 @@ from reproduction.regressor import score_regressor
 from reproduction.word_vectors import WordVectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation import ScoredPairs
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.tasks.senteval import read_sts_task
 
 LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]
@@ -35,7 +35,7 @@ def test_vectors_of_known_words_are_averaged(tmp_path, header, name):
 
 def score(parts):
     texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
-    return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
+    return score_regressor("STSBenchmark", parts, embed_all(BagOfWords(), {None: texts}), device="cpu")
 
 
 def test_the_regressor_learns_and_needs_every_split():
@@ -69,7 +69,7 @@ def test_scores_of_the_regressor_equal_sentevals(task, expected):
     parts = read_sts_task(task, DATA_DIR, ("test", "dev", "train"))
     texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
     model = SimCSE(Path(package.__file__).parent / "model")
-    result, _ = score_regressor(task, parts, SentenceEmbeddings(model, texts), "cpu")
+    result, _ = score_regressor(task, parts, embed_all(model, {None: texts}), "cpu")
     test = result["test"]
     assert (
         result["dev"]["spearman"],

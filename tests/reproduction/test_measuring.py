@@ -17,8 +17,8 @@ from reproduction.reproduce import Options, _samples, plan
 from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.tasks import MissingTask
 from simcse_hf.evaluation.tasks.senteval import (
+    MissingTask,
     ScoredPairs,
     ScoredPairsTask,
     TransferTask,

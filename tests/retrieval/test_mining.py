@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf import load_text_dataset
-from simcse_hf.retrieval.mining import (
+from simcse_hf.apps.mining import (
     SUSPICIONS,
     MiningOptions,
     choose_negatives,
@@ -164,7 +164,7 @@ def mined(options, ninety_pairs):
     """The rows and the report, where the anchors are searched in several blocks."""
     triplets = ninety_pairs.add_column("hard_neg", GIVEN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcse_hf.retrieval.mining._ANCHORS", 16)
+        patch.setattr("simcse_hf.apps.mining._ANCHORS", 16)
         return mine(triplets, corpus=CORPUS, output_format="triplet", **options)
 
 
@@ -539,7 +539,7 @@ class FindsOne:
 
 
 def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest(monkeypatch):
-    monkeypatch.setattr("simcse_hf.retrieval.mining.new_index", lambda *given: FindsOne())
+    monkeypatch.setattr("simcse_hf.apps.mining.new_index", lambda *given: FindsOne())
     rows, _ = mine(pairs_of(sent0=["a"], sent1=["b"]), corpus=["c", "d"], num_negatives=2, output_format="triplet")
     assert rows_of(rows) == [("a", "b", "d")]
 

@@ -143,7 +143,7 @@ def test_a_large_graph_is_walked_past_deleted_sentences(monkeypatch):
     pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
     more_than_these_are_not_all_compared = 10
     monkeypatch.setattr(
-        "simcse_hf.retrieval.indexes.faiss_index._FEW",
+        "simcse_hf.retrieval.faiss_index._FEW",
         more_than_these_are_not_all_compared,
     )
     built = build("hnsw")
@@ -366,8 +366,8 @@ def pairs_by_hand(model):
 
 @pytest.mark.parametrize("queries", [64, 7])
 def test_duplicates_are_all_pairs_above_the_threshold(model, texts, monkeypatch, queries):
-    monkeypatch.setattr("simcse_hf.retrieval.indexes.exact._QUERIES", queries)
-    monkeypatch.setattr("simcse_hf.retrieval.indexes.exact._BLOCK", 16)
+    monkeypatch.setattr("simcse_hf.retrieval.exact._QUERIES", queries)
+    monkeypatch.setattr("simcse_hf.retrieval.exact._BLOCK", 16)
     pairs = pairs_by_hand(model)
     ranked = sorted(pairs.values(), reverse=True)
     threshold = (ranked[39] + ranked[40]) / 2

@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from tokenizers.normalizers import Lowercase
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
+from simcse_hf.apps.mining import MiningOptions, mine_hard_negatives
 from simcse_hf.encoding.fitting import fit_transform
-from simcse_hf.retrieval.indexes.faiss_index import FaissIndex
-from simcse_hf.retrieval.mining import MiningOptions, mine_hard_negatives
+from simcse_hf.retrieval.faiss_index import FaissIndex
 
 VECTORS = CountingModel().encode(SENTENCES)
 NAN = VECTORS.copy()

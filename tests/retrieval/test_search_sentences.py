@@ -230,7 +230,7 @@ def test_parameters_that_the_backend_does_not_have_are_refused(model, truncated,
 @pytest.fixture(autouse=True)
 def several_windows(monkeypatch):
     """Files are read in windows of nine sentences."""
-    monkeypatch.setattr("simcse_hf.retrieval.indexes.sentences._TOGETHER", 9)
+    monkeypatch.setattr("simcse_hf.retrieval.sentences._TOGETHER", 9)
 
 
 def assert_ranks_all(searched, model):

@@ -10,9 +10,9 @@ from datasets import Dataset
 from retrieval_helpers import SENTENCES
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.apps.mining import mine_hard_negatives
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.retrieval.mining import mine_hard_negatives
 
 DISTANCES = ["euclidean", "manhattan"]
 
@@ -159,7 +159,7 @@ def test_the_positives_of_mining_are_scored_by_the_similarity(model, mined):
 
 
 def test_scored_pairs_are_predicted_by_the_similarity(model):
-    embeddings = SentenceEmbeddings(model, SENTENCES[:18], show_progress_bar=False)
+    embeddings = embed_all(model, {None: SENTENCES[:18]}, show_progress_bar=False)
     expected = by_hand(model, SENTENCES[:9], SENTENCES[9:18]).diagonal()
     assert_close(embeddings.pairs(SENTENCES[:9], SENTENCES[9:18]), expected)
 
@@ -180,7 +180,7 @@ def test_candidates_are_reranked_by_the_similarity(model, tmp_path):
     }
     file.write_text(json.dumps(row))
     task = read_task("reranking", str(file))
-    embeddings = SentenceEmbeddings(model, task.texts, show_progress_bar=False)
+    embeddings = embed_all(model, {None: task.texts}, show_progress_bar=False)
     found = task.evaluate(embeddings, embeddings.similarity).metrics["map"]
     scores = by_hand(model, SENTENCES[:1], SENTENCES[1:30])[0]
     assert found == pytest.approx(100 * average_precision_of_two(scores))

@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from simcse_hf.retrieval.indexes import exact
-from simcse_hf.retrieval.indexes.exact import ExactIndex
-from simcse_hf.retrieval.indexes.faiss_index import new_index
+from simcse_hf.retrieval import exact
+from simcse_hf.retrieval.exact import ExactIndex
+from simcse_hf.retrieval.faiss_index import new_index
 
 DIM = 16
 #: Backends with their parameters. With few vectors and all cells probed, the approximate indexes are exact as well.

@@ -15,8 +15,8 @@ from trainer_helpers import make, model_of, sentences
 from transformers import BertTokenizer
 
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
+from simcse_hf.apps.mining import mine_hard_negatives
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.retrieval.mining import mine_hard_negatives
 
 MISSING = object()
 FIRST, SECOND, THIRD = (sentences(8, seed, words=3) for seed in (1, 2, 3))
@@ -251,7 +251,7 @@ class BagOfLetters:
 
 def mined(rows, **options):
     """The rows with hard negatives."""
-    found, _ = mine_hard_negatives(rows, BagOfLetters(), **options)
+    found, _ = mine_hard_negatives(load_text_dataset(rows), BagOfLetters(), **options)
     return found[:]
 
 

@@ -141,7 +141,7 @@ def test_few_rows_that_are_left_out_are_not_reported(tmp_path, tokenizer, caplog
 
 def warnings_of(caplog, trainer):
     with caplog.at_level(logging.WARNING):
-        trainer._check_run()
+        trainer.check_run()
     return reports_of(caplog, "a row meets")
 
 
@@ -160,7 +160,7 @@ def log_of_equal_texts(request, tokenizer, tmp_path_factory):
     """What is logged before a run on rows with equal texts."""
     trainer = make(tmp_path_factory.mktemp("equal"), tokenizer, request.param)
     with log_of_package() as log:
-        trainer._check_run()
+        trainer.check_run()
     return log.getvalue()
 
 

@@ -15,8 +15,8 @@ from simcse_hf import (
     SimCSETrainingArguments,
     search,
 )
+from simcse_hf.apps.search import index, index_add
 from simcse_hf.encoding.fitting import fit_transform
-from simcse_hf.retrieval.commands import index, index_add
 
 ROWS = texts(24)
 VECTORS = {"loss": "vectors"}

@@ -279,7 +279,7 @@ def test_a_refused_run_leaves_the_removal_of_padding_on(refused):
 def test_an_attention_function_that_applies_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
     model = model_of(model_type)
     model.unpadded = unpadded
-    make(tmp_path, tokenizer, model=model)._check_run()
+    make(tmp_path, tokenizer, model=model).check_run()
 
 
 @pytest.mark.parametrize(
@@ -306,22 +306,22 @@ IGNORES_FSDP = "Accelerate ignores it on this device: each process holds the who
 
 
 def test_warns_that_gradient_accumulation_adds_no_negatives(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer, gradient_accumulation_steps=2)._check_run()
+    make(tmp_path, tokenizer, gradient_accumulation_steps=2).check_run()
     assert NO_NEGATIVES in caplog.text
 
 
 def test_warns_about_a_row_that_is_alone_in_its_batch(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer, texts(33))._check_run()
+    make(tmp_path, tokenizer, texts(33)).check_run()
     assert A_ROW_WITHOUT_NEGATIVES in caplog.text
 
 
 def test_warns_of_fsdp_without_an_accelerator(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    make(tmp_path, tokenizer)._check_run()
+    make(tmp_path, tokenizer).check_run()
     assert IGNORES_FSDP in caplog.text
 
 
 @pytest.mark.parametrize("words", [NO_NEGATIVES, A_ROW_WITHOUT_NEGATIVES, IGNORES_FSDP])
 def test_a_usual_run_is_not_warned_of(tmp_path, tokenizer, caplog, words):
-    make(tmp_path, tokenizer)._check_run()
+    make(tmp_path, tokenizer).check_run()
     assert words not in caplog.text

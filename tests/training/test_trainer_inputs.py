@@ -190,7 +190,7 @@ def report_of(tmp_path, tokenizer, caplog):
     def report(rows, batch, columns=2, **changes):
         options = {"max_steps": -1, "num_train_epochs": 3} | changes
         options["per_device_train_batch_size"] = batch
-        make(tmp_path, tokenizer, texts(rows, columns), **options)._check_run()
+        make(tmp_path, tokenizer, texts(rows, columns), **options).check_run()
         return caplog.text
 
     return report

@@ -256,12 +256,12 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     ],
 )
 def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
-    make(tmp_path, tokenizer, model=model_of(**settings), **changes)._check_run()
+    make(tmp_path, tokenizer, model=model_of(**settings), **changes).check_run()
     assert said in caplog.text
 
 
 def test_nothing_is_said_of_settings_that_have_an_effect(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer)._check_run()
+    make(tmp_path, tokenizer).check_run()
     assert "no effect" not in caplog.text
 
 

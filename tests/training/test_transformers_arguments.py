@@ -28,7 +28,7 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
 
     make(tmp_path, tokenizer, trainer_class=Own).train()
     assert len(calls) == 4
-    with refuses("Own.compute_loss gradcache_chunk_size"):
+    with refuses("compute_loss gradcache_chunk_size"):
         make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
     with refuses("compute_loss_func gradcache_chunk_size"):
         make(

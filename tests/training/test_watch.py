@@ -276,7 +276,7 @@ def test_no_rows_have_no_numbers():
 def test_repeated_rows_are_reported(tmp_path, tokenizer, caplog):
     rows = ["a cat", "a cat", "a dog", "a cat"] * 2
     with caplog.at_level(logging.WARNING):
-        make(tmp_path, tokenizer, rows)._check_run()
+        make(tmp_path, tokenizer, rows).check_run()
     messages = [record.message for record in caplog.records]
     [report] = [message for message in messages if "repeat" in message]
     assert report.startswith("6 of 8 training rows (75%) repeat")
@@ -284,7 +284,7 @@ def test_repeated_rows_are_reported(tmp_path, tokenizer, caplog):
 
 def test_rows_that_do_not_repeat_are_not_reported(tmp_path, tokenizer, caplog):
     with caplog.at_level(logging.WARNING):
-        make(tmp_path, tokenizer)._check_run()
+        make(tmp_path, tokenizer).check_run()
     assert "repeat" not in caplog.text
 
 

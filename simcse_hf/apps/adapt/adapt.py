@@ -18,8 +18,8 @@ from ... import AutoModelForCL, SimCSE, card, sample_files
 from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
-from ...runtime.errors import SettingError, no_model, refuse_changes
-from ...runtime.files import digest, entries, lock, read_json_object, remove, write_atomically, write_json
+from ...runtime.errors import ModelError, SettingError, no_model, refuse_changes
+from ...runtime.files import digest, entries, lock, read_json, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...training.parser import check_files
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
@@ -157,7 +157,7 @@ def adapt(
                     digests[f"digest of {each}"] = digest(each)
         record = {"arguments": asked | digests, "done": {}}
         if (directory / RECORD_FILE).exists():
-            begun = read_json_object(directory / RECORD_FILE, "arguments", "done", advice=_GO_ON)
+            begun = read_json(directory / RECORD_FILE, "arguments", "done", advice=_GO_ON)
             refuse_changes(begun["arguments"], record["arguments"], f"The adaptation in {directory}", _GO_ON)
             record = begun
         if (directory / ADAPTATION).is_file():
@@ -197,7 +197,7 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         except OSError as error:
-            raise SettingError(f"--model {no_model(name, error)}") from error
+            raise ModelError(f"--model {no_model(name, error)}") from error
         own = model.settings.inference_pooler
         if pooler is None and (model.settings.templates or own == "ngrams"):
             raise SettingError(

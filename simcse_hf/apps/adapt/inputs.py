@@ -9,15 +9,14 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ... import load_text_dataset
-from ...data.columns import LABEL, find_parts
-from ...data.read import is_labelled, load_class_rows
-from ...data.scored_pairs import read_scored_pairs
+from ...data.columns import SCORE, find_parts
+from ...data.kinds import Source, read_source
+from ...data.read import is_labelled
 from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
-from ...retrieval.mining import fold_text
-from ...runtime.errors import DataError
+from ...runtime.errors import DataError, SettingError
+from ..mining import fold_text
 
 logger = logging.get_logger(__name__)
 
@@ -32,7 +31,6 @@ _MAX_DEV_UNITS = 2000
 _SPLIT_SEED = 0
 #: Training reads far less of a text, and long documents would fill the memory.
 _MAX_CHARACTERS = 10_000
-_PAIR = ("sentence1", "sentence2", "score")
 #: Lines of a txt file that show whether empty lines stand between its documents.
 _FIRST_LINES = 10_000
 
@@ -55,10 +53,11 @@ def split_tasks(
         of the general tasks, too, as [`fold_text`] returns them.
 
     Raises:
-        DataError: If there is no task, or one is malformed or too small to split.
+        SettingError: If there is no task.
+        DataError: If one is malformed or too small to split.
     """
     if not given:
-        raise DataError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
+        raise SettingError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
     dev = {}
     held_out = {}
     tasks = name_tasks(given, label_separator)
@@ -216,34 +215,21 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         DataError: If the file holds no labels, or a row is malformed.
     """
     columns = open_table(source).columns
-    rows: list[dict]
+    parts = find_parts(columns, ["sentence1", "sentence2", "score"])
     # The files of STS-B have tabs and no header.
-    parts = find_parts(columns, _PAIR)
-    if len(parts) == len(_PAIR) or any("\t" in column for column in columns):
-        objective = "cosent"
-        pairs = read_scored_pairs(source)
-        values = set(pairs.scores)
-        if parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
-            raise DataError(
-                f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores "
-                "of similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
-            )
-        cells = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-        rows = [dict(zip(_PAIR, each, strict=True)) for each in cells]
+    if len(parts) == 3 or any("\t" in column for column in columns):
+        kind, objective = "scored_pairs", "cosent"
     elif is_labelled(source):
-        objective = "class_labels"
-        texts = load_class_rows(source, label_separator=label_separator)
-        rows = [{"text": row["sent0"], "label": row[LABEL]} for row in texts]
+        kind, objective = "classes", "class_labels"
     else:
-        objective = "simcse"
-        dataset = load_text_dataset(source)
-        rows = list(dataset)
-        if len(dataset.column_names) == 1:
-            raise DataError(
-                f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, "
-                "negative), pairs (anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a "
-                "class (text, label)."
-            )
+        kind, objective = "texts", "simcse"
+    rows: list[dict] = [*read_source(kind, Source(source, supervised=True, label_separator=label_separator))]
+    values = {row.get(SCORE) for row in rows}
+    if kind == "scored_pairs" and parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
+        raise DataError(
+            f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores of "
+            "similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
+        )
 
     kept = []
     for row in rows:

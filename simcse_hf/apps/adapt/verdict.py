@@ -11,7 +11,7 @@ import transformers
 
 from ... import __version__, paired_interval
 from ...evaluation.tasks import Task, TaskResult
-from ...runtime.files import read_json_object, write_atomically
+from ...runtime.files import read_json, write_atomically
 from ...runtime.outputs import Result
 from ...runtime.upload import hub_id, public_name
 from ..analysis import COLOURS, MARKERS, STYLE, new_figure
@@ -167,7 +167,7 @@ class Adaptation(Result):
         Raises:
             ValueError: If adaptation.json is damaged.
         """
-        content = read_json_object(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
+        content = read_json(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
         known["comparisons"] = [Judgement(**each) for each in content["comparisons"]]
         return cls(**known, output=str(folder))

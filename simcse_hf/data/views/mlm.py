@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from ...runtime.errors import SettingError, check_values
+from ...runtime.errors import ModelError, check_values
 from .words import Crop, TextView, draw_count
 
 _ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)
@@ -66,17 +66,17 @@ class MaskedLMView(nn.Module):
         check_values("a number of 0 or more and below 1", view_rate=rate)
         self.rate = rate
         if tokenizer.mask_token_id is None:
-            raise SettingError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
+            raise ModelError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
         masked_lm: Any = model
         if not isinstance(model, nn.Module):
             try:
                 masked_lm = load_masked_lm(model)
             except ValueError as error:
-                raise SettingError(f"view mlm starts from a masked-LM: {error}") from error
+                raise ModelError(f"view mlm starts from a masked-LM: {error}") from error
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             known = f"{masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has {len(tokenizer)}"
-            raise SettingError(f"view mlm: {known}. Take a masked-LM with the same vocabulary.")
+            raise ModelError(f"view mlm: {known}. Take a masked-LM with the same vocabulary.")
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)

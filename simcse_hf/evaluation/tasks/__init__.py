@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...runtime.errors import DataError
+from ...runtime.errors import SettingError
 from ...runtime.files import StrPath
 from ..protocol import PAPER_PROTOCOL, Protocol
 from .base import Task, TaskResult, paired_interval
@@ -52,35 +52,6 @@ def class_of(name: str, document: Mapping[str, Any]) -> type[Task]:
     return SENTEVAL.get(name, ScoredPairsTask)
 
 
-def headline(name: str, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-    """Return the score of a task's entry in a result file, times 100, or `None` if there is none."""
-    if "missing" in document:
-        return None
-    return class_of(name, document).headline(document, protocol)
-
-
-class MissingTask(Task):
-    """A task of SentEval whose data is not there.
-
-    Args:
-        source (`str`): Where it was looked for.
-        name (`str`): Name of the task.
-        units (`list[str]`): Why it is missing.
-    """
-
-    def __post_init__(self) -> None:
-        self.roles = {}
-        self.links = []
-
-    def score(self, embeddings: Any) -> TaskResult:
-        """Return no score; see [`Task.score`]."""
-        return TaskResult({}, {}, {"missing": self.units[0]})
-
-    def document(self, result: TaskResult) -> dict:
-        """Return why there is no score; see [`Task.document`]."""
-        return result.details
-
-
 def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device: str | None = None) -> Task:
     """Read a task of SentEval.
 
@@ -122,7 +93,7 @@ def read_task(
 
     Raises:
         FileNotFoundError: If the file or folder does not exist.
-        DataError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+        SettingError: If the kind is unknown, or the data is malformed. The message names the file and the row.
 
     Examples:
         >>> from simcse_hf import SimCSE, read_task
@@ -134,7 +105,7 @@ def read_task(
         ['accuracy', 'knn_accuracy']
     """
     if kind not in {**KINDS, **SENTEVAL}:
-        raise DataError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}, or a task of SentEval.")
+        raise SettingError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}, or a task of SentEval.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
@@ -165,18 +136,20 @@ def name_tasks(
         `dict[str, Task]`: The tasks by name.
 
     Raises:
-        DataError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
+        SettingError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
     """
     named: dict[str, Task] = {}
     for task in tasks:
         if isinstance(task, str):
             kind, _, path = task.partition("=")
             if not path:
-                raise DataError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
+                raise SettingError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
             task = read_task(kind, path, label_separator, protocol)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
-            raise DataError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
+            raise SettingError(
+                f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files."
+            )
         named[name] = task
     return named
 

@@ -1,7 +1,8 @@
 """What every task can do: score embeddings, split into two tasks, and compare two systems."""
 
+import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
@@ -15,20 +16,37 @@ from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
 from ...runtime.encoders import Encoder, Role
-from ...runtime.errors import DataError
+from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
 from ..bootstrap import (
     Arrays,
     Parts,
     divide_groups,
-    independent_draws,
     interval,
     mean_over_drawn_seeds,
     resampled_scores,
     scored_examples,
 )
-from ..embeddings import SentenceEmbeddings
+from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
+
+
+class Ranker(typing.Protocol):
+    """What tasks that need no vectors are scored by: embeddings, or the words of their texts (keyword search)."""
+
+    similarity: str
+
+    def pairs(self, first: Sequence[str], second: Sequence[str]) -> ndarray:
+        """Return the similarity of each text of `first` with that of `second`, of shape `(n,)`."""
+
+    def rank(
+        self,
+        queries: Sequence[str],
+        documents: Mapping[str, str],
+        depth: int,
+        roles: tuple[Role, Role] = ("query", "document"),
+    ) -> Iterator[list[str]]:
+        """Yield the ids of the best documents of each query; see [`SentenceEmbeddings.rank`]."""
 
 
 @dataclass
@@ -141,7 +159,7 @@ class Task(ABC):
         """
         if not hasattr(model, "encode"):
             model = SimpleNamespace(encode=model, similarity_fn_name=similarity)
-        return self.score(SentenceEmbeddings(model, self.roles))
+        return self.score(embed_all(model, self.roles))
 
     def split(self, share: float, seed: int = 0) -> tuple:
         """Split the scored units into two tasks, for example to choose a model on one and to judge it on the other.
@@ -158,10 +176,11 @@ class Task(ABC):
             `tuple[Task, Task]`: The two parts, each with its units in the order of this task.
 
         Raises:
-            DataError: If `share` is out of range, or a part would be too small to be scored.
+            SettingError: If `share` is out of range.
+            DataError: If a part would be too small to be scored.
         """
         if not 0 < share < 1:
-            raise DataError(f"share must lie between 0 and 1, got {share}.")
+            raise SettingError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
             cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
@@ -197,15 +216,20 @@ class Task(ABC):
             **result.details,
         }
 
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the score of an entry that [`document`] made, times 100; `None` if the protocol has none."""
-        return document[document["metrics"][0]]
 
-    @classmethod
-    def is_resampled(cls, protocol: Protocol) -> bool:
-        """Return whether the scores of a result are those of its headline."""
-        return True
+def headline(document: Mapping[str, Any], protocol: Protocol) -> float | None:
+    """Return the score of a task's entry in a result file, times 100, or `None` if there is none."""
+    if "missing" in document:
+        return None
+    if "kind" in document:  # of a user's own file
+        return document[document["metrics"][0]]
+    if "dev_accuracy" in document:
+        return document["dev_accuracy" if protocol.mode == "dev" else "accuracy"]
+    if "splits" in document:
+        document = document["splits"][protocol.split]
+    elif "aggregate" in document:  # without known subsets, an aggregation has no value
+        document = document["aggregate"][protocol.aggregation]
+    return document[protocol.metric]
 
 
 def paired_interval(
@@ -234,7 +258,8 @@ def paired_interval(
         two ends of its interval.
 
     Raises:
-        DataError: If a list is empty, a setting is out of range, or the results are not those of the same units.
+        SettingError: If a list is empty, or a setting is out of range.
+        DataError: If the results are not those of the same units.
 
     Examples:
         >>> from simcse_hf import SimCSE, paired_interval, read_task
@@ -245,14 +270,14 @@ def paired_interval(
         (0.0, True)
     """
     if not before or not after:
-        raise DataError("a comparison needs at least one result of each system.")
+        raise SettingError("a comparison needs at least one result of each system.")
     systems = [result.scores for result in (*before, *after)]
     if any(scored_examples(each) != scored_examples(systems[0]) for each in systems):
         raise DataError(f"{task.source}: the results are not those of the same {task.unit}s.")
     drawn = np.split(resampled_scores(systems, task.protocol, resamples), [len(before)])
     random = np.random.default_rng([0, 1])
     start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
-    low, high = interval(end - start, confidence, independent_draws(systems[0]))
+    low, high = interval(end - start, confidence, systems[:1])
     old = np.mean([result.metrics[task.metric] for result in before])
     new = np.mean([result.metrics[task.metric] for result in after])
     return float(new - old), low, high

@@ -12,11 +12,11 @@ from transformers.utils import logging
 from ...data.columns import find_parts, is_list
 from ...data.read import names_of_classes
 from ...data.table import open_table
-from ...retrieval.indexes.exact import unit_length
+from ...retrieval.exact import unit_length
 from ...runtime.errors import DataError
 from ..bootstrap import counted_macro_f1
 from ..embeddings import SentenceEmbeddings
-from .base import Task, TaskResult, checked_text, file_of, short_name
+from .base import Ranker, Task, TaskResult, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
@@ -41,10 +41,22 @@ class LabelledTask(Task):
     #: Rows of a label that a part of a split needs.
     least = 1
 
+    @classmethod
+    def read(cls, path: Path, label_separator: str | None) -> Task:
+        """Read a table with the columns `text` and `label`, or `labels`; see [`read_labelled_rows`]."""
+        rows, train = read_labelled_rows(path, label_separator)
+        known = {text for text, _ in train or []}
+        shared = sum(text in known for text, _ in rows)
+        if shared and cls.kind == "classification":
+            logger.warning(
+                f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
+                "nearest neighbours."
+            )
+        return cls(str(path), short_name(path), rows, train)
+
     def __post_init__(self) -> None:
-        self.rows = [*self.units, *(self.shared or [])]
         self.links = [[text] for text, _ in self.units]
-        self.roles = {None: [text for text, _ in self.rows]}
+        self.roles = {None: [text for text, _ in self.units]}
         self.has_several = isinstance(self.units[0][1], tuple)
         labels = chain.from_iterable(self._labels_of(row) for row in self.units)
         self.known = sorted(set(labels))
@@ -107,21 +119,10 @@ class ClassificationTask(LabelledTask):
     kind = "classification"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "knn_accuracy")
 
-    @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
-        """Read a table with the columns `text` and `label`, or `labels`; see [`read_labelled_rows`]."""
-        rows, train = read_labelled_rows(path, label_separator)
-        known = {text for text, _ in train or []}
-        shared = sum(text in known for text, _ in rows)
-        if shared and cls is ClassificationTask:
-            logger.warning(
-                f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
-                "nearest neighbours."
-            )
-        return cls(str(path), short_name(path), rows, train)
-
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.rows = [*self.units, *(self.shared or [])]
+        self.roles = {None: [text for text, _ in self.rows]}
         if self.has_several:
             self.metrics = ("macro_f1", "knn_macro_f1")  # type: ignore[misc]
         fitted = self.units if self.shared is None else self.shared
@@ -202,7 +203,7 @@ class KNNTask(ClassificationTask):
     metrics = ("accuracy",)
     needs_vectors = False
 
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+    def score(self, embeddings: Ranker) -> TaskResult:
         """Find the nearest text of each, and compute the accuracy; see [`Task.score`]."""
         labels = dict(self.shared or self.units)
         texts = [text for text, _ in self.units]
@@ -228,12 +229,6 @@ class ClusteringTask(LabelledTask):
     kind = "clustering"
     metrics = ("v_measure",)
     hub_type = "clustering"
-
-    @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
-        """Read a table with the columns `text` and `label`; training rows are left out."""
-        rows, _ = read_labelled_rows(path, label_separator)
-        return cls(str(path), short_name(path), rows)
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`Task.score`]."""

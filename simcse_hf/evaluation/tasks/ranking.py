@@ -12,8 +12,7 @@ from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ...runtime.errors import DataError
-from ..embeddings import SentenceEmbeddings
-from .base import Task, TaskResult, checked_text, file_of, short_name
+from .base import Ranker, Task, TaskResult, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
@@ -65,7 +64,7 @@ class PairsTask(Task):
                 f"{self.source}: all {len(self)} pair(s) have the label {self.gold[0]}. Add pairs of the other."
             )
 
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+    def score(self, embeddings: Ranker) -> TaskResult:
         """Compute the average precision of the similarities; see [`Task.score`]."""
         from sklearn.metrics import average_precision_score  # scikit-learn takes a second to import
 
@@ -197,7 +196,7 @@ class RerankingTask(RankingTask):
             )
         return cls(str(path), short_name(path), queries)
 
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+    def score(self, embeddings: Ranker) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`Task.score`]."""
         rankings: list = []
         marks = []
@@ -280,7 +279,7 @@ class RetrievalTask(RankingTask):
                 query.itself = id
         return cls(str(path), short_name(folder), list(judged.values()), documents)
 
-    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+    def score(self, embeddings: Ranker) -> TaskResult:
         """Search the corpus and compute the metrics; see [`Task.score`]."""
         rankings = []
         marks = []

@@ -22,12 +22,12 @@ from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, l
 from ...data.table import SUFFIX, read_lines
 from ...runtime.errors import DataError
 from ...runtime.files import StrPath
-from ..bootstrap import Arrays, Parts, join_parts
+from ..bootstrap import Arrays, Parts
 from ..classifier import CLASSIFIER_CONFIGS, L2_GRID, LogisticRegressionGrid
 from ..embeddings import SentenceEmbeddings
 from ..metrics import CORRELATIONS, alignment, isotropy, singular_spectrum, uniformity
 from ..protocol import PAPER_PROTOCOL, Protocol
-from .base import Task, TaskResult
+from .base import Task, TaskResult, headline
 
 logger = logging.get_logger(__name__)
 
@@ -158,7 +158,33 @@ def correlations(part: Arrays, where: str) -> dict:
     return {"pairs": len(part["gold"]), **scores}
 
 
-class ScoredPairsTask(Task):
+class SentEvalTask(Task):
+    """A task whose entry in the JSON document has the form of SentEval's results: its details, and no kind."""
+
+    def document(self, result: TaskResult) -> dict:
+        """Return the details of a result; see [`Task.document`]."""
+        return result.details
+
+
+class MissingTask(SentEvalTask):
+    """A task of SentEval whose data is not there.
+
+    Args:
+        source (`str`): Where it was looked for.
+        name (`str`): Name of the task.
+        units (`list[str]`): Why it is missing.
+    """
+
+    def __post_init__(self) -> None:
+        self.roles = {}
+        self.links = []
+
+    def score(self, embeddings: object) -> TaskResult:
+        """Return no score; see [`Task.score`]."""
+        return TaskResult({}, {}, {"missing": self.units[0]})
+
+
+class ScoredPairsTask(SentEvalTask):
     """Rank pairs of texts by their similarity as their gold scores rank them.
 
     The pairs are those of a file; or those of a task of SentEval, whose subsets give one score by the protocol's
@@ -219,22 +245,9 @@ class ScoredPairsTask(Task):
             document = {"splits": score_parts(self.name, scores)}
         else:
             document = score_subsets(self.name, scores)
-        headline = self.headline(document, self.protocol)
-        metrics = {} if headline is None else {self.metric: headline}
+        value = headline(document, self.protocol)
+        metrics = {} if value is None else {self.metric: value}
         return TaskResult(metrics, {name: scores[name] for name in self.parts}, document)
-
-    def document(self, result: TaskResult) -> dict:
-        """Return all correlations of a result; see [`Task.document`]."""
-        return result.details
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the correlation that the protocol asks for, `None` without known subsets; see [`Task.headline`]."""
-        if "splits" in document:
-            document = document["splits"][protocol.split]
-        elif "aggregate" in document:
-            document = document["aggregate"][protocol.aggregation]
-        return document[protocol.metric]
 
 
 def score_parts(task: str, parts: Parts) -> dict:
@@ -258,7 +271,8 @@ def score_subsets(task: str, parts: Parts) -> dict:
         with correlations times 100.
     """
     subsets = score_parts(task, parts)
-    whole = correlations(join_parts(parts.values()), task)
+    joined = {name: np.concatenate([part[name] for part in parts.values()]) for name in ("predicted", "gold")}
+    whole = correlations(joined, task)
     aggregate: dict = {"all": {}, "mean": {}, "wmean": {}}
     weights = [scores["pairs"] for scores in subsets.values()]
     for metric in CORRELATIONS:
@@ -378,7 +392,7 @@ def _in_order(examples: LabelledTexts) -> LabelledTexts:
 
 
 @dataclass(eq=False)
-class TransferTask(Task):
+class TransferTask(SentEvalTask):
     """Classify texts by their embeddings, by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
@@ -492,17 +506,3 @@ class TransferTask(Task):
         group = connected_groups([texts for texts, _ in _in_order(self.units)])
         answers = {"correct": correct, "gold": gold, "group": group}
         return TaskResult({self.metric: document[self.metric]}, {self.name: answers}, document)
-
-    def document(self, result: TaskResult) -> dict:
-        """Return the accuracies of a result; see [`Task.document`]."""
-        return result.details
-
-    @classmethod
-    def headline(cls, document: Mapping[str, Any], protocol: Protocol) -> float | None:
-        """Return the accuracy on the protocol's split; see [`Task.headline`]."""
-        return document["dev_accuracy" if protocol.mode == "dev" else "accuracy"]
-
-    @classmethod
-    def is_resampled(cls, protocol: Protocol) -> bool:
-        """Return whether the answers are those of the headline: not in mode dev; see [`Task.is_resampled`]."""
-        return protocol.mode != "dev"

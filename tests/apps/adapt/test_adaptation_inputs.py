@@ -13,8 +13,8 @@ from simcse_hf.apps.adapt.inputs import (
     read_corpus,
     split_tasks,
 )
+from simcse_hf.apps.mining import fold_text
 from simcse_hf.encoding.windows import split_sentences
-from simcse_hf.retrieval.mining import fold_text
 
 NOTHING = frozenset()
 
@@ -81,20 +81,20 @@ LABELS = {
     "scored.csv": (
         ["sentence1,sentence2,score", "a,b,4.5", "f,c,1"],
         "cosent",
-        [{"sentence1": "a", "sentence2": "b", "score": 4.5}],
+        [{"sent0": "a", "sent1": "b", "score": 4.5}],
     ),
     "sts-train.csv": (
         ["main\tnews\t2012\t1\t4.5\ta\tb", "main\tnews\t2012\t2\t1\tf\tc"],
         "cosent",
-        [{"sentence1": "a", "sentence2": "b", "score": 4.5}],
+        [{"sent0": "a", "sent1": "b", "score": 4.5}],
     ),
     "classes.csv": (
         ["text,intent", "a,x", "b,x", "c,y", "f,y"],
         "class_labels",
         [
-            {"text": "a", "label": 0},
-            {"text": "b", "label": 0},
-            {"text": "c", "label": 1},
+            {"sent0": "a", "label": 0},
+            {"sent0": "b", "label": 0},
+            {"sent0": "c", "label": 1},
         ],
     ),
     "several.jsonl": (
@@ -104,7 +104,7 @@ LABELS = {
             '{"text": "f", "label": ["y"]}',
         ],
         "class_labels",
-        [{"text": "a", "label": [0, 1]}, {"text": "b", "label": [0]}],
+        [{"sent0": "a", "label": [0, 1]}, {"sent0": "b", "label": [0]}],
     ),
 }
 

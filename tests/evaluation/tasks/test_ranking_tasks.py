@@ -15,7 +15,7 @@ from evaluation_helpers import (
     write_rows,
 )
 
-from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.scoring import score_tasks
 from simcse_hf.evaluation.tasks import read_task
 
@@ -597,7 +597,7 @@ def unprompted(task):
 @pytest.fixture(scope="module")
 def prompted(kind, task):
     """The scores of the model with prompts."""
-    return score_tasks({kind: task}, SentenceEmbeddings(PromptedModel(), task.roles))
+    return score_tasks({kind: task}, embed_all(PromptedModel(), task.roles))
 
 
 @BOTH_KINDS

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.encoders import TextEncoder
-from ...runtime.errors import ModelError
-from ...runtime.files import StrPath, read_json
-from ...runtime.identity import Identity
-from ...runtime.loading import full_name
+from ..runtime.encoders import TextEncoder
+from ..runtime.errors import DataError, ModelError
+from ..runtime.files import StrPath, read_json
+from ..runtime.identity import Identity
+from ..runtime.loading import full_name
 from .exact import comparable
 
 DESCRIPTION = "index.json"
@@ -122,7 +122,7 @@ def describe(folder: StrPath) -> Description:
         `Description`: Its model, backend, number of sentences and more.
 
     Raises:
-        ModelError: If there is no index, or its description is damaged.
+        DataError: If there is no index, or its description is damaged.
 
     Examples:
         >>> from simcse_hf import describe, index
@@ -132,10 +132,10 @@ def describe(folder: StrPath) -> Description:
     """
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():
-        raise ModelError(
+        raise DataError(
             f"{folder}: no {DESCRIPTION}, so no index was saved here. Name the folder that `simcse-hf index` wrote."
         )
-    match read_json(path, REBUILD):
+    match read_json(path, advice=REBUILD):
         case {
             "model": {
                 "name_or_path": str(),
@@ -152,4 +152,4 @@ def describe(folder: StrPath) -> Description:
             "digests": dict(digests),
         } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
             return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
-    raise ModelError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
+    raise DataError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")

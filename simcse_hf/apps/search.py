@@ -1,30 +1,26 @@
-"""The commands about search as functions: `index`, `index_add`, `index_delete`, `search`, `duplicates` and `mine`."""
+"""The commands `index`, `index-add`, `index-delete`, `search` and `duplicates`: an index of the texts of files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 from numpy import ndarray
 from transformers import AutoConfig
 
-from ..data.read import load_text_dataset
-from ..data.table import stream_texts
 from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
-from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..names import ModelOptions
+from ..retrieval.description import describe
+from ..retrieval.sentences import Match, SentenceIndex, check_target
 from ..runtime.encoders import as_encoder
-from ..runtime.errors import SettingError
+from ..runtime.errors import DataError, SettingError
 from ..runtime.files import StrPath, digest
 from ..runtime.identity import Identity
 from ..runtime.loading import load_pretrained
-from ..runtime.outputs import TABLE_SUFFIXES, Result, check_output_file, write_table
+from ..runtime.outputs import Result
 from ..runtime.similarity import check_scores
-from .indexes.description import describe
-from .indexes.exact import ExactIndex
-from .indexes.sentences import Match, SentenceIndex, check_target
-from .mining import Mined, MiningOptions, mine_hard_negatives
 
 
 @dataclass(frozen=True)
@@ -273,7 +269,7 @@ def open_vectors(
         `tuple[str | None, Iterator[np.ndarray] | None]`: The column, and embeddings of shape `(n, dim)` by shard.
 
     Raises:
-        SettingError: If they are no embeddings of these texts.
+        DataError: If they are no embeddings of these texts.
     """
     if folder is None:
         return column, None
@@ -288,9 +284,7 @@ def open_vectors(
     elif column not in (None, made_with["column"]):
         problem = f"column {made_with['column']!r}, not {column!r}"
     if problem is not None:
-        raise SettingError(
-            f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder."
-        )
+        raise DataError(f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder.")
     return made_with["column"], read_shards(folder)
 
 
@@ -406,112 +400,8 @@ def duplicates(
     least = lowest_score(encoder, threshold)
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
-    assert isinstance(built.vectors, ExactIndex) and least is not None
-    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in built.vectors.pairs(least))
-
-
-def mine(
-    model: StrPath | SimCSE,
-    input: StrPath,
-    output: StrPath,
-    *,
-    columns: Sequence[str] | None = None,
-    corpus: StrPath | None = None,
-    corpus_column: str | None = None,
-    backend: str = "exact",
-    num_negatives: int = 1,
-    range_min: int = 0,
-    range_max: int | None = None,
-    max_score: float | None = None,
-    min_score: float | None = None,
-    absolute_margin: float | None = None,
-    relative_margin: float | None = None,
-    sampling_strategy: SamplingStrategy = "top",
-    seed: int = 0,
-    output_format: OutputFormat = "n-tuple",
-    audit: StrPath | None = None,
-    overwrite: bool = False,
-    show_progress_bar: bool = True,
-    **loading: Unpack[ModelOptions],
-) -> Mined:
-    """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
-
-    Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
-        columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
-        corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
-        corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
-        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
-            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
-            IVF4096,SQ8.
-        num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
-        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
-        range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
-            range_min + 10 * num_negatives if scores or margins drop candidates.
-        max_score (`float`, *optional*): Drop candidates that are more similar to the anchor.
-        min_score (`float`, *optional*): Drop candidates that are less similar to the anchor.
-        absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
-        relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
-            NV-Retriever recommends 0.05.
-        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left
-            (top), or draw among them (random).
-        seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
-        output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
-            negative, pairs with too few are left out; triplet: a row for each negative.
-        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
-            most suspicious first, with both scores.
-        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
-        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
-        **loading (`ModelOptions`): How the model is loaded.
-
-    Returns:
-        `Mined`: What was written and what was left out.
-
-    Raises:
-        SettingError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
-
-    Examples:
-        >>> from simcse_hf import mine
-        >>> mined = mine("outputs/my-model", "pairs.csv", "mined.csv", num_negatives=2)
-        >>> mined.rows, mined.columns
-        (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
-    """
-    check_output_file(output, overwrite, TABLE_SUFFIXES)
-    check_output_file(audit, overwrite, TABLE_SUFFIXES)
-    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
-        raise SettingError(f"audit and output are one file, {output}: name another one for the audit")
-    options = MiningOptions(
-        num_negatives=num_negatives,
-        range_min=range_min,
-        range_max=range_max,
-        max_score=max_score,
-        min_score=min_score,
-        absolute_margin=absolute_margin,
-        relative_margin=relative_margin,
-        sampling_strategy=sampling_strategy,
-        seed=seed,
-    )
-    further = [] if corpus is None else [text for _, text in stream_texts(corpus, corpus_column) if text.strip()]
-    rows, mined = mine_hard_negatives(
-        load_text_dataset(input, columns=columns),
-        load_model(model, **loading),
-        corpus=further,
-        options=options,
-        backend=backend,
-        output_format=output_format,
-        audit=audit,
-        show_progress_bar=show_progress_bar,
-    )
-    if not len(rows):
-        dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
-        raise SettingError(
-            f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
-            "margins and scores."
-        )
-    write_table(rows, output)
-    return replace(mined, output=str(output))
+    vectors: Any = built.vectors  # of the exact index
+    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in vectors.pairs(least))
 
 
 def open_index(

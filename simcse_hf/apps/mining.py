@@ -5,22 +5,25 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 from datasets import Dataset
 
-from ..data.columns import list_texts
-from ..data.read import TextSource, load_text_dataset
-from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from ..data.read import load_text_dataset
+from ..data.table import stream_texts
+from ..encoding.simcse import SimCSE, load_model
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES, ModelOptions, OutputFormat, SamplingStrategy
+from ..retrieval.faiss_index import NOT_FOUND, new_index
 from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
-from ..runtime.outputs import Result, write_table
+from ..runtime.outputs import TABLE_SUFFIXES, Result, check_output_file, write_table
 from ..runtime.similarity import check_scores, similarity_matrix
-from .indexes.faiss_index import NOT_FOUND, new_index
 
 #: Anchors that are searched together.
 _ANCHORS = 8192
@@ -142,13 +145,117 @@ class Mined(Result):
         return "\n".join(lines)
 
 
+def mine(
+    model: StrPath | SimCSE,
+    input: StrPath,
+    output: StrPath,
+    *,
+    columns: Sequence[str] | None = None,
+    corpus: StrPath | None = None,
+    corpus_column: str | None = None,
+    backend: str = "exact",
+    num_negatives: int = 1,
+    range_min: int = 0,
+    range_max: int | None = None,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    sampling_strategy: SamplingStrategy = "top",
+    seed: int = 0,
+    output_format: OutputFormat = "n-tuple",
+    audit: StrPath | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Mined:
+    """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
+        columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
+        corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
+        corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
+            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
+            IVF4096,SQ8.
+        num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+        range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
+            range_min + 10 * num_negatives if scores or margins drop candidates.
+        max_score (`float`, *optional*): Drop candidates that are more similar to the anchor.
+        min_score (`float`, *optional*): Drop candidates that are less similar to the anchor.
+        absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
+        relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
+            NV-Retriever recommends 0.05.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left
+            (top), or draw among them (random).
+        seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
+        output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
+            negative, pairs with too few are left out; triplet: a row for each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
+            most suspicious first, with both scores.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Mined`: What was written and what was left out.
+
+    Raises:
+        SettingError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+
+    Examples:
+        >>> from simcse_hf import mine
+        >>> mined = mine("outputs/my-model", "pairs.csv", "mined.csv", num_negatives=2)
+        >>> mined.rows, mined.columns
+        (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
+    """
+    check_output_file(output, overwrite, TABLE_SUFFIXES)
+    check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise SettingError(f"audit and output are one file, {output}: name another one for the audit")
+    options = MiningOptions(
+        num_negatives=num_negatives,
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        sampling_strategy=sampling_strategy,
+        seed=seed,
+    )
+    further = [] if corpus is None else [text for _, text in stream_texts(corpus, corpus_column) if text.strip()]
+    rows, mined = mine_hard_negatives(
+        load_text_dataset(input, columns=columns),
+        load_model(model, **loading),
+        corpus=further,
+        options=options,
+        backend=backend,
+        output_format=output_format,
+        audit=audit,
+        show_progress_bar=show_progress_bar,
+    )
+    if not len(rows):
+        dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
+        raise SettingError(
+            f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
+            "margins and scores."
+        )
+    write_table(rows, output)
+    return replace(mined, output=str(output))
+
+
 def fold_text(text: str) -> str:
     """Return a key that is equal for texts that differ in white space or in upper and lower case only."""
     return " ".join(text.split()).casefold()
 
 
 def mine_hard_negatives(
-    dataset: TextSource,
+    dataset: Dataset,
     model: Encoder,
     *,
     corpus: Iterable[str] = (),
@@ -165,7 +272,7 @@ def mine_hard_negatives(
     never gets its own text, nor a positive of any pair with the same anchor.
 
     Args:
-        dataset (`Any`): Anchors and positives, and perhaps hard negatives, as `load_text_dataset` takes them.
+        dataset (`datasets.Dataset`): Columns of anchors and positives, and perhaps of hard negatives.
         model (`SimCSE`): The model, or any object with `encode`.
         corpus (`Iterable[str]`, *optional*, defaults to `()`): Further candidates.
         options (`MiningOptions`, *optional*): Which candidates may become negatives.
@@ -188,13 +295,13 @@ def mine_hard_negatives(
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
-    columns = load_text_dataset(dataset).to_dict()
+    columns = dataset.to_dict()
     if len(columns) < 2:
         raise DataError("input: a row holds one text, and mining needs an anchor and its positive: add a column")
     first, second, *given = columns.values()
 
     # 2. Encode each anchor and each candidate once.
-    texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
+    texts = [*second, *filter(None, chain(*given)), *corpus]
     # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
     anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
     anchor_texts = [first[pairs[0]] for _, pairs in anchors]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ...runtime.errors import DataError
-from ...runtime.similarity import similarity_matrix
+from ..runtime.errors import SettingError
+from ..runtime.similarity import similarity_matrix
 
 # The products of 64 queries with 16,384 embeddings are 4 MB, which stay in the processor's caches.
 _QUERIES = 64
@@ -54,7 +54,7 @@ class ExactIndex:
 
     def set_parameters(self, parameters: str) -> None:
         """Raise a `ValueError`: only a faiss index has parameters."""
-        raise DataError(f"the backend 'exact' has no parameters, got {parameters!r}")
+        raise SettingError(f"the backend 'exact' has no parameters, got {parameters!r}")
 
     def add(self, vectors: ndarray) -> None:
         """Append a copy of embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""

@@ -18,12 +18,12 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ...data.columns import holds_texts, list_texts, quote
-from ...data.table import stream_texts
-from ...runtime.encoders import Encoder, as_encoder
-from ...runtime.errors import DataError, NotFiniteError, check_finite, check_values
-from ...runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
-from ...runtime.similarity import check_scores
+from ..data.columns import holds_texts, list_texts, quote
+from ..data.table import stream_texts
+from ..runtime.encoders import Encoder, as_encoder
+from ..runtime.errors import DataError, ModelError, NotFiniteError, SettingError, check_finite, check_values
+from ..runtime.files import StrPath, digest, entries, lock, remove, write_atomically, write_json
+from ..runtime.similarity import check_scores
 from .description import (
     DATA,
     DESCRIPTION,
@@ -314,7 +314,7 @@ class SentenceIndex:
         """Refuse to encode documents with a student, which has learned to encode queries."""
         if self.description.is_of_teacher(self._encoder):
             teacher = self.description.model.name_or_path
-            raise DataError(f"a student only searches the index of its teacher: encode documents with {teacher}")
+            raise ModelError(f"a student only searches the index of its teacher: encode documents with {teacher}")
 
     def neighbors(
         self,
@@ -418,7 +418,7 @@ class SentenceIndex:
         """Return a kept column."""
         if name not in self.kept:
             kept = quote(self.kept) or "none"
-            raise DataError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
+            raise SettingError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
         return self.rows[_KEPT + name]
 
     def _match(self, row: int, score: float) -> Match:
@@ -516,18 +516,18 @@ def check_target(folder: StrPath) -> Description | None:
         `Description`, *optional*: The index that it holds.
 
     Raises:
-        DataError: If the folder holds anything else.
+        SettingError: If the folder holds anything else.
     """
     path = Path(folder).expanduser()
     described = path / DESCRIPTION
     try:
         if described.is_symlink():
-            raise DataError(f"{DESCRIPTION} is a link.")
+            raise SettingError(f"{DESCRIPTION} is a link.")
         if described.exists():
             return describe(path)
         for each in entries(path):
             if not DATA.fullmatch(each.name):
-                raise DataError(f"{each.name} is there.")
+                raise SettingError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
-        raise DataError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+        raise SettingError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
     return None

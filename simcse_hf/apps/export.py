@@ -1,4 +1,4 @@
-"""Writes a model in the form that another library or runtime reads, also in int8 if that loses little."""
+"""The command `export`: writes a model in the form that another library or runtime reads, also in int8."""
 
 import platform
 import random
@@ -10,29 +10,26 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 import torch
-from transformers.utils import logging
 
 from ..data.table import stream_texts
-from ..encoding.graphs import GRAPHS, ExportedModel, example, feeds, silent, weights_of
+from ..encoding.graphs import GRAPHS, export_graph, feeds, silent, weights_of
 from ..encoding.simcse import SimCSE, load_model
-from ..evaluation.embeddings import SentenceEmbeddings
-from ..evaluation.scoring import read_tasks, score_tasks
-from ..evaluation.tasks.senteval import STS_TASKS
-from ..models.checkpoint import save_own_files
+from ..evaluation.protocol import PAPER_PROTOCOL
+from ..evaluation.scoring import read_tasks, score_model
+from ..evaluation.tasks import Task
 from ..models.pooling import POOLERS
 from ..names import Export, Instructions, Int8Method, ModelOptions, WeightOptions
+from ..runtime.encoders import as_encoder
 from ..runtime.errors import DataError, ModelError, SettingError, check_values
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result, output_folder
 
-logger = logging.get_logger(__name__)
-
-#: The largest allowed difference between torch and a graph, relative to the largest entry if that exceeds 1.
-TOLERANCE = 1e-5
 #: The runtimes of an export to int8. Of the first one the first method is tried first.
 INT8_EXPORTS = {"int8": ("openvino", "onnx"), **{f"{name}-int8": (name,) for name in GRAPHS}}
 _TEXTS = 1000
 _CALIBRATION = 300
+#: Embeddings of texts, and the STS average; that is empty if no STS sets are measured.
+Measured = tuple[torch.Tensor, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -147,8 +144,7 @@ def export(
     with output_folder(output, overwrite, "config.json", [source]) as new:
         loaded = load_model(model, **options)
         if to in INT8_EXPORTS:
-            checks = Checks(texts, data_dir, calibrate)
-            path, measured = export_int8(loaded, new, to, checks, max_loss, method, instructions)
+            path, measured = export_int8(loaded, new, to, texts, data_dir, calibrate, max_loss, method, instructions)
         elif to in GRAPHS:
             path = export_graph(loaded, new, to)
         else:
@@ -191,141 +187,85 @@ def export_sentence_transformers(simcse: SimCSE, directory: Path) -> Path:
     return directory
 
 
-# Graphs -------------------------------------------------------------------------------------------------------------
-
-
-def export_graph(simcse: SimCSE, directory: Path, backend: str) -> Path:
-    """Write a graph that maps token ids to embeddings, with the tokenizer and config.json.
-
-    The graph takes `input_ids` and `attention_mask`, int64 tensors of any shape `(batch, length)`. It returns
-    `last_hidden_state`, the states of the last layer of shape `(batch, length, hidden)`, and `sentence_embedding`, of
-    shape `(batch, dim)`, computed with the pooler and its head and not normalized; both in float32. With the files of
-    sentence-transformers beside it, its backends load the directory. The function compares the runtime's embeddings
-    with torch's before it returns.
-
-    Args:
-        simcse (`SimCSE`): The model with the pooler to export.
-        directory (`Path`): A directory that does not exist.
-        backend (`str`): The runtime, one of `GRAPHS`.
-
-    Returns:
-        `Path`: The path of the graph.
-
-    Raises:
-        ImportError: If the extras of the runtime are not installed.
-        FileExistsError: If `directory` exists.
-        ModelError: If the two runtimes differ by more than `TOLERANCE`, or if the model uses a whitening, a flow or a
-            template, none of which the graph contains.
-    """
-    settings = simcse.model.settings
-    if simcse.postprocessing is not None:
-        raise ModelError(
-            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the graph ends at the pooler. "
-            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
-        )
-    if settings.templates:
-        raise ModelError(
-            "this model puts each text into a template, which the tokenizer of a graph would not do. Load the model "
-            "with SimCSE instead."
-        )
-    if settings.default_prompt_name is not None:
-        logger.warning(
-            f"The model puts its prompt {settings.default_prompt_name!r} before each text, but the graph does not: "
-            "add the prompt before you tokenize."
-        )
-    simcse.model.cpu().float()
-    path = directory / GRAPHS[backend].file
-    directory.mkdir(parents=True)
-    path.parent.mkdir()
-    GRAPHS[backend].export(simcse, path)
-
-    # Load it as its users will, and delete the graph if its embeddings are not those of torch.
-    inputs = example(simcse, rows=5, length=12)
-    exported = ExportedModel(directory, backend, simcse.model.config, torch.float32)
-    with torch.no_grad():
-        expected = simcse.model.embed(*inputs)
-    difference = (exported(*inputs).sentence_embeddings - expected).abs().max().item()
-    largest = expected.abs().max().item()
-    if not difference <= TOLERANCE * max(1.0, largest):
-        path.unlink()
-        raise ModelError(
-            f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
-            "The graph was deleted; please report the model and the versions of torch and of the runtime."
-        )
-    simcse.save_settings(directory)
-    # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
-    pooler = POOLERS[simcse.pooler_type]
-    if pooler.mode is not None and pooler.second_layer is None:
-        save_own_files(simcse.model, directory, simcse.model.state_dict())
-    return path
-
-
 # int8 ---------------------------------------------------------------------------------------------------------------
 
 
-class Checks:
-    """The texts with which exports in int8 are calibrated and measured.
+def export_int8(
+    simcse: SimCSE,
+    directory: Path,
+    to: str,
+    texts: StrPath | None,
+    data_dir: StrPath | None,
+    calibrate: StrPath | None,
+    max_loss: float,
+    method: str | None,
+    instructions: str | None,
+) -> tuple[Path, dict[str, Any]]:
+    """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
+
+    The forms of int8 are tried in a fixed order, the one that is fastest on most processors first, and the first that
+    does not lose too much is written. Without `texts`, 1,000 texts of the STS sets are encoded. Without `calibrate`,
+    the ranges of activations are those of the 300 texts after the encoded ones, or of as many as there are.
 
     Args:
-        file (`str` or `os.PathLike`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of
-            the STS sets.
-        data_dir (`str`, *optional*): SentEval's `downstream` folder. The STS sets that it has are scored.
-        calibrate (`str`, *optional*): A file of texts, the first 300 of which give the ranges of activations. By
-            default they are the 300 texts after those that are encoded, or as many as there are.
+        simcse (`SimCSE`): As in [`export_graph`].
+        directory (`Path`): As in [`export_graph`].
+        to (`str`): One of `INT8_EXPORTS`.
+        texts (`str` or `os.PathLike`, *optional*): As in [`export`], like those that follow.
+        data_dir (`str` or `os.PathLike`, *optional*): SentEval's folder.
+        calibrate (`str` or `os.PathLike`, *optional*): A file of texts for the ranges of activations.
+        max_loss (`float`): The largest loss.
+        method (`str`, *optional*): The only method to try.
+        instructions (`str`, *optional*): One of `INSTRUCTIONS`; defaults to [`processor_instructions`].
+
+    Returns:
+        `tuple[Path, dict[str, Any]]`: The path of the graph, and what it loses.
 
     Raises:
-        ValueError: If a file has no texts, or the folder no STS sets.
+        ImportError: If the extras of the runtimes are not installed.
+        DataError: If a file has no texts, or the folder no STS sets.
+        ModelError: As [`export_graph`], or if each form loses too much. Nothing is written then.
     """
+    # 1. What the forms are calibrated and measured with.
+    tasks, _, _ = read_tasks(data_dir=data_dir)
+    if texts is not None:
+        lines = _read(texts, _TEXTS + _CALIBRATION)
+    else:
+        distinct = sorted({text for task in tasks.values() for text in task.texts})
+        lines = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
+    calibration = (lines[_TEXTS:] or lines)[:_CALIBRATION] if calibrate is None else _read(calibrate, _CALIBRATION)
+    lines = lines[:_TEXTS]
+    simcse.model.cpu().float()
+    before = measure(simcse, lines, tasks)
 
-    def __init__(self, file: StrPath | None, data_dir: StrPath | None, calibrate: StrPath | None = None) -> None:
-        self.data: Any = None
-        self.before: Any = None  # the STS average in float32, which is the same for every export
-        if data_dir is not None:
-            self.data, _, _ = read_tasks(tasks=STS_TASKS, data_dir=data_dir)
-        if file is not None:
-            texts = _read(file, _TEXTS + _CALIBRATION)
-        else:
-            distinct = sorted({text for task in self.data.values() for text in task.texts})
-            texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
-        self.texts = texts[:_TEXTS]
-        if calibrate is not None:
-            self.calibration = _read(calibrate, _CALIBRATION)
-        else:
-            self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
-
-    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
-        """Measure the loss of an export.
-
-        Args:
-            simcse (`SimCSE`): The model, on the CPU in float32.
-            exported (`SimCSE`): Its export, loaded with its backend.
-
-        Returns:
-            `dict[str, Any]`: `loss`, and what it was computed from, as in [`Exported`].
-        """
-        cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
-        mean = cosines.mean().item()
-        result: dict[str, Any] = {
-            "texts": len(self.texts),
-            "mean_cosine": mean,
-            "lowest_cosine": cosines.min().item(),
-            "loss": 100 * (1 - mean),
-        }
-        if self.data is not None:
-            self.before = self.before or self._score(simcse)
-            after = self._score(exported)
-            result |= {
-                "sts_tasks": after["tasks"],
-                "sts_before": self.before["value"],
-                "sts_after": after["value"],
-                "loss": self.before["value"] - after["value"],
-            }
-        return result
-
-    def _score(self, model: SimCSE) -> Any:
-        texts = [text for task in self.data.values() for text in task.texts]
-        embeddings = SentenceEmbeddings(model, texts)
-        return score_tasks(self.data, embeddings).results["average"]
+    # 2. Each form, until one loses little enough. AVX2 adds products of 8 bits in 16 bits, which overflow.
+    instructions = instructions or processor_instructions()
+    bits = 7 if instructions == "avx2" else 8
+    tried = []
+    for backend in INT8_EXPORTS[to]:
+        graph = GRAPHS[backend]
+        file = graph.int8[instructions]
+        with TemporaryDirectory() as work:
+            folder = Path(work, backend)
+            plain = export_graph(simcse, folder, backend)
+            rows = feeds(simcse, calibration)
+            for name in graph.methods:
+                if method not in (None, name):
+                    continue
+                with silent():
+                    graph.quantize(plain, folder / file, name, rows, bits)
+                loss = lost(before, measure(SimCSE(folder, backend=backend), lines, tasks))
+                loss = {"backend": backend, "method": name, "file": file, **loss}
+                if loss["loss"] <= max_loss:
+                    shutil.copytree(folder, directory)
+                    return directory / file, loss
+                tried.append(_describe(loss))
+                for path in (file, weights_of(file)):
+                    (folder / path).unlink(missing_ok=True)
+    raise ModelError(
+        f"nothing was written, because int8 loses more than max_loss {max_loss:g}: {'; '.join(tried)}. Allow more, or "
+        "calibrate with texts like yours."
+    )
 
 
 def _read(file: StrPath, count: int) -> list[str]:
@@ -335,64 +275,28 @@ def _read(file: StrPath, count: int) -> list[str]:
     return texts
 
 
-def export_int8(
-    simcse: SimCSE,
-    directory: Path,
-    to: str,
-    checks: Checks,
-    max_loss: float = 0.5,
-    method: str | None = None,
-    instructions: str | None = None,
-) -> tuple[Path, dict[str, Any]]:
-    """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
+def measure(model: SimCSE, texts: list[str], tasks: dict[str, Task]) -> Measured:
+    """Return the embeddings of texts, and the STS average if there are tasks."""
+    average = {}
+    if tasks:
+        average = score_model(as_encoder(model), tasks, PAPER_PROTOCOL, show_progress_bar=False).results["average"]
+    return model.encode(texts), average
 
-    The forms of int8 are tried in a fixed order, the one that is fastest on most processors first, and the first that
-    does not lose too much is written.
 
-    Args:
-        simcse (`SimCSE`): As in [`export_graph`].
-        directory (`Path`): As in [`export_graph`].
-        to (`str`): One of `INT8_EXPORTS`.
-        checks (`Checks`): What the forms are calibrated and measured with.
-        max_loss (`float`, *optional*, defaults to `0.5`): The largest loss, in the points of [`Checks`].
-        method (`str`, *optional*): The only method to try.
-        instructions (`str`, *optional*): One of `INSTRUCTIONS`; defaults to [`processor_instructions`]. AVX2 adds
-            products of 8 bits in 16 bits, which overflow, so its weights get 7 bits in ONNX.
-
-    Returns:
-        `tuple[Path, dict[str, Any]]`: The path of the graph, and what it loses.
-
-    Raises:
-        ImportError: If the extras of the runtimes are not installed.
-        ModelError: As [`export_graph`], or if each form loses too much. Nothing is written then.
-    """
-    instructions = instructions or processor_instructions()
-    bits = 7 if instructions == "avx2" else 8
-    tried = []
-    for backend in INT8_EXPORTS[to]:
-        graph = GRAPHS[backend]
-        with TemporaryDirectory() as work:
-            folder = Path(work, backend)
-            plain = export_graph(simcse, folder, backend)
-            rows = feeds(simcse, checks.calibration)
-            path = folder / graph.int8[instructions]
-            for name in graph.methods:
-                if method not in (None, name):
-                    continue
-                with silent():
-                    graph.quantize(plain, path, name, rows, bits)
-                loss = checks.measure(simcse, SimCSE(folder, backend=backend))
-                loss = {"backend": backend, "method": name, "file": graph.int8[instructions], **loss}
-                if loss["loss"] <= max_loss:
-                    shutil.copytree(folder, directory)
-                    return directory / graph.int8[instructions], loss
-                tried.append(_describe(loss))
-                for file in (path, Path(weights_of(str(path)))):
-                    file.unlink(missing_ok=True)
-    raise ModelError(
-        f"nothing was written, because int8 loses more than max_loss {max_loss:g}: {'; '.join(tried)}. Allow more, or "
-        "calibrate with texts like yours."
-    )
+def lost(before: Measured, after: Measured) -> dict[str, Any]:
+    """Say what an export loses, from what was measured in float32 and with it: `loss` and more, as in [`Exported`]."""
+    cosines = (before[0] * after[0]).sum(dim=1)
+    mean = cosines.mean().item()
+    result = {
+        "texts": len(cosines),
+        "mean_cosine": mean,
+        "lowest_cosine": cosines.min().item(),
+        "loss": 100 * (1 - mean),
+    }
+    if before[1]:
+        score, now = before[1]["value"], after[1]["value"]
+        result |= {"sts_tasks": after[1]["tasks"], "sts_before": score, "sts_after": now, "loss": score - now}
+    return result
 
 
 def _describe(measured: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ...runtime.errors import DataError, require_extra
+from ..runtime.errors import SettingError, require_extra
 from .exact import ExactIndex
 
 #: Least embeddings of a cell, which faiss's k-means asks for.
@@ -26,7 +26,7 @@ def _explained(message: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise DataError(f"{message} ({str(error).rpartition('.cpp:')[2]})") from error
+        raise SettingError(f"{message} ({str(error).rpartition('.cpp:')[2]})") from error
 
 
 class FaissIndex:
@@ -73,7 +73,7 @@ class FaissIndex:
         ):
             index = self._faiss.index_factory(self.dim, description, self._faiss.METRIC_INNER_PRODUCT)
         if isinstance(index, self._faiss.IndexIDMap):
-            raise DataError(f"the backend {self.backend!r} has numbers of its own for embeddings: leave out IDMap")
+            raise SettingError(f"the backend {self.backend!r} has numbers of its own for embeddings: leave out IDMap")
         if isinstance(index, self._faiss.IndexHNSW):
             index.hnsw.efConstruction = 80
             index.hnsw.efSearch = 128
@@ -133,7 +133,7 @@ class FaissIndex:
             `NOT_FOUND` where fewer were found.
 
         Raises:
-            DataError: If the index takes no filter, and `among` leaves out more than 20,000 embeddings.
+            SettingError: If the index takes no filter, and `among` leaves out more than 20,000 embeddings.
         """
         if self._waiting:
             self._complete()
@@ -157,7 +157,7 @@ class FaissIndex:
         else:
             left_out = len(among) - len(positions)
             if left_out > _FEW:
-                raise DataError(f"the backend {self.backend!r} takes no filter: use exact, hnsw or ivf")
+                raise SettingError(f"the backend {self.backend!r} takes no filter: use exact, hnsw or ivf")
             scores, rows = index.search(queries, top_k + left_out)
             return np.where(among[rows], scores, -np.inf), np.where(among[rows], rows, NOT_FOUND)
         return index.search(queries, top_k, params=settings)
@@ -185,10 +185,10 @@ def new_index(dim: int, backend: str, similarity: str) -> ExactIndex | FaissInde
         `ExactIndex` or `FaissIndex`: The index.
 
     Raises:
-        DataError: If faiss does not know the backend, or is to rank by a distance.
+        SettingError: If faiss does not know the backend, or is to rank by a distance.
     """
     if backend == "exact":
         return ExactIndex(dim, similarity)
     if similarity not in ("cosine", "dot"):
-        raise DataError(f"the backend {backend!r} cannot rank by the model's {similarity} similarity: use 'exact'")
+        raise SettingError(f"the backend {backend!r} cannot rank by the model's {similarity} similarity: use 'exact'")
     return FaissIndex(dim, backend)
