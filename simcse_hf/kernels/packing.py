@@ -1,6 +1,5 @@
 """Where the tokens of a batch lie in one row without padding, in which the sentences stand one behind the other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -133,13 +132,13 @@ class Packing:
         )
 
     def to(self, device: torch.device) -> "Packing":
-        """Return the packing with its tensors on a device, sent in one transfer.
+        """Return the packing with its tensors on a device.
 
         Accelerate calls this for a batch that holds the packing.
         """
         if self.bounds.device == device:
             return self
-        index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
+        index, rows, bounds = (send(x, device) for x in (self.token_index, self.rows, self.bounds))
         return replace(self, token_index=index, rows=rows, bounds=bounds)
 
     @cached_property
@@ -296,20 +295,8 @@ def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
     return Packing.from_lengths(lengths, mask.shape[1], in_order=True).to(mask.device).token_index
 
 
-def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
-
-    Args:
-        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
-        device (`torch.device`): The device.
-
-    Returns:
-        `list[torch.Tensor]`: The tensors on the device.
-    """
-    parts = [x.flatten().view(torch.uint8) for x in tensors]
-    joined = torch.cat(parts)
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, without waiting for a GPU."""
     if device.type == "cuda":
-        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sizes = [len(part) for part in parts]
-    sent = joined.to(device, non_blocking=True).split(sizes)
-    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
+        x = x.pin_memory()  # from other memory, the copy would wait for the work before it
+    return x.to(device, non_blocking=True)

@@ -376,8 +376,9 @@ class ContrastiveModel(ContrastiveBase):
         # 1. Build the objective, or that of each data set, for embeddings of the size that they shall have.
         losses = self.settings.losses().values()
         enters_space = any(described_objective(*loss).enters_space for loss in losses)
-        if enters_space and self.teacher_dim not in (None, self.embedding_dim):
-            self.add_projection(cast(int, self.teacher_dim))
+        size = self.teacher_dim
+        if enters_space and size is not None and size != self.embedding_dim:
+            self.add_projection(size)
         settings = self.settings
         tables = settings.dataset_objectives
         build = functools.partial(build_objective, dim=self.embedding_dim)

@@ -227,8 +227,8 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
     if path is None:
         return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
     rows = read_json(path, kind=list, advice=_ADVICE)
-    by_name = {}  # as in sentence-transformers, where the last row of a name counts
-    for number, row in enumerate(rows):
+    modules = []
+    for row in rows:
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
             raise ModelError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
         folder = row["path"]
@@ -241,8 +241,7 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
         # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
         # training.
         if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
-            by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
-    modules = list(by_name.values())
+            modules.append((kind, folder))
     kinds = [kind for kind, _ in modules]
     files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
     lacking = [file for file in files if find_file(source, file, **hub) is None]

@@ -47,47 +47,15 @@ class Attention:
             out.append(torch.einsum("hqk,khd->qhd", self.weights(q, k, scaling, dropout, window), v))
         return torch.cat(out)
 
-    def flash(
-        self,
-        query,
-        key,
-        value,
-        cum_seq_q,
-        cum_seq_k,
-        max_q,
-        max_k,
-        dropout_p,
-        is_causal,
-        return_debug_mask,
-        *,
-        scale,
-        window_size_left,
-        window_size_right,
-    ):
+    def flash(self, *args, scale, window_size_left, window_size_right):
+        *inputs, first, second, max_q, max_k, dropout, is_causal, return_debug_mask = args
         assert not is_causal and not return_debug_mask and window_size_left == window_size_right
-        bounds, longest = (cum_seq_q, cum_seq_k), (max_q, max_k)
-        return (self.compute(query, key, value, bounds, longest, scale, dropout_p, window_size_left),)
+        return (self.compute(*inputs, (first, second), (max_q, max_k), scale, dropout, window_size_left),)
 
-    def memory_efficient(
-        self,
-        query,
-        key,
-        value,
-        bias,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        custom_mask_type,
-        compute_log_sumexp,
-        *,
-        scale,
-    ):
-        assert bias is None and custom_mask_type == 0 and compute_log_sumexp
-        (query,), (key,), (value,) = query, key, value
-        bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-        return (self.compute(query, key, value, bounds, longest, scale, dropout_p)[None],)
+    def memory_efficient(self, query, key, value, bias, first, second, max_q, max_k, dropout, *others, scale):
+        assert bias is None and others == (0, True)  # no custom mask, with the sums for the backward pass
+        inputs = (query[0], key[0], value[0])
+        return (self.compute(*inputs, (first, second), (max_q, max_k), scale, dropout)[None],)
 
 
 class OneSentence(Attention):
@@ -136,14 +104,6 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(monkeypatch, leng
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # which then attends as on an accelerator
     monkeypatch.setattr(unpadded, "choose_kernel", lambda *case: kernel)
     assert_same_outputs(attend(*inputs, packing, **options), expected, inputs)
-
-
-@pytest.mark.parametrize("length", [2, 3, 4, 5])
-def test_a_token_sees_those_in_its_window(length):
-    packing = packing_of([length, 1])
-    inputs = torch.randn(3, length + 1, HEADS, SIZE, dtype=torch.float64)
-    expected = Attention().compute(*inputs, [packing.bounds] * 2, (length, length), 0.3, 0.0, window=2)
-    torch.testing.assert_close(attend(*inputs, packing, scaling=0.3, sliding_window=3), expected)
 
 
 @pytest.mark.parametrize("kernel", VARLEN)

