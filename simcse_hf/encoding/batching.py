@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import chain, islice
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -87,109 +87,11 @@ def full_length(
 
 
 class Batching(TypedDict, total=False):
-    """The arguments of [`encode_token_ids`] that change no embedding, but how long it takes."""
+    """The arguments of [`BatchEncoder.embed`] that change no embedding, but how long it takes."""
 
     token_budget: int | None
     batch_size: int | None
-    show_progress_bar: bool
     split_over_processes: bool
-
-
-@torch.no_grad()
-def encode_token_ids(
-    model: nn.Module,
-    token_ids: Sequence[Sequence[int]],
-    pad_token_id: int,
-    *,
-    token_budget: int | None = None,
-    batch_size: int | None = None,
-    show_progress_bar: bool = False,
-    split_over_processes: bool = True,
-) -> torch.Tensor:
-    """Compute the embeddings of tokenized texts in evaluation mode.
-
-    Under several processes each process encodes every W-th batch, and all processes return all embeddings.
-
-    Args:
-        model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
-            accelerator with their `packing` where it runs without padding; returns an output with
-            `sentence_embeddings`.
-        token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
-        pad_token_id (`int`): The id that pads the batches.
-        token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
-            given; otherwise it is small enough for the caches of a CPU, or large enough to keep a GPU busy.
-        batch_size (`int`, *optional*): Texts of a batch.
-        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
-        split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
-            own: it then encodes all of them itself.
-
-    Returns:
-        `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the model's device, in the order of the texts.
-
-    Raises:
-        ValueError: If `token_budget` or `batch_size` is below 1.
-    """
-    check_values("an integer above 0", token_budget=token_budget, batch_size=batch_size)
-    device = next(model.parameters()).device
-    on_cpu = device.type == "cpu"
-    if on_cpu:
-        keep_freed_memory()
-    bare = getattr(model, "module", model)
-    runs_unpadded = getattr(bare, "runs_unpadded", False)
-    if token_budget is None and batch_size is None:
-        # On a CPU more where padding is not computed and takes no time.
-        usual = 4096 if runs_unpadded else 1024
-        token_budget = getattr(bare, "token_budget", usual) if on_cpu else 32_768
-    lengths = np.array([len(ids) for ids in token_ids])
-    batches = length_sorted_batches(lengths, token_budget, batch_size)
-    rank, processes = world() if split_over_processes else (0, 1)
-    # A sharded model's forward pass is collective, so every process has to call it equally often: a process without a
-    # batch of its own in the last round encodes another one and drops the result.
-    rounds = math.ceil(len(batches) / processes)
-
-    def compute(step: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        number = step * processes + rank
-        rows = batches[number % len(batches)]
-        ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
-        places = torch.tensor(rows)
-        what = (
-            f"a batch of {len(ids)} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}: "
-            f"lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
-        )
-        with explain_full_memory(lambda: what):
-            if on_cpu:
-                with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
-                    output = model(input_ids=ids, attention_mask=mask)
-            else:
-                ids, mask, places = (send(x, device) for x in (ids, mask, places))
-                packed: dict[str, Packing] = {}
-                if runs_unpadded:  # the model would make it, and wait for the device
-                    packed["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
-                output = model(input_ids=ids, attention_mask=mask, **packed)
-        return number, places, output.sentence_embeddings.float()
-
-    embeddings: torch.Tensor | None = None
-    streams = getattr(model, "streams", 1)
-    was_training = model.training
-    if was_training:  # a model in evaluation mode is not touched, so that threads can share it
-        model.eval()
-    try:
-        with ThreadPoolExecutor(streams) as pool:
-            outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
-            hidden = not show_progress_bar or rank != 0
-            for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, **_BAR):
-                if embeddings is None:  # on the device, because each copy would wait for it
-                    embeddings = output.new_zeros(len(token_ids), output.shape[-1])
-                if number < len(batches):
-                    embeddings.index_copy_(0, places, output)
-    finally:
-        if was_training:
-            model.train()
-    if embeddings is None:
-        return torch.zeros(0, 0)
-    if processes > 1:
-        dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
-    return embeddings
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -219,7 +121,7 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
 logger = logging.get_logger(__name__)
 
 
-class Encoder:
+class BatchEncoder:
     """How a contrastive model reads texts, in inference and on the dev sets of training.
 
     Args:
@@ -246,17 +148,14 @@ class Encoder:
         long_texts: str = "cut",
     ) -> None:
         self.model = model
+        #: The model without what it is wrapped in for training.
+        self.bare: Any = getattr(model, "module", model)
         self.tokenizer = tokenizer
         check_values(LONG_TEXTS, long_texts=long_texts)
         self.long_texts = long_texts
         self.max_length = max_length
         self.prompts: dict[str, str] = {"query": "", "document": ""} | self.settings.prompts
         self.default_prompt_name = self.settings.default_prompt_name
-
-    @property
-    def bare(self) -> Any:
-        """Return the model without what it is wrapped in for training."""
-        return getattr(self.model, "module", self.model)
 
     @property
     def max_length(self) -> int | None:
@@ -331,10 +230,6 @@ class Encoder:
             return [self.resolve_prompt()] * number
         return [self.resolve_prompt(role="query")] + [self.resolve_prompt(role="document")] * (number - 1)
 
-    def reading(self, *prefixes: str) -> tuple[object, ...]:
-        """Return what decides the token ids of texts with these prompts: the same ones, if it is the same."""
-        return self.tokenizer, self.max_length, self.long_texts, self.settings.templates, prefixes
-
     def tokenize(
         self,
         texts: Sequence[str],
@@ -377,22 +272,98 @@ class Encoder:
     def _inspect(self, texts: Sequence[str], rows: Iterable[list[int]], full: int | None = None) -> None:
         """Look at the token ids of texts, which may fill the length of a text that is cut."""
 
+    @torch.no_grad()
     def embed(
-        self, token_ids: Sequence[Any], long_texts: str | None = None, **batching: Unpack[Batching]
+        self,
+        token_ids: Sequence[Any],
+        long_texts: str | None = None,
+        *,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        split_over_processes: bool = True,
     ) -> torch.Tensor:
-        """Compute the embeddings of tokenized texts.
+        """Compute the embeddings of tokenized texts in evaluation mode.
+
+        Under several processes each process encodes every W-th batch, and all processes return all embeddings.
 
         Args:
             token_ids (`Sequence`): What [`tokenize`] returned.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
-            **batching (`Batching`): See [`encode_token_ids`].
+            token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
+                given; otherwise it is small enough for the caches of a CPU, or large enough to keep a GPU busy.
+            batch_size (`int`, *optional*): Texts of a batch.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+            split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of
+                its own: it then encodes all of them itself.
 
         Returns:
             `torch.Tensor`: Float32 embeddings of shape `(texts, dim)` as the pooler gives them, on the model's device,
             or on the CPU with `long_texts="mean"`. They may hold NaN or infinity.
+
+        Raises:
+            ValueError: If `token_budget` or `batch_size` is below 1.
         """
-        pad = self.tokenizer.pad_token_id
-        if (long_texts or self.long_texts) == "cut":
-            return encode_token_ids(self.model, token_ids, pad, **batching)
-        windows = list(chain.from_iterable(token_ids))
-        return mean_of_windows(encode_token_ids(self.model, windows, pad, **batching).cpu(), token_ids)
+        has_windows = (long_texts or self.long_texts) == "mean"
+        rows_of_ids = list(chain.from_iterable(token_ids)) if has_windows else token_ids
+        check_values("an integer above 0", token_budget=token_budget, batch_size=batch_size)
+        model = self.model
+        device = next(model.parameters()).device
+        on_cpu = device.type == "cpu"
+        if on_cpu:
+            keep_freed_memory()
+        runs_unpadded = getattr(self.bare, "runs_unpadded", False)
+        if token_budget is None and batch_size is None:
+            # On a CPU more where padding is not computed and takes no time.
+            usual = 4096 if runs_unpadded else 1024
+            token_budget = getattr(self.bare, "token_budget", usual) if on_cpu else 32_768
+        lengths = np.array([len(ids) for ids in rows_of_ids])
+        batches = length_sorted_batches(lengths, token_budget, batch_size)
+        rank, processes = world() if split_over_processes else (0, 1)
+        # A sharded model's forward pass is collective, so every process has to call it equally often: a process
+        # without a batch of its own in the last round encodes another one and drops the result.
+        rounds = math.ceil(len(batches) / processes)
+
+        def compute(step: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+            number = step * processes + rank
+            rows = batches[number % len(batches)]
+            ids, mask = pad([rows_of_ids[row] for row in rows], self.tokenizer.pad_token_id)
+            places = torch.tensor(rows)
+            what = (
+                f"a batch of {len(ids)} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}:"
+                f" lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
+            )
+            with explain_full_memory(lambda: what):
+                if on_cpu:
+                    with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
+                        output = model(input_ids=ids, attention_mask=mask)
+                else:
+                    ids, mask, places = (send(x, device) for x in (ids, mask, places))
+                    packed: dict[str, Packing] = {}
+                    if runs_unpadded:  # the model would make it, and wait for the device
+                        packed["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
+                    output = model(input_ids=ids, attention_mask=mask, **packed)
+            return number, places, output.sentence_embeddings.float()
+
+        embeddings: torch.Tensor | None = None
+        streams = getattr(model, "streams", 1)
+        was_training = model.training
+        if was_training:  # a model in evaluation mode is not touched, so that threads can share it
+            model.eval()
+        try:
+            with ThreadPoolExecutor(streams) as pool:
+                outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
+                hidden = not show_progress_bar or rank != 0
+                for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, **_BAR):
+                    if embeddings is None:  # on the device, because each copy would wait for it
+                        embeddings = output.new_zeros(len(rows_of_ids), output.shape[-1])
+                    if number < len(batches):
+                        embeddings.index_copy_(0, places, output)
+        finally:
+            if was_training:
+                model.train()
+        if embeddings is None:
+            return torch.zeros(0, 0)
+        if processes > 1:
+            dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
+        return mean_of_windows(embeddings.cpu(), token_ids) if has_windows else embeddings

@@ -2,9 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -47,7 +46,6 @@ RANGES = "_ranges.npy"
 #: What `--format npy` makes of all shards.
 ARRAY = "vectors.npy"
 MAX_SHARDS = 1_000_000
-_DTYPE = b"dtype"  # the entry of a shard's metadata that names the type of vectors written as bytes
 
 Manifest = dict[str, dict[str, Any]]  # entries by their section
 Row = tuple[int, str]  # the line or row number, from 1, and the text
@@ -83,15 +81,10 @@ class Shard:
             if path.suffix == ".npy":
                 vectors = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
             else:
-                table = pq.read_table(path, columns=["vector"], memory_map=True)
-                column = table["vector"].combine_chunks()
-                if pa.types.is_fixed_size_binary(column.type):
-                    kind = (table.schema.metadata or {})[_DTYPE].decode()
-                    vectors = np.frombuffer(column.buffers()[1], kind).reshape(len(column), -1)
-                elif pa.types.is_fixed_size_list(column.type) and not column.null_count:
-                    vectors = column.flatten().to_numpy().reshape(len(column), -1)
-                else:
-                    raise DataError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+                column = pq.read_table(path, columns=["vector"], memory_map=True)["vector"].combine_chunks()
+                if not pa.types.is_fixed_size_list(column.type):
+                    raise DataError(f"the column 'vector' holds {column.type}")
+                vectors = column.flatten().to_numpy().reshape(len(column), -1)
             if vectors.ndim != 2 or len(vectors) != self.rows or not vectors.shape[1]:
                 raise DataError(f"it holds an array of shape {vectors.shape}")
         except _DAMAGE as error:
@@ -108,26 +101,20 @@ class Shard:
             return False
         return True
 
-    def write(self, rows: Sequence[Row], vectors: np.ndarray, as_bytes: bool) -> None:
-        """Write a parquet file completely or not at all.
+    def write(self, rows: Sequence[Row], vectors: np.ndarray) -> None:
+        """Write the file completely or not at all: an array, or a table with the columns `row`, `text` and `vector`.
 
         Args:
             rows (`Sequence[Row]`): The texts.
             vectors (`np.ndarray`): Their vectors, of shape `(rows, dim)`, contiguous.
-            as_bytes (`bool`): Write the bytes of the vectors alone, of which an array is made soon: five times as
-                fast. Otherwise write the columns `row`, `text` and `vector`.
         """
-        if as_bytes:
-            buffers = [None, pa.py_buffer(vectors)]
-            column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(vectors[0].nbytes), len(vectors), buffers)
-            table = pa.table({"vector": column}).replace_schema_metadata({_DTYPE: vectors.dtype.str})
-        else:
-            numbers, texts = zip(*rows, strict=True)
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-            table = pa.table({"row": numbers, "text": texts, "vector": lists})
+        if self.path.suffix == ".npy":
+            write_npy(self.path, vectors)
+            return
+        numbers, texts = zip(*rows, strict=True)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
         with write_atomically(self.path) as temporary:
-            compression = "none" if as_bytes else "snappy"
-            pq.write_table(table, temporary, use_dictionary=not as_bytes, compression=compression)
+            pq.write_table(pa.table({"row": numbers, "text": texts, "vector": lists}), temporary)
 
 
 def read_manifest(folder: StrPath) -> Manifest:
@@ -172,7 +159,8 @@ def shards_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
     count = math.ceil(rows / size)
     shards = []
     for number in range(count):
-        path = Path(folder).expanduser() / f"vectors-{number:05d}-of-{count:05d}.parquet"
+        name = f"vectors-{number:05d}-of-{count:05d}.{manifest['settings']['format']}"
+        path = Path(folder).expanduser() / name
         shards.append(Shard(path, number, min(size, rows - number * size)))
     return shards
 
@@ -205,36 +193,24 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
     """
     manifest = read_manifest(folder)
     size = manifest["settings"]["shard_size"]
-    first = None
     for file in files_of(folder, manifest):
         vectors = file.read()
-        kind = f"{vectors.dtype} in {vectors.shape[1]} dimensions"
-        first = first or kind
-        if kind != first:
-            raise DataError(f"{file.path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}")
         for start in range(0, len(vectors), size):
             yield vectors[start : start + size]
 
 
-def join_shards(folder: Path, manifest: Manifest) -> Generator[Shard]:
+def join_shards(folder: Path, manifest: Manifest) -> None:
     """Make one array of all shards and remove them. One shard is in memory at a time.
-
-    Each is appended as soon as it is whole, so that little is left to do after the last one.
 
     Args:
         folder (`Path`): The folder.
         manifest (`Manifest`): What [`read_manifest`] returned.
-
-    Yields:
-        `Shard`: The next shard, as long as it is not whole.
     """
     [array] = files_of(folder, manifest)
     shards = shards_of(folder, manifest)
     if not array.is_whole():
         with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
             for shard in shards:
-                while not shard.is_whole():
-                    yield shard
                 part = shard.read()
                 if shard.number == 0:
                     header = {"descr": part.dtype.str, "fortran_order": False, "shape": (array.rows, part.shape[1])}
@@ -255,16 +231,8 @@ def remove_run(folder: Path) -> None:
     """
     if (folder / SHARD_MANIFEST).exists():
         shards = shards_of(folder, read_manifest(folder))
-        remove_leftovers(folder)
         for path in (*(shard.path for shard in shards), folder / ARRAY, folder / RANGES, folder / SHARD_MANIFEST):
             path.unlink(missing_ok=True)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of [`write_atomically`] that a killed run has left in a folder."""
-    for name in (SHARD_MANIFEST, RANGES, "vectors*"):
-        for path in folder.glob(f".{name}.*.partial"):
-            path.unlink()
 
 
 def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: str, shard_size: int = 50_000) -> None:
@@ -458,8 +426,8 @@ def encode(
     }
     if columns is not None:
         settings["columns"] = list(columns)
-    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings)
-    return EncodedFile(output, *job.run(codes, resume, overwrite, show_progress_bar))
+    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings, codes, resume, overwrite)
+    return EncodedFile(output, *job.run(show_progress_bar))
 
 
 class TextSource:
@@ -516,47 +484,39 @@ class EncodeJob:
         model (`SimCSE`): The model.
         texts (`TextSource`): The texts.
         settings (`dict`): What decides the vectors beside the texts and the model, for the manifest.
+        ranges (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
+        resume (`bool`): Whether a run in the folder is continued.
+        overwrite (`bool`): Whether it is removed.
     """
 
     folder: Path
     model: SimCSE
     texts: TextSource
     settings: dict[str, Any]
+    ranges: np.ndarray | None
+    resume: bool
+    overwrite: bool
 
-    def run(
-        self, codes: np.ndarray | None, resume: bool, overwrite: bool, show_progress_bar: bool
-    ) -> tuple[int, list[str]]:
+    def run(self, show_progress_bar: bool) -> tuple[int, list[str]]:
         """Write what is missing, with the other processes of the run.
 
         Args:
-            codes (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
-            resume (`bool`): See [`open`].
-            overwrite (`bool`): See [`open`].
             show_progress_bar (`bool`): Whether the first process shows a bar over its own rows.
 
         Returns:
             `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
-
-        Raises:
-            DataError: If a missing shard is a link, through which nothing is written.
         """
         rank, processes = world()
         precision = self.settings["precision"]
-        is_array = self.settings["format"] == "npy"
         with lock_together(self.folder):
-            manifest = on_first_process(lambda: self.open(resume, overwrite))
+            manifest = on_first_process(self.open)
             files = files_of(self.folder, manifest)
             missing = []
             if not all(file.is_whole() for file in files):  # this process writes every n-th shard
                 shards = shards_of(self.folder, manifest)[rank::processes]
                 missing = [shard for shard in shards if not shard.is_whole()]
-            for shard in missing:
-                if shard.path.is_symlink():
-                    raise DataError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
-            if precision in SCALAR_PRECISIONS:
-                codes = on_first_process(lambda: self.common_ranges(codes))
+            ranges = on_first_process(self.common_ranges) if precision in SCALAR_PRECISIONS else None
             with (
-                closing(join_shards(self.folder, manifest)) as join,
                 ThreadPoolExecutor(1) as thread,
                 tqdm(
                     total=sum(shard.rows for shard in missing),
@@ -567,27 +527,21 @@ class EncodeJob:
             ):
 
                 def write(shard: Shard, rows: list[Row], parts: list[torch.Tensor]) -> None:
-                    shard.write(rows, self.finish(rows, parts, precision, codes), is_array)
+                    shard.write(rows, self.finish(rows, parts, precision, ranges))
                     bar.update(len(rows))
-                    if is_array and rank == 0:
-                        next(join, None)
 
                 writing = thread.submit(bar.refresh)  # nothing is written yet
                 for encoded in self.encode(missing):
                     writing.result()
                     writing = thread.submit(write, *encoded)
                 writing.result()
-                wait_for_all()
-                if is_array:
-                    on_first_process(lambda: list(map(Shard.read, join)))  # raises if it waits for a shard
+            wait_for_all()
+            if self.settings["format"] == "npy":
+                on_first_process(lambda: join_shards(self.folder, manifest))
             return manifest["input"]["rows"], [file.path.name for file in files]
 
-    def open(self, resume: bool, overwrite: bool) -> Manifest:
+    def open(self) -> Manifest:
         """Write the manifest of a new run, or compare with that of the run to resume.
-
-        Args:
-            resume (`bool`): Whether a run in the folder is continued.
-            overwrite (`bool`): Whether it is removed.
 
         Returns:
             `Manifest`: The manifest.
@@ -598,14 +552,14 @@ class EncodeJob:
         folder = self.folder
         texts = self.texts
         is_there = (folder / SHARD_MANIFEST).exists()
-        if is_there and not (resume or overwrite):
+        if is_there and not (self.resume or self.overwrite):
             raise SettingError(
                 f"{folder} holds embeddings already: continue an interrupted run with resume, start again with "
                 "overwrite, or name another folder."
             )
         if not is_there and entries(folder):
             raise SettingError(f"{folder} holds other files and no {SHARD_MANIFEST}: name a new folder.")
-        is_new = overwrite or not is_there
+        is_new = self.overwrite or not is_there
         source: dict[str, Any] = {"file": texts.name, "blake2b": None}
         if is_new or texts.path is None:
             # This pass comes before all encoding: the names of the shards need the number of texts, and a bad row is
@@ -631,7 +585,9 @@ class EncodeJob:
             advice = "Repeat these settings, start again with overwrite, or name another folder."
             refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run there", advice)
             now = earlier
-        remove_leftovers(folder)
+        for name in (SHARD_MANIFEST, RANGES, "vectors*"):  # what a killed run has left of its temporary files
+            for path in folder.glob(f".{name}.*.partial"):
+                path.unlink()
         return now
 
     def encode(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[Row], list[torch.Tensor]]]:
@@ -696,9 +652,10 @@ class EncodeJob:
         check_finite(vectors, lambda number: f"{self.texts.name}: the text of line or row {rows[number][0]}")
         return quantize(vectors, *codes)
 
-    def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
+    def common_ranges(self) -> np.ndarray:
         """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""
         path = self.folder / RANGES
+        ranges = self.ranges
         if ranges is None and path.exists():
             try:
                 ranges = read_npy(path)

@@ -122,8 +122,13 @@ def fit_postprocessing(
         torch.Size([16])
     """
     given: dict[str, float | None] = {
-        **{"dim": dim, "blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size},
-        **{"learning_rate": learning_rate, "seed": seed},
+        "dim": dim,
+        "blocks": blocks,
+        "width": width,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
@@ -212,7 +217,7 @@ def fit_transform(
         model.encode(texts[start : start + _TOGETHER], normalize_embeddings=None, token_budget=token_budget)
         for start in starts
     )
-    probe = probe_embedding(model, model.max_length).tolist()
+    probe = probe_embedding(model, model.max_length)
     history = None
     try:
         if method == "whitening":

@@ -1,15 +1,19 @@
-"""Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
+"""Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding.
 
+Digests (`runtime/identity.py`) are equal only for weights that are equal bit by bit. The same weights in another data
+type, in an exported graph or with a merged adapter have another digest, and nearly the same embeddings.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 
 from ..models.settings import THRESHOLD
-from ..retrieval.description import PROBE
+from ..retrieval.description import PROBE, SAME, SAME_ROUNDED, agreement
 from ..runtime.identity import Identity
-from .batching import Encoder
+from .batching import BatchEncoder
 
 #: The cosines of the first one with the others are saved with a threshold.
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
@@ -35,7 +39,7 @@ Die Größe der Straße überrascht.
 I ❤️ this 😀"""
 #: What a server is compared by: the last two are longer than most models read.
 SERVED = [*_LINES.split("\n"), "word " * 600, "Prices rose in May. " * 150]
-# They may differ by this share of the largest distance (1 - cosine), as in bfloat16.
+# Cosines may differ by this share of the largest distance (1 - cosine), as in bfloat16.
 _TOLERANCE = 0.02
 
 
@@ -57,9 +61,15 @@ def probe_cosines(model: Any) -> list[float]:
     return (embeddings[1:] @ embeddings[0]).tolist()
 
 
-def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
+def probe_embedding(encoder: BatchEncoder, max_length: int | None) -> list[float]:
     """Return the unit embedding of a sentence without a prompt or a transform, by which a fit knows its weights."""
-    encoder = Encoder(encoder.model, encoder.tokenizer)
-    encoder.max_length = max_length
+    encoder = BatchEncoder(encoder.model, encoder.tokenizer, max_length)
     embeddings = encoder.embed(encoder.tokenize([PROBE]), split_over_processes=False)
-    return F.normalize(embeddings[0].cpu(), dim=-1)
+    return F.normalize(embeddings[0].cpu(), dim=-1).tolist()
+
+
+def has_weights_of(encoder: BatchEncoder, probe: Sequence[float], max_length: int | None) -> bool:
+    """Return whether [`probe_embedding`] gave this for the weights of an encoder, up to rounding."""
+    now = np.array(probe_embedding(encoder, max_length), dtype=np.float32)
+    least = SAME_ROUNDED if getattr(encoder.model, "rounds", False) else SAME
+    return agreement(now, np.array(probe, dtype=np.float32)) >= least

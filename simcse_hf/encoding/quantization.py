@@ -90,6 +90,4 @@ def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.n
         codes = torch.from_numpy(np.packbits((codes > 0).cpu(), axis=1))
     if precision in ("int8", "binary"):
         codes = (codes - 128).view(torch.int8)  # less than 0 wraps around, and is negative again in int8
-    if codes.is_cuda:
-        codes = torch.empty_like(codes, device="cpu", pin_memory=True).copy_(codes)  # which is faster
     return codes.cpu().numpy()

@@ -23,7 +23,7 @@ from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, settings_of_config
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
-from ..retrieval.description import PROBE, agreement, least_cosine
+from ..retrieval.description import PROBE
 from ..retrieval.sentences import Results, SentenceIndex
 from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
 from ..runtime.files import StrPath
@@ -32,9 +32,9 @@ from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pret
 from ..runtime.messages import join_processes
 from ..runtime.similarity import similarity_matrix, similarity_pairs
 from ..runtime.upload import commit_folder
-from .batching import Batching, Encoder, one_ahead
+from .batching import BatchEncoder, Batching, one_ahead
 from .graphs import ExportedModel, refuse_settings
-from .probes import PROBES, SERVED, probe_embedding, threshold_problem
+from .probes import PROBES, SERVED, has_weights_of, probe_embedding, threshold_problem
 from .quantization import quantize
 from .saved import make_identity, settings_of_pooler
 
@@ -42,8 +42,6 @@ logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
 _SORTED_TOGETHER = 65_536
-#: Least cosine of two embeddings of one text by a model and its graph in float32.
-_SAME_GRAPH = 0.9999
 _CHOOSE_THRESHOLD = (
     "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
     "--save_threshold"
@@ -55,7 +53,7 @@ Texts = str | Iterable[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
-class SimCSE(Encoder):
+class SimCSE(BatchEncoder):
     """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
 
     The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
@@ -177,10 +175,8 @@ class SimCSE(Encoder):
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
         if backend != "torch" and any(Path(name_or_path).glob("model*.safetensors")):
-            least = least_cosine(backend) if self.model.rounds else _SAME_GRAPH
             weights = SimCSE(name_or_path, device="cpu", postprocess=False)
-            x, y = (probe_embedding(each, self.max_length).numpy() for each in (self, weights))
-            if not agreement(x, y) >= least:
+            if not has_weights_of(self, probe_embedding(weights, self.max_length), self.max_length):
                 raise ModelError(
                     f"{self.model.files[0]} is the graph of other weights than those beside it: export the model "
                     "again, or move the graph into a folder of its own."
@@ -254,10 +250,7 @@ class SimCSE(Encoder):
     def taught_by(self) -> Identity | None:
         """Return the teacher whose vectors the model has learned, if it still gives the vectors that it gave then."""
         saved = getattr(self.model.config, SPACE, None)
-        if saved is None or self.postprocessing is not None:
-            return None
-        probe = probe_embedding(self, None).numpy()
-        if not agreement(probe, np.array(saved["probe"], dtype=np.float32)) >= least_cosine(self.backend):
+        if saved is None or self.postprocessing is not None or not has_weights_of(self, saved["probe"], None):
             return None
         return Identity.from_dict(saved["teacher"])
 
@@ -267,13 +260,11 @@ class SimCSE(Encoder):
         fit = self.postprocessing_fit
         if fit is None or state == self._fitted_state:
             return
-        if fit.probe is not None:
-            probe = probe_embedding(self, fit.max_length).numpy()
-            if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least_cosine(self.backend):
-                raise ModelError(
-                    f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit "
-                    "them again, or load the model with postprocess=False."
-                )
+        if fit.probe is not None and not has_weights_of(self, fit.probe, fit.max_length):
+            raise ModelError(
+                f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
+                "again, or load the model with postprocess=False."
+            )
         self._fitted_state = state
 
     def encode(
@@ -282,8 +273,6 @@ class SimCSE(Encoder):
         *,
         prompt: str | None = None,
         prompt_name: str | None = None,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
         max_length: int | None = None,
         long_texts: str | None = None,
         show_progress_bar: bool = False,
@@ -293,7 +282,7 @@ class SimCSE(Encoder):
         convert_to_tensor: bool = False,
         convert_to_numpy: bool = False,
         device: str | torch.device | None = None,
-        split_over_processes: bool = True,
+        **batching: Unpack[Batching],
     ) -> Any:
         """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
 
@@ -304,8 +293,6 @@ class SimCSE(Encoder):
             prompt (`str`, *optional*): Put this before each text.
             prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
                 prompt named by the model's `default_prompt_name`, if it names one.
-            batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
-            token_budget (`int`, *optional*): Tokens of a padded batch. The default depends on the device.
             max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -321,8 +308,9 @@ class SimCSE(Encoder):
                 default the tensor is on the CPU.
             convert_to_numpy (`bool`, *optional*, defaults to `False`): Return an array.
             device (`str` or `torch.device`, *optional*): Move the model there first.
-            split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
-                the texts in each. Set to `False` if each process has texts of its own.
+            **batching (`Batching`): `batch_size`, the most texts of a batch, and `token_budget`, the tokens of a
+                padded one, whose default depends on the device. `split_over_processes=False` if under several
+                processes each has texts of its own; otherwise each encodes a part of them.
 
         Returns:
             `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
@@ -357,10 +345,8 @@ class SimCSE(Encoder):
             long_texts=long_texts,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
-            batch_size=batch_size,
-            token_budget=token_budget,
             show_progress_bar=show_progress_bar,
-            split_over_processes=split_over_processes,
+            **batching,
         )
         empty = torch.zeros(0, truncate_dim or self.dim)
         embeddings = torch.cat([empty, *(vectors.cpu() for _, vectors in stream)])
@@ -382,6 +368,7 @@ class SimCSE(Encoder):
         long_texts: str | None = None,
         normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
+        show_progress_bar: bool = False,
         **batching: Unpack[Batching],
     ) -> Iterator[tuple[T, torch.Tensor]]:
         """Compute the embeddings of windows of tokenized texts, of which a background thread makes the next one.
@@ -392,7 +379,8 @@ class SimCSE(Encoder):
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
             normalize_embeddings (`bool`, *optional*): As in [`SimCSE.encode`].
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
-            **batching (`Batching`): See [`encode_token_ids`].
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            **batching (`Batching`): See [`BatchEncoder.embed`].
 
         Yields:
             `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
@@ -407,7 +395,7 @@ class SimCSE(Encoder):
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
         for key, token_ids in one_ahead(windows):
-            embeddings = self.embed(token_ids, long_texts, **batching)
+            embeddings = self.embed(token_ids, long_texts, show_progress_bar=show_progress_bar, **batching)
             if self.postprocessing is not None:
                 embeddings = self.postprocessing.transform(embeddings)
             if normalize_embeddings is False and self.settings.normalize:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset, config
-from huggingface_hub.errors import HFValidationError
 from transformers.utils import logging
 
 from ..retrieval.description import of_documents
@@ -18,7 +17,7 @@ from ..runtime.errors import DataError
 from ..runtime.files import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
 from .files import SHARD_MANIFEST, encode, files_of, read_manifest, texts_of_rows
-from .simcse import SimCSE
+from .simcse import load_model
 
 logger = logging.get_logger(__name__)
 
@@ -139,12 +138,10 @@ def split_weight(source: str) -> tuple[str, float]:
 def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Path:
     """Encode the texts of rows with a model, and return the folder of the vectors."""
     try:
-        model = SimCSE(source, device=device)
-    except (HFValidationError, OSError) as error:
-        neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
-        raise DataError(f"{source} {neither}: {error}") from error
+        model = load_model(source, device=str(device))
     except ValueError as error:
-        raise DataError(f"the teacher or guide {source}: {error}") from error
+        neither = "is neither a folder that `simcse-hf encode` wrote nor a model that can be loaded"
+        raise DataError(f"the teacher or guide {source} {neither}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
     cache = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"

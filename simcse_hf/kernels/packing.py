@@ -279,22 +279,6 @@ class Layout:
         return [part.unflatten(0, (count, -1)) for part, count in zip(parts, self.counts, strict=True)]
 
 
-def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
-    """Find the tokens of a padded batch.
-
-    Args:
-        mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. Without them,
-            the host waits until an accelerator has found the tokens.
-
-    Returns:
-        `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`, in ascending order.
-    """
-    if lengths is None:
-        return mask.flatten().nonzero()[:, 0]
-    return Packing.from_lengths(lengths, mask.shape[1], in_order=True).to(mask.device).token_index
-
-
 def send(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device, without waiting for a GPU."""
     if device.type == "cuda":

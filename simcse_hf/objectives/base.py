@@ -30,7 +30,7 @@ NEGATIVE = 2
 ABSENT = -100
 
 
-class Encoder(Protocol):
+class TrainedModel(Protocol):
     """What an objective may ask of the model that it trains.
 
     `simcse_hf.models.ContrastiveModel` satisfies this protocol. Objectives depend on the protocol and not on that
@@ -75,7 +75,7 @@ class Encoder(Protocol):
         """Return a layer by its name, such as `ngram_head` of the pooler `ngrams`."""
 
 
-class _MissingEncoder:
+class _MissingModel:
     """Stands for the model of a batch that was encoded elsewhere, and explains itself when it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -104,8 +104,8 @@ class EncodedBatch:
             `(batch, most labels)` with -100 where a text has fewer than others, `dataset`, numbers on the host that
             say which data set of several the rows come from, and `teacher` and `guide`, the unit vectors of frozen
             models, of shape `(batch, num_sentences, dim of the frozen models)`.
-        model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
-            model: an objective that needs one sets `supports_gradcache = False`.
+        model (`TrainedModel`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives
+            no model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
             They are present only if the objective sets `needs_hidden_states`.
         packing (`Packing`, *optional*): Where the tokens of all texts lie in a row without padding, if the collator
@@ -124,20 +124,29 @@ class EncodedBatch:
 
     embeddings: Tensor
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    model: Encoder = cast(Encoder, _MissingEncoder())
+    model: TrainedModel = cast(TrainedModel, _MissingModel())
     hidden_states: Tensor | None = None
     packing: Packing | None = None
 
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """The number of tokens of each text, `(batch, num_sentences)`, if the collator packed them.
+    def token_index(self, column: int, first: int = 0) -> Tensor:
+        """Find the tokens of a column of texts.
 
-        All padding is then on the right. An objective that selects by it instead of by `attention_mask` does not make
-        the host wait for an accelerator.
+        If the collator packed the texts, the host knows their lengths, and does not wait for an accelerator to find
+        the tokens.
+
+        Args:
+            column (`int`): The column.
+            first (`int`, *optional*, defaults to `0`): The position from which tokens count.
+
+        Returns:
+            `torch.Tensor`: The flat index of each token in a tensor of shape `(batch, length - first)`, in ascending
+                order, of shape `(tokens,)`.
         """
+        mask = self.inputs["attention_mask"][:, column, first:]
         if self.packing is None or self.packing.lengths_of_rows is None:
-            return None
-        return self.packing.lengths_of_rows.reshape(self.inputs["input_ids"].shape[:2])
+            return mask.flatten().nonzero()[:, 0]
+        lengths = self.packing.lengths_of_rows.reshape(len(mask), -1)[:, column] - first
+        return Packing.from_lengths(lengths, mask.shape[1], in_order=True).to(mask.device).token_index
 
     @property
     def text_ids(self) -> Tensor:
@@ -331,13 +340,13 @@ class Objective(nn.Module):
         """Return the objective of one of several data sets: this one, if they share it."""
         return self
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Take what the objective needs of the model, such as a momentum copy of the encoder.
 
         The model calls it once, before training and before it moves the objective to its device.
 
         Args:
-            model (`Encoder`): The model to be trained.
+            model (`TrainedModel`): The model to be trained.
         """
 
     def check(self, rows: TrainingRows) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from ..runtime.errors import DataError, check_values
-from .base import EncodedBatch, Encoder, Loss, TrainingRows, as_full_precision
+from .base import EncodedBatch, Loss, TrainedModel, TrainingRows, as_full_precision
 from .info_nce import Prepared, SimCSEObjective
 
 
@@ -71,7 +71,7 @@ class DeCLUTR(SimCSEObjective):
         self.anchors = anchors
         self.positives = positives
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Ask for the hidden states of the anchors if the model has a masked-LM loss."""
         self.needs_hidden_states = bool(model.settings.do_mlm)
 

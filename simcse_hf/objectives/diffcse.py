@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import ModelError, SettingError, check_values
 from ..runtime.loading import load_pretrained
-from .base import EncodedBatch, Encoder, as_full_precision
+from .base import EncodedBatch, TrainedModel, as_full_precision
 from .dimension_contrastive import GlobalBatchNorm
 from .info_nce import Prepared, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
@@ -97,11 +97,11 @@ class DiffCSE(SimCSEObjective):
                 GlobalBatchNorm(dim, affine=False),
             )
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Copy the encoder as the discriminator, and load the generator.
 
         Args:
-            model (`Encoder`): The model to be trained.
+            model (`TrainedModel`): The model to be trained.
 
         Raises:
             ModelError: If there is no trained masked-LM to load, or it has another vocabulary.

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..runtime.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from ..runtime.errors import SettingError, check_values
-from .base import ABSENT, EncodedBatch, Encoder, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from .info_nce import check_similarity
+from .base import ABSENT, EncodedBatch, Loss, Objective, TrainedModel, TrainingRows, as_full_precision, no_autocast
+from .info_nce import SIMILARITIES, check_similarity
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors", "kl", "margin_mse")
 
@@ -96,8 +96,8 @@ class Distill(Objective):
             teacher_temperature=teacher_temperature,
         )
         check_values("a number of 0 or more", consistency_weight=consistency_weight)
-        check_values((True, False), keep_projection=keep_projection)
-        check_values(("cosine", "dot"), similarity_fct=similarity_fct)
+        check_values("true or false", keep_projection=keep_projection)
+        check_values(SIMILARITIES, similarity_fct=similarity_fct)
         self.similarity, self.temperature = check_similarity(similarity_fct, temperature)
         self.loss = loss
         self.student_temperature = student_temperature or 0.05
@@ -116,11 +116,11 @@ class Distill(Objective):
         self.teacher_dim: int | None = None
         self.enters_space = loss == "vectors" and keep_projection
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Learn the size of the teacher's vectors, and draw the map to it that is not kept in the model.
 
         Args:
-            model (`Encoder`): The model.
+            model (`TrainedModel`): The model.
         """
         self.teacher_dim = model.teacher_dim
         if self.loss == "vectors" and not self.enters_space and self.teacher_dim not in (None, self.dim):

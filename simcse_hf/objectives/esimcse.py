@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..runtime.distributed import gather_rows
 from ..runtime.errors import SettingError, check_values
-from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, TrainedModel, TrainingRows
 from .info_nce import Prepared, SimCSEObjective
 
 
@@ -77,7 +77,7 @@ class ESimCSE(SimCSEObjective):
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Copy the encoder: the copy is the momentum encoder."""
         copy: Any = model.copy_encoder()
         if copy.dtype in (torch.float16, torch.bfloat16):

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.packing import token_index
 from ..runtime.distributed import gather_rows, mean_over_processes, own_rows
 from ..runtime.errors import SettingError
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainedModel, TrainingRows, as_full_precision, no_autocast
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code
@@ -24,10 +23,10 @@ class NGramFeatures(nn.Module):
 
     Args:
         dim (`int`): Size of the hidden states.
-        filters (`Sequence[int]`, *optional*, defaults to `(256, 256, 256)`): Number of filters for each window.
+        filters (`Sequence[int]`): Number of filters for each window.
     """
 
-    def __init__(self, dim: int, filters: Sequence[int] = FILTERS):
+    def __init__(self, dim: int, filters: Sequence[int]):
         super().__init__()
         self.convolutions = nn.ModuleList()
         for width, window in zip(filters, WINDOWS, strict=True):
@@ -92,10 +91,10 @@ class ISBERT(Objective):
         self.ngrams: Any = None
         self.to_global: Any = None
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Make the convolutions, unless they are the model's pooler, which does not work with leading dimensions."""
         if model.settings.pooler_type != NGRAM_POOLER:
-            self.ngrams = NGramFeatures(self.dim)
+            self.ngrams = NGramFeatures(self.dim, FILTERS)
             self.to_global = nn.Linear(self.dim, sum(FILTERS))
         elif self.dim != model.config.hidden_size:
             advice = "train without matryoshka_dims, or with another pooler_type"
@@ -119,8 +118,7 @@ class ISBERT(Objective):
             local = self.ngrams(states, mask)
             sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
         sentences = gather_rows(as_full_precision(sentences), self.training)
-        lengths = None if batch.lengths is None else batch.lengths[:, 0]
-        index = token_index(mask, lengths)
+        index = batch.token_index(0)
         tokens = as_full_precision(local).flatten(0, 1).index_select(0, index)
         row_of_token = index // mask.shape[1]
         sentence_of_token = own_rows(mask, self.training)[row_of_token, None]

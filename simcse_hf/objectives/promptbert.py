@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..runtime.errors import SettingError, check_values
-from .base import TEXT_INPUTS, EncodedBatch, Encoder
+from .base import TEXT_INPUTS, EncodedBatch, TrainedModel
 from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
@@ -120,11 +120,11 @@ class PromptBERT(SimCSEObjective):
         self.has_head = head
         self.head: nn.Sequential | None = None
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Make the head, and take over the model's templates.
 
         Args:
-            model (`Encoder`): The model to be trained.
+            model (`TrainedModel`): The model to be trained.
 
         Raises:
             SettingError: If the model has no templates.

@@ -17,7 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from ..runtime.errors import SettingError, did_you_mean
-from .base import OBJECTIVES, EncodedBatch, Encoder, Loss, Objective, Options, TrainingRows, named_losses, register
+from .base import (
+    OBJECTIVES,
+    EncodedBatch,
+    Loss,
+    Objective,
+    Options,
+    TrainedModel,
+    TrainingRows,
+    named_losses,
+    register,
+)
 from .info_nce import SimCSEObjective
 
 
@@ -203,7 +213,7 @@ class Combined(Objective):
         self.name = ", ".join(dict.fromkeys(part.name for part in self.objectives))
         self.summary = self.objectives[0].summary
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Attach every part; see [`Objective.attach`]."""
         for part in self.objectives:
             part.attach(model)

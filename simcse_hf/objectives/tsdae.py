@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.utils import logging
 
-from ..kernels.packing import token_index
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import ModelError, SettingError
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainedModel, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)
@@ -56,11 +55,11 @@ class TSDAE(Objective):
     reconstructs = True
     view = ("delete_words", 0.6)
 
-    def attach(self, model: Encoder) -> None:
+    def attach(self, model: TrainedModel) -> None:
         """Build the decoder around the modules of the encoder.
 
         Args:
-            model (`Encoder`): The model to be trained.
+            model (`TrainedModel`): The model to be trained.
 
         Raises:
             ModelError: If transformers has no decoder for this type of encoder.
@@ -126,15 +125,13 @@ class TSDAE(Objective):
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""
         ids = batch.inputs["input_ids"][:, 0]
-        mask = batch.inputs["attention_mask"][:, 0].bool()
         states = self.decoder(
             # Padding comes last, so no token attends to it and no mask is needed beside the causal one.
             input_ids=ids[:, :-1],
             encoder_hidden_states=batch.embeddings[:, -1:],
             use_cache=False,
         ).last_hidden_state
-        lengths = None if batch.lengths is None else batch.lengths[:, 0] - 1
-        predicted = token_index(mask[:, 1:], lengths)
+        predicted = batch.token_index(0, first=1)
         targets = ids[:, 1:].flatten().index_select(0, predicted)
         predicting = states.flatten(0, 1).index_select(0, predicted)
         logits = as_full_precision(self._head.logits(predicting))

@@ -22,7 +22,7 @@ PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
 #: As `SAME`, for an exported graph: int8 rounds activations by the range of the whole batch.
-_SAME_EXPORTED = 0.98
+SAME_ROUNDED = 0.98
 REBUILD = "Build the index again."
 
 
@@ -100,7 +100,7 @@ def embed_documents(model: TextEncoder, texts: Sequence[str], truncate_dim: int 
 
 def least_cosine(backend: str) -> float:
     """Return the least cosine of two embeddings of one text by one model, with what computes the second one."""
-    return SAME if backend == "torch" else _SAME_EXPORTED
+    return SAME if backend == "torch" else SAME_ROUNDED
 
 
 def agreement(x: ndarray, y: ndarray) -> float:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Value
+from datasets import Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from ..encoding.batching import Encoder
+from ..encoding.batching import BatchEncoder
 from ..evaluation.bootstrap import (
     Scores,
     interval,
@@ -41,11 +41,6 @@ POSITIVE_SHARE = 0.8
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
 _CONFIDENCE = 0.95
 _RESAMPLES = 1000
-
-
-def start_metric(pooler: str, metric: str) -> str:
-    """Return the name of a metric of the encoder that a run starts from, with a pooler that is not the run's own."""
-    return f"start_{pooler}_{metric}"
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,7 @@ class DevSetCallback(TrainerCallback):
             inner.settings = settings
         metrics = self.evaluate(model, tokenizer)
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
-            name = start_metric(pooler, headline)
+            name = f"start_{pooler}_{headline}"
             value = metrics[name] = values[headline]
             if headline not in scores:  # not the first process, or nothing to resample
                 continue
@@ -177,9 +172,9 @@ class DevSetCallback(TrainerCallback):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        encoder = Encoder(model, tokenizer)  # with the length of inference
+        encoder = BatchEncoder(model, tokenizer)  # with the length of inference
         prompts = {role: encoder.resolve_prompt(role=role) for role in self.roles}
-        reading = encoder.reading(*prompts.values())
+        reading = (tokenizer, encoder.max_length, encoder.settings.templates, prompts)
         if reading != self._reading:  # also when the callback serves another run
             self._token_ids = []
             for role, texts in self.roles.items():
@@ -343,8 +338,6 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         rows (`datasets.Dataset`): The training rows. Only columns of strings are read.
         dev_sets (`Sequence[DevSetCallback]`): The dev sets.
     """
-    if not isinstance(rows, Dataset) or not dev_sets:
-        return
     dev_texts = {text for dev_set in dev_sets for text in dev_set.texts}
     found: set[str] = set()
     for name, feature in rows.features.items():

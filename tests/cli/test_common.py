@@ -7,12 +7,12 @@ import pytest
 from cli_helpers import status
 
 from simcse_hf import names
+from simcse_hf.apps.export import INT8_EXPORTS
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.encoding.graphs import GRAPHS
 from simcse_hf.evaluation.metrics import CORRELATIONS
 from simcse_hf.evaluation.tasks import SENTEVAL
 from simcse_hf.postprocessing.transform import TRANSFORMS
-from simcse_hf.apps.export import INT8_EXPORTS
 
 
 def test_tables_of_the_package_have_the_names_of_names_py():

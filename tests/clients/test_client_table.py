@@ -17,8 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
-from simcse_hf.models.adapters import add_lora
 from simcse_hf.encoding.graphs import export_graph
+from simcse_hf.models.adapters import add_lora
 
 TEXTS = [
     "the cat sat on the mat .",

@@ -239,7 +239,7 @@ OF_VALUES = [
     (lambda: load_text_dataset({"a", "b"}), "the source is a set: pass"),
     (
         lambda: load_text_dataset({"sent0": ["a", "b"], "sent1": ["c"]}),
-        "the columns: row 2 has a cell in column 'sent0' and none in 'sent1'",
+        "the columns: .*'sent0': 2, 'sent1': 1",
     ),
     (lambda: load_text_dataset([]), "list of 0 rows: there are no rows"),
     (

@@ -16,7 +16,6 @@ from encoding_helpers import random_texts
 from process_helpers import held_elsewhere
 
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.encoding import batching as encoder_module
 from simcse_hf.encoding.files import encode, write_vectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.encoding.vectors import RowVectors
@@ -148,7 +147,7 @@ def test_a_model_encodes_the_texts_of_a_run(model, checkpoint, rows):
 
 def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch, rows):
     found = all_vectors(rows, checkpoint)
-    monkeypatch.setattr(encoder_module, "encode_token_ids", None)
+    monkeypatch.setattr(SimCSE, "embed", None)
     np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
@@ -259,7 +258,7 @@ def test_a_weight_of_0_is_refused(tmp_path, rows):
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path, rows):
-    message = "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"
+    message = "nothing-here is neither a folder that `simcse-hf encode` wrote nor a model"
     with pytest.raises(ValueError, match=message):
         row_vectors(rows, tmp_path / "nothing-here")
 

@@ -12,13 +12,13 @@ from transformers import AutoModel, BertForMaskedLM, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
-from simcse_hf.encoding.batching import Encoder, encode_token_ids, tokenize_texts
+from simcse_hf.encoding.batching import BatchEncoder, tokenize_texts
 from simcse_hf.encoding.files import encode, read_shards
+from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.kernels import cpu
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
-from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.runtime.files import digest
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -226,7 +226,8 @@ def test_no_batch_waits_for_the_device(pooler_type):
 
     model.register_forward_hook(record)
     token_ids = [[1, *range(5, 5 + number % 4), 2] for number in range(12)]
-    assert encode_token_ids(model, token_ids, 0, batch_size=3).device.type == "meta"
+    encoder = BatchEncoder(model, SimpleNamespace(pad_token_id=0), 8)
+    assert encoder.embed(token_ids, batch_size=3).device.type == "meta"
     assert batch_sizes == [3, 3, 3, 3]
 
 
@@ -405,16 +406,9 @@ def with_prompt(make):
 def test_an_encoder_gives_the_embeddings_of_simcse_with_its_prompt_and_length(
     with_prompt,
 ):
-    encoder = Encoder(with_prompt.model, with_prompt.tokenizer)
+    encoder = BatchEncoder(with_prompt.model, with_prompt.tokenizer)
     found = encoder.embed(encoder.tokenize(TEXTS, encoder.resolve_prompt()))
     assert torch.equal(found, with_prompt.encode(TEXTS, normalize_embeddings=False))
-
-
-def test_how_a_text_is_read_depends_on_its_prompt(with_prompt):
-    encoder = Encoder(with_prompt.model, with_prompt.tokenizer)
-    prompted = encoder.reading(encoder.resolve_prompt())
-    assert prompted == with_prompt.reading(encoder.resolve_prompt())
-    assert prompted != encoder.reading()
 
 
 def test_dev_scores_of_training_use_the_length_of_inference(make):

@@ -20,7 +20,7 @@ from simcse_hf import (
     search,
 )
 from simcse_hf.data.scored_pairs import ScoredPairs
-from simcse_hf.encoding.batching import Encoder
+from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task
@@ -45,13 +45,13 @@ def model(request, save_checkpoint, tmp_path, monkeypatch):
 def encoded(monkeypatch):
     """The prompts that were put before texts, with the texts."""
     found = set()
-    tokenize = Encoder.tokenize
+    tokenize = BatchEncoder.tokenize
 
     def recorded(self, texts, prefix="", *args):
         found.update((prefix, text) for text in texts if text != PROBE)
         return tokenize(self, texts, prefix, *args)
 
-    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    monkeypatch.setattr(BatchEncoder, "tokenize", recorded)
     return found
 
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.training.arguments import dropout_settings
+from simcse_hf.training.arguments import ModelArguments
 
 #: Rotary positions, a window, and learned positions.
 FAMILIES = ("llama", "mistral", "gpt2")
@@ -110,7 +110,8 @@ def test_dropout_of_a_decoder_makes_two_views_and_without_it_is_refused(family, 
     start = save_decoder(family)
     config = AutoModel.from_pretrained(start).config
     for rate in (0.3, 0.0):
-        model = AutoModelForCL.from_pretrained(start, pooler_type="avg", **dropout_settings(config, rate))
+        settings = ModelArguments(pooler_type="avg", dropout=rate).settings(config)
+        model = AutoModelForCL.from_pretrained(start, **settings)
         trainer = make(tmp_path / str(rate), None, sentences(24), model)
         before = [x.clone() for x in model.parameters()]
         if rate:

@@ -1,5 +1,7 @@
 """Several processes have the loss and the gradient that one process has with the whole batch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import random_batch, tiny_config, with_masked_inputs
@@ -7,7 +9,7 @@ from process_helpers import in_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
-from simcse_hf.encoding.batching import encode_token_ids
+from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.runtime.distributed import on_first_process
 
 WORLDS = (1, 2, 4)
@@ -62,7 +64,7 @@ def texts():
 def encode(model, token_ids, budget):
     calls = []
     hook = model.register_forward_hook(lambda *_: calls.append(1))
-    vectors = encode_token_ids(model, token_ids, pad_token_id=1, token_budget=budget)
+    vectors = BatchEncoder(model, SimpleNamespace(pad_token_id=1), 8).embed(token_ids, token_budget=budget)
     hook.remove()
     return vectors, len(calls)
 

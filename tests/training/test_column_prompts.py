@@ -9,7 +9,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.batching import Encoder
+from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
@@ -194,13 +194,13 @@ def reranking(tmp_path):
 def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer, reranking, monkeypatch):
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=reranking)
     encoded = set()
-    tokenize = Encoder.tokenize
+    tokenize = BatchEncoder.tokenize
 
     def recorded(self, texts, prefix):
         encoded.update(prefix + text for text in texts)
         return tokenize(self, texts, prefix)
 
-    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    monkeypatch.setattr(BatchEncoder, "tokenize", recorded)
     trainer.evaluate()
     assert encoded == {
         "the old cat",
