@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Value
+from datasets import Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
@@ -42,11 +42,6 @@ POSITIVE_SHARE = 0.8
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
 _CONFIDENCE = 0.95
 _RESAMPLES = 1000
-
-
-def start_metric(pooler: str, metric: str) -> str:
-    """Return the name of a metric of the encoder that a run starts from, with a pooler that is not the run's own."""
-    return f"start_{pooler}_{metric}"
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class DevSetCallback(TrainerCallback):
                     found[pooler] = self.evaluate(model, tokenizer), self.scores
         metrics = self.evaluate(model, tokenizer)
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
-            name = start_metric(pooler, headline)
+            name = f"start_{pooler}_{headline}"
             value = metrics[name] = values[headline]
             if headline not in scores:  # not the first process, or nothing to resample
                 continue
@@ -340,8 +335,6 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         rows (`datasets.Dataset`): The training rows. Only columns of strings are read.
         dev_sets (`Sequence[DevSetCallback]`): The dev sets.
     """
-    if not isinstance(rows, Dataset) or not dev_sets:
-        return
     dev_texts = {text for dev_set in dev_sets for text in dev_set.texts}
     found: set[str] = set()
     for name, feature in rows.features.items():

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.training.arguments import dropout_settings
+from simcse_hf.training.arguments import ModelArguments
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gpt2")
 TEXTS = [
@@ -126,7 +126,8 @@ def test_the_end_of_text_counts_although_it_also_pads(save_decoder):
 
 def trainer_of(start, tmp_path, rate):
     config = AutoModel.from_pretrained(start).config
-    model = AutoModelForCL.from_pretrained(start, pooler_type="avg", **dropout_settings(config, rate))
+    settings = ModelArguments(pooler_type="avg", dropout=rate).settings(config)
+    model = AutoModelForCL.from_pretrained(start, **settings)
     return make(tmp_path, None, sentences(24), model)
 
 

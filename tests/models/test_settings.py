@@ -198,7 +198,7 @@ def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objecti
     commands = (line, [str(tmp_path / "run.yaml"), *line[-2:]])
     arguments = [Recipe.read("sup", words).decide().model for words in commands]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
-    others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
+    others = [AutoModelForCL.from_pretrained(start, **values.settings(tiny_config())) for values in arguments]
     others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))
     assert all(other.settings == model.settings for other in others)
     switched = AutoModelForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective)

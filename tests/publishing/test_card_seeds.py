@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,9 @@ from simcse_hf.evaluation.report import Evaluation, add_averages, write_results
 from simcse_hf.evaluation.tasks.senteval import score_parts
 from simcse_hf.evaluation.threshold import save_threshold
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
-from simcse_hf.training.run_results import Results, dev_change, keep_dev_scores
+from simcse_hf.runtime.files import write_arrays
+from simcse_hf.training.checkpoints import DEV_SCORES
+from simcse_hf.training.run_results import Results, dev_change
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 SEEDS = (42, 43, 44)
@@ -177,8 +178,8 @@ def folders(tmp_path_factory):
         folder = tmp_path_factory.mktemp(f"seed-{seed}")
         for step in range(9):
             pairs = noisy(2.0 if step == 0 else 1.0, 10 * seed + step)
-            dev_set = SimpleNamespace(scores={"stsb_spearman": {"pairs": pairs}})
-            keep_dev_scores([dev_set], SimpleNamespace(global_step=step), str(folder))
+            (folder / DEV_SCORES).mkdir(exist_ok=True)
+            write_arrays(folder / DEV_SCORES / f"step-{step}.npz", {"stsb_spearman": {"pairs": pairs}})
         folders.append(folder)
     return folders
 
