@@ -30,6 +30,7 @@ from ..runtime.distributed import lock_together, on_first_process, same_noise, w
 from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
+from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunLog
 
 logger = logging.get_logger(__name__)
@@ -373,7 +374,8 @@ class WholeCheckpointTrainer(Trainer):
             folder.mkdir(parents=True, exist_ok=True)
             self.write_model(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
-            torch.save(self.args, folder / "training_args.bin")
+            # Whoever gets the model must not get the token with which it is pushed.
+            torch.save(with_values(self.args, hub_token=None), folder / "training_args.bin")
 
     def _get_output_dir(self, trial: Any) -> str:
         directory = super()._get_output_dir(trial)

@@ -27,7 +27,7 @@ from simcse_hf.apps.pretraining import (
     pretrain,
     pretraining_arguments,
 )
-from simcse_hf.training.parser import read_words
+from simcse_hf.training.parser import WordParser
 
 QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
 
@@ -47,7 +47,7 @@ def run_on(sentences, output, line):
     """Pretrain with these arguments, and return the results."""
     files = f"--train_file {sentences} --output_dir {output}"
     words = f"{files} --use_cpu true --disable_tqdm true --report_to none {line}"
-    return pretrain(**read_words(words.split(), [PretrainingArguments])).to_dict()
+    return pretrain(**WordParser([PretrainingArguments]).read(words.split())).to_dict()
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends
 def test_a_length_by_column_is_refused_before_anything_is_read():
     words = ["--train_tokenizer", "--max_seq_length", "anchor=32"]
     with pytest.raises(ValueError, match="max_seq_length.*'anchor=32'"):
-        read_words(words, [PretrainingArguments])
+        WordParser([PretrainingArguments]).read(words)
 
 
 def test_too_few_sentences_are_refused(run, sentences):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
 
-from simcse_hf.data.scored_pairs import load_hub_pairs
 from simcse_hf.evaluation import (
     Evaluation,
     alignment,
@@ -131,7 +130,7 @@ def test_a_malformed_folder_is_refused_by_file_and_line(tmp_path, read, name, te
 
 def hub_set(folder):
     (folder / "test.jsonl").write_text(json.dumps({"sentence1": " ", "sentence2": "b", "score": 2.0}))
-    load_hub_pairs(str(folder), "test", "mine")
+    read_scored_pairs(f"{folder}:test")
 
 
 def compared(other=None, **settings):
@@ -185,7 +184,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (PAIR, "is a folder. Name a file of pairs"),
         (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
-        (hub_set, "split test, row 1: a sentence is empty"),
+        (hub_set, "test, row 1: a sentence is empty"),
         (lambda x: score_parts("STS-B", CONSTANT), r"^STS-B dev: all 3 pair\(s\) have the score 2"),
         (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
         (lambda x: compared("task"), "no task in common"),

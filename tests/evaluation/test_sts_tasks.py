@@ -10,7 +10,7 @@ import scipy.stats
 from datasets import Dataset
 from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
 
-from simcse_hf.data import read, scored_pairs
+from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.tasks import read_task, senteval
@@ -111,17 +111,15 @@ def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
     raw = write(tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"])
-    assert read_scored_pairs(raw).texts == [
-        '"quoted as a whole"',
-        "a",
-        '"Yes," she said',
-        "b",
-    ]
+    pairs = read_scored_pairs(raw)
+    assert pairs.sentences1 == ['"quoted as a whole"', "a"]
+    assert pairs.sentences2 == ['"Yes," she said', "b"]
     glue = write(
         tmp_path / "glue.tsv",
         ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'],
     )
-    assert read_scored_pairs(glue).texts == ['"quoted as a whole"', '"Yes," she said']
+    pairs = read_scored_pairs(glue)
+    assert [*pairs.sentences1, *pairs.sentences2] == ['"quoted as a whole"', '"Yes," she said']
     assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
 
 
@@ -178,7 +176,6 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
-    assert len(scored_pairs.load_hub_pairs(local, "train", "mine")) == 2
 
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):

@@ -18,7 +18,8 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, load_hub_pairs, read_scored_pairs
+from ...data.read import load_from_hub
+from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, read_scored_pairs
 from ...data.table import SUFFIX, read_lines
 from ...runtime.errors import DataError
 from ...runtime.files import StrPath
@@ -91,7 +92,8 @@ def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
             raise TaskNotFound(f"{HUB_DATASETS[task]} has no {splits[0]} split")
         for split in filter(hub_splits.get, splits):
             part = task if task in STS_SUBSETS else split
-            parts[part] = load_hub_pairs(HUB_DATASETS[task], hub_splits[split], part, HUB_REVISIONS[task])
+            rows = load_from_hub(HUB_DATASETS[task], hub_splits[split], revision=HUB_REVISIONS[task])
+            parts[part] = read_scored_pairs(rows, f"{HUB_DATASETS[task]}, split {rows.split}")
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
@@ -231,14 +233,16 @@ class ScoredPairsTask(SentEvalTask):
             pairs.scores.append(score)
         self.links = [texts for _, *texts, _ in self.units]
         every = self.parts | (self.shared or {})
-        self.roles = {None: list(chain.from_iterable(pairs.texts for pairs in every.values()))}
+        texts = [(*pairs.sentences1, *pairs.sentences2) for pairs in every.values()]
+        self.roles = {None: list(chain.from_iterable(texts))}
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Correlate similarities and gold scores; see [`Task.score`]."""
         scores: Parts = {}
         for name, pairs in (self.parts | (self.shared or {})).items():
             predicted = embeddings.pairs(pairs.sentences1, pairs.sentences2)
-            scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
+            group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))
+            scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": group}
         if "pairs" in scores:
             document = correlations(scores["pairs"], self.source)
         elif self.name in STS_SPLITS:
