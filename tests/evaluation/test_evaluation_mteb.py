@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,18 +24,6 @@ from simcse_hf.evaluation.mteb import (
 from simcse_hf.evaluation.report import Evaluation, write_results
 
 FIRST = "MTEB(eng, v1)"
-PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
-#: The averages that the paper prints for its categories in this order, then the average over all data sets.
-CATEGORIES = dict(
-    Classification=12,
-    Clustering=11,
-    PairClassification=3,
-    Reranking=4,
-    Retrieval=15,
-    STS=10,
-)
-CATEGORIES["Summarization"] = 1
-PAPER_AVERAGES = {"SimCSE": [64.6, 30.8, 74.5, 47.3, 23.6, 74.4, 27.7, 47.4]}
 
 
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
@@ -64,23 +51,6 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[mteb\]"):
         evaluate_mteb(BagOfWords(), ["STS12"])
-
-
-def test_the_first_english_benchmark_is_that_of_the_paper():
-    """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
-    pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in read_benchmark([FIRST])[1].items()} == CATEGORIES
-    if not PAPER.is_file():
-        pytest.skip("the text of the paper is not beside the repository")
-    names = {name for tasks in read_benchmark([FIRST])[1].values() for name in tasks}
-    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
-    named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, [FIRST])
-    assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
-    assert [average["tasks"] for average in averages.values()] == [
-        *CATEGORIES.values(),
-        56,
-    ]
 
 
 def offer(monkeypatch, tasks):

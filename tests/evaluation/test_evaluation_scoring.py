@@ -45,22 +45,10 @@ def read_stsb(folder, split):
 # --- STS ---
 
 
-def test_a_result_has_the_scores_of_its_subsets_and_splits_and_names_what_is_missing(folder):
+def test_the_average_names_its_tasks_and_those_that_are_missing(folder):
     results = evaluate(BagOfWords(), data_dir=folder).results
-    for task, subset in (("STS12", "MSRpar"), ("STS13", "FNWN")):
-        assert list(results[task]["aggregate"]) == ["all", "mean", "wmean"]
-        for numbers in (*results[task]["aggregate"].values(), results[task]["subsets"][subset]):
-            assert -100 <= numbers["spearman"] <= 100 and -100 <= numbers["pearson"] <= 100
-        assert results[task]["subsets"][subset]["pairs"] == 30
-    assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
     assert results["average"]["tasks"] == list(STS)
     assert results["average"]["missing"] == ["STS14", "STS15", "STS16"]
-
-
-def test_a_missing_transfer_task_is_named(folder):
-    options = {"tasks": ("MR", "CR"), "mode": "fasttest", "device": "cpu"}
-    results = evaluate(BagOfWords(), data_dir=folder, **options).results
-    assert 50 < results["MR"]["accuracy"] <= 100 and results["average"]["missing"] == ["CR"]
 
 
 # --- what is encoded ---
@@ -85,8 +73,10 @@ def test_mode_dev_scores_and_encodes_dev_splits_only(folder):
     model = BagOfWords()
     results = evaluate(model, data_dir=folder, mode="dev").results
     assert list(results) == ["STSBenchmark", "SICKRelatedness", "average"]
-    sick = read_scored_pairs(folder / "SICK/SICK_trial.txt")
-    assert set(model.calls[0]) == {*read_stsb(folder, "dev").texts, *sick.texts}
+    texts = set()
+    for pairs in (read_stsb(folder, "dev"), read_scored_pairs(folder / "SICK/SICK_trial.txt")):
+        texts.update(pairs.sentences1, pairs.sentences2)
+    assert set(model.calls[0]) == texts
     scores = [results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")]
     assert results["average"]["value"] == pytest.approx(sum(scores) / 2)
 

@@ -13,7 +13,7 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
-from simcse_hf.evaluation.tasks import read_task, senteval
+from simcse_hf.evaluation.tasks import senteval
 from simcse_hf.evaluation.tasks.senteval import (
     STS_PAIRS,
     STS_SUBSETS,
@@ -80,33 +80,6 @@ def test_a_table_of_pandas_gives_training_and_dev_sets_the_same_text(tmp_path):
     assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
     assert read_scored_pairs(frame).to_dataset()[:] == pairs.to_dataset()[:]
     assert load_text_dataset(tmp_path / "pairs.tsv")[:] == pairs.to_dataset().remove_columns("score")[:]
-
-
-@pytest.mark.parametrize("suffix", ["tsv", "jsonl"])
-def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
-    """Training keeps white space at the ends of a text, and tasks leave it out."""
-    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
-    rows = {
-        "sentence1": texts,
-        "sentence2": texts[::-1],
-        "text": texts,
-        "label": [i % 2 for i in range(20)],
-    }
-
-    def write_columns(*names):
-        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict("records")
-        return data_helpers.write(
-            tmp_path / f"{'-'.join(names)}.{suffix}",
-            data_helpers.content_of(suffix, records),
-        )
-
-    labelled = write_columns("text", "label")
-    trained = load_text_dataset(labelled)["sent0"][:]
-    assert trained == texts
-    for kind in ("classification", "clustering"):
-        assert [text for text, _ in read_task(kind, labelled).units] == trained
-    task = read_task("pairs", write_columns("sentence1", "sentence2", "label"))
-    assert [*task.first] == trained and [*task.second] == trained[::-1]
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):

@@ -6,7 +6,7 @@ from evaluation_helpers import write_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from simcse_hf.evaluation.tasks import paired_interval, read_task
+from simcse_hf.evaluation.tasks import read_task
 
 HEADER = ["text", "label"]
 
@@ -66,29 +66,6 @@ def test_a_row_of_several_labels_is_never_scored_by_a_classifier_that_saw_it(tmp
     islands = {text: number for number, (text, _) in enumerate(task.rows)}
     result = task.evaluate(lambda texts: np.eye(60)[[islands[text] for text in texts]])
     assert result.metrics["macro_f1"] < 70 and result.details["protocol"].startswith("5-fold cross-validation")
-
-
-def test_the_interval_of_f1_is_that_of_a_bootstrap_written_out_with_loops(tmp_path):
-    task = read_several(tmp_path, rows_of_several(60, 4))
-    before = task.evaluate(lambda texts: np.random.default_rng(0).standard_normal((len(texts), 5)))
-    after = task.evaluate(encode_several)
-    difference, low, high = paired_interval(task, [before], [after], resamples=200)
-    differences = []
-    for rows in np.random.default_rng(0).integers(60, size=(200, 60)):
-        scores = []
-        for result in (before, after):
-            of_labels = []
-            for assigned, gold in zip(
-                result.scores["classification"]["assigned"][rows].T,
-                result.scores["classification"]["labels"][rows].T,
-                strict=True,
-            ):
-                if gold.any():
-                    of_labels.append(f1_score(gold, assigned, zero_division=0))
-            scores.append(100 * np.mean(of_labels))
-        differences.append(scores[1] - scores[0])
-    assert [low, high] == pytest.approx(np.quantile(differences, [0.025, 0.975]))
-    assert difference == pytest.approx(after.metrics["macro_f1"] - before.metrics["macro_f1"])
 
 
 def test_parts_of_a_task_of_several_labels_are_scored(tmp_path):
