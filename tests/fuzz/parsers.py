@@ -126,7 +126,6 @@ TRANSFER = {
         "MR/rt-polarity.pos": b"good film .\nnice\n",
         "MR/rt-polarity.neg": b"bad \xe9 film\n",
     },
-    "SST2": {f"SST/binary/sentiment-{split}": b"good\t1\nbad\t0\n" for split in ("train", "dev", "test")},
     "SST5": {f"SST/fine/sentiment-{split}": b"4 very good\n0 bad\n" for split in ("train", "dev", "test")},
     "TREC": {f"TREC/{name}.label": b"HUM:ind Who is it ?\nNUM:date When ?\n" for name in ("train_5500", "TREC_10")},
     "MRPC": {
@@ -159,7 +158,6 @@ PARSERS = {
         one("a.txt", LINES, b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n")),
         count_lines,
     ),
-    "txt.gz": Parser(streamed, one("a.txt.gz", LINES), count_lines),
     "csv": Parser(training_rows, one("a.csv", OBJECTS, b"text\na\nb\n"), count_records(",")),
     "tsv": Parser(training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")),
     "json": Parser(training_rows, one("a.json", OBJECTS, LISTS, TRIPLETS), count_objects),
@@ -176,7 +174,6 @@ PARSERS = {
     "nli_csv": Parser(_nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")),
     "scored_tsv": Parser(_scored, one("a.tsv", SCORED), count_scored),
     "scored_stsb": Parser(_scored, one("sts-dev.csv", STSB)),
-    "scored_csv": Parser(_scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')),
     "scored_jsonl": Parser(_scored, one("a.jsonl", [PAIR] * 3)),
     "scored_parquet": Parser(_scored, one("a.parquet", [PAIR] * 3)),
     "senteval_STS12": Parser(lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]),
