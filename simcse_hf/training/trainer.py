@@ -41,7 +41,6 @@ from ..models.adapters import (
     check_adapter,
     load_trained_weights,
     save_trained_weights,
-    unwrap,
 )
 from ..models.checkpoint import (
     OBJECTIVE_FILE,
@@ -927,11 +926,15 @@ def _load_model(model: Any) -> Any:
 
     Raises:
         TypeError: If it has no contrastive objective.
+        ModelError: If it has prompts of peft.
     """
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
-    if hasattr(model, "get_base_model"):  # a `PeftModel`
-        model = unwrap(model)
+    if hasattr(model, "get_base_model"):  # a `PeftModel`, which shares the weights of the model inside
+        if any(config.is_prompt_learning for config in model.peft_config.values()):
+            problem = "prompts of peft are not part of the model"
+            raise ModelError(f"{problem}: use LoRA, or another method that changes weights")
+        model = model.get_base_model()
     if not hasattr(model, "prepare_objective"):
         raise TypeError(
             f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
