@@ -500,7 +500,7 @@ def load_class_rows(
     if len(classes) < 2:
         raise DataError(
             f"{counted}. At least two classes must have two texts or more, and {len(classes)} of these have as many: "
-            f"check the column {label_column}, or add texts of other classes."
+            f"check the column {chosen[1]!r}, or add texts of other classes."
         )
     alone = list(map(repr, sorted(counts.keys() - classes)))
     if alone:
