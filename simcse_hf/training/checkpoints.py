@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from huggingface_hub import HfApi
+from huggingface_hub.utils import tqdm as hub_tqdm
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
+from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -445,6 +447,7 @@ class WholeCheckpointTrainer(Trainer):
         is_busy = running is not None and not running.is_done()
         if is_busy or args.hub_strategy == HubStrategy.END or not self.is_world_process_zero():
             return
+        tqdm.set_lock(hub_tqdm.get_lock())  # one for the bars of this thread and of the push, which share a set
         self.callback_handler.on_push_begin(args, self.state, self.control)
         checkpoint = Path(checkpoint_folder)
         with replace_model(str(args.output_dir), getattr(self.model, "save_adapter", False)) as folder:

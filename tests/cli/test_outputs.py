@@ -3,14 +3,12 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from cli_helpers import save_model, status
 from evaluation_helpers import write
 from trainer_helpers import files_of
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.files import read_shards
 
 SENTENCES = [
     "a cat sat on a mat",
@@ -18,6 +16,11 @@ SENTENCES = [
     "a bird sang in the tree",
     "the big red house",
 ]
+
+
+def _write(command, base, name, *options):
+    line = f"--model {base / 'model'} --input {base / 'texts.txt'} --output {base / name} --device cpu --quiet"
+    return status(command, *line.split(), *options)
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +31,6 @@ def base(tmp_path_factory, tokenizer):
     write(base / "texts.txt", SENTENCES)
     assert _write("index", base, "index") == 0
     return base
-
-
-def _write(command, base, name, *options):
-    words = [
-        "--model",
-        str(base / "model"),
-        "--input",
-        str(base / "texts.txt"),
-        "--output",
-        str(base / name),
-    ]
-    return status(command, *words, "--device", "cpu", "--quiet", *options)
 
 
 def _search(base, name, capsys, *options):
@@ -54,19 +45,8 @@ def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
     assert len(_search(base, "index", capsys)["results"]) == len(SENTENCES)
     answer = _search(base, "index", capsys, "--threshold", "1")
     assert answer["results"] == [] and 0 < answer["best_score"] < 1
-    assert (
-        status(
-            "search",
-            "--index",
-            str(base / "index"),
-            "--device",
-            "cpu",
-            "a cat",
-            "--threshold",
-            "1",
-        )
-        == 0
-    )
+    words = ["--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1"]
+    assert status("search", *words) == 0
     assert f"no sentence reaches 1; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
 
 
@@ -85,16 +65,6 @@ def test_prompts_are_put_before_queries_and_documents(base, capsys):
         assert scores == pytest.approx(expected, abs=1e-5)
 
 
-def test_encode_puts_the_prompt_before_each_text(base):
-    assert _write("encode", base, "prompted-vectors", "--prompt", "the man ") == 0
-    expected = SimCSE(base / "model", device="cpu").encode([f"the man {text}" for text in SENTENCES])
-    np.testing.assert_allclose(
-        np.concatenate(list(read_shards(base / "prompted-vectors"))),
-        expected,
-        atol=1e-5,
-    )
-
-
 COMMANDS = {
     "index": "--model {model} --input {texts} --device cpu --quiet",
     "encode": "--model {model} --input {texts} --device cpu --quiet",
@@ -105,31 +75,24 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
-    pairs = write(
-        tmp_path / "pairs.tsv",
-        [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)],
-    )
+    pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
     words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
+    output = tmp_path / "output"
 
-    def run(output, *more):
+    def run(*more, output=output):
         return status(command, *words, "--output", str(output), *more)
 
-    output = tmp_path / "output"
-    assert run(output, "--json") == 0
+    assert run("--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
     before = files_of(output)
-    assert run(output) == 2 and files_of(output) == before
+    assert run() == 2 and files_of(output) == before
     assert re.search("overwrite|resume", capsys.readouterr().err)
-    assert run(output, "--overwrite") == 0
+    assert run("--overwrite") == 0
     before = files_of(output)
-    if command == "encode":
-        for option in ("--column", "--columns"):
-            assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
+    if "--input" in words:  # the last one counts
         empty = write(tmp_path / "empty.txt", [""])
-        assert run(output, "--overwrite", "--input", str(empty)) == 2 and files_of(output) == before
-    if "--input" in words:
-        words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
-        assert run(output, "--overwrite") == 2 and files_of(output) == before
+        for wrong in (["--column", "nosuch"], ["--input", str(empty)], ["--input", str(tmp_path / "nosuch.txt")]):
+            assert run("--overwrite", *wrong) == 2 and files_of(output) == before
     read = files_of(base / "model")
-    assert run(base / "model", "--overwrite") == 2 and files_of(base / "model") == read
+    assert run("--overwrite", output=base / "model") == 2 and files_of(base / "model") == read

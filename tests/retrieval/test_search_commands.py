@@ -52,7 +52,7 @@ def test_an_index_records_an_absolute_path_of_its_model_and_is_searched_from_ano
     assert_same(found.results, by_hand(model, "the cat"))
 
 
-def test_a_column_of_another_file_is_added(model, tmp_path):
+def test_a_column_of_another_file_is_added_by_the_function_and_by_the_command(model, tmp_path, capsys):
     first = tmp_path / "a.txt"
     first.write_text("\n".join(SENTENCES[:50]))
     second = tmp_path / "b.csv"
@@ -62,6 +62,9 @@ def test_a_column_of_another_file_is_added(model, tmp_path):
     assert index_add(str(second), folder, column="said").sentences == 80
     [found] = search("the cat", folder, model=model)
     assert_same(found.results, by_hand(model, "the cat"))
+    words = ["--index", folder, "--input", str(second), "--column", "said"]
+    assert status("index-add", *words, "--json", "--quiet") == 0
+    assert json.loads(capsys.readouterr().out)["sentences"] == 110
 
 
 def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
@@ -70,14 +73,6 @@ def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
     for each in found:
         assert_same(each.results, by_hand(model, each.query, 2))
         assert each.best_score == each.results[0].score
-
-
-def test_a_file_is_added_by_the_command_and_the_function(folder, tmp_path, capsys):
-    more = tmp_path / "more.txt"
-    more.write_text("one more\nand another\n")
-    assert status("index-add", "--index", folder, "--input", str(more), "--json", "--quiet") == 0
-    assert json.loads(capsys.readouterr().out)["sentences"] == 82
-    assert index_add(more, folder).sentences == 84
 
 
 # --- kept columns ---
