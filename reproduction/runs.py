@@ -17,7 +17,7 @@ from filelock import FileLock
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation.embeddings import Encoder
 from simcse_hf.evaluation.report import versions
-from simcse_hf.runtime.files import read_arrays, read_json_object, write_arrays, write_text
+from simcse_hf.runtime.files import read_arrays, read_json, write_arrays, write_text
 from simcse_hf.runtime.messages import errors_only
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.recipe import Recipe
@@ -54,7 +54,7 @@ class RunStore:
         path = self._path(run)
         if not path.is_file():
             return None
-        return read_json_object(path, "results", advice="Delete it, and the run is repeated.")
+        return read_json(path, "results", advice="Delete it, and the run is repeated.")
 
     def has(self, run: Run, groups: Sequence[str]) -> bool:
         """Return whether a run is finished and was measured in these evaluations."""

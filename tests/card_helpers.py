@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 import re
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,22 @@ from simcse_hf.publishing.card import write_card
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
 LIBRARIES = ("simcse_hf", "sentence_transformers", "transformers")
 PROTOCOL = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 1111}
+
+
+CARDS = Path(__file__).parent / "publishing" / "cards"
+
+
+def check_card(name, text):
+    """Compare a text with the expected file in tests/publishing/cards.
+
+    After a change of what cards say, the tests write these files anew, and the diff is read:
+
+        UPDATE_CARDS=1 python -m pytest tests/publishing -k card
+    """
+    text = re.sub(r"<!-- Of the files \w+ -->", "<!-- Of the files DIGEST -->", text)
+    if os.environ.get("UPDATE_CARDS"):
+        (CARDS / name).write_text(text, encoding="utf-8")
+    assert text == (CARDS / name).read_text(encoding="utf-8")
 
 
 def written(path, document):

@@ -39,7 +39,7 @@ from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
 from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
-from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
+from ..training.parser import DEFAULTS, WordParser, check_files, option
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -93,6 +93,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         args (`PretrainingArguments`): The arguments. Of the tokens to predict, 80% become [MASK], 10% a random token,
             and 10% stay.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        eval_dataset (`Dataset`, *optional*): Rows of an evaluation.
         kwargs (`Any`): Further arguments of transformers' Trainer.
     """
 
@@ -101,14 +102,23 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         model: PreTrainedModel,
         args: PretrainingArguments,
         tokenizer: PreTrainedTokenizerBase,
+        eval_dataset: Dataset | None = None,
         **kwargs: Any,
     ):
+        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
+        if eval_dataset is not None:  # its masks are the same in every evaluation
+            masked = []
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(args.seed)
+                for row in eval_dataset["input_ids"]:
+                    ids, labels = mask_tokens(torch.tensor(row), self.masker)
+                    masked.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
+            eval_dataset = Dataset.from_list(masked)
         # Checkpoints have the names of the model: those of an old one (LayerNorm.gamma) could not be resumed.
         vars(model).pop("_weight_conversions", None)
         collator = DataCollatorForTokenClassification(tokenizer)
-        super().__init__(model, args, collator, processing_class=tokenizer, **kwargs)
+        super().__init__(model, args, collator, eval_dataset=eval_dataset, processing_class=tokenizer, **kwargs)
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
-        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -156,16 +166,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             loss = loss * (number * processes / torch.as_tensor(num_items_in_batch).clamp(min=1))
         return (loss, outputs) if return_outputs else loss
 
-    def mask_once(self, rows: Dataset) -> Dataset:
-        """Add `labels` to rows, with masks that are the same in every evaluation."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.args.seed)
-            masked = []
-            for row in rows["input_ids"]:
-                ids, labels = mask_tokens(torch.tensor(row), self.masker)
-                masked.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
-        return Dataset.from_list(masked)
-
 
 def make_encoder(
     args: PretrainingArguments, texts: list[str], checkpoint: str | None = None
@@ -188,15 +188,10 @@ def make_encoder(
         SettingError: If not exactly one of the two was requested.
     """
     name = args.model_name_or_path
-    if bool(name) == args.train_tokenizer:
+    if bool(name) == args.train_tokenizer or (args.extend_tokenizer and not name):
         raise SettingError(
-            "name an encoder to continue with --model, which keeps its tokenizer, or make a new one with "
-            "--train_tokenizer: one of the two"
-        )
-    if args.extend_tokenizer and not name:
-        raise SettingError(
-            "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
-            "--model, or raise --vocab_size of a tokenizer that is trained"
+            "name an encoder to continue with --model, which keeps its tokenizer or gains words by "
+            "--extend_tokenizer, or make a new one with --train_tokenizer and --vocab_size: one of the two"
         )
 
     # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
@@ -327,6 +322,22 @@ class MaskedLMResults(Result):
         return "\n".join(lines)
 
 
+def pretraining_arguments(
+    recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
+) -> PretrainingArguments:
+    """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
+    parser = WordParser([PretrainingArguments])
+    given = parser.read(recipe, arguments)
+    values = dict(DEFAULTS["mlm"])
+    if not given.get("train_file"):
+        corpus, _ = sample_files()
+        values |= DEFAULTS["mlm sample"]
+        values["train_file"] = str(corpus.train_sentences)
+        values["overwrite_output_dir"] = "output_dir" not in given
+    (args,) = parser.fill(values | given)
+    return args
+
+
 def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any) -> MaskedLMResults:
     """Train a masked-LM model, save it as a stock model in `output_dir`, and write `results.json` beside it.
 
@@ -340,7 +351,8 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
         [`MaskedLMResults`]: The results.
 
     Raises:
-        ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
+        DataError: If there are too few sentences, or the tokenizer does not know their words. Settings that do not fit
+            are a SettingError.
 
     Examples:
         >>> from simcse_hf import pretrain
@@ -351,81 +363,61 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
     """
     args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)
-    with lock_together(str(args.output_dir)):
-        return _pretrain(args)
-
-
-def pretraining_arguments(
-    recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
-) -> PretrainingArguments:
-    """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
-    given = read_sources([recipe, arguments], [PretrainingArguments])
-    values = dict(DEFAULTS["mlm"])
-    if not given.get("train_file"):
-        corpus, _ = sample_files()
-        values |= DEFAULTS["mlm sample"]
-        values["train_file"] = str(corpus.train_sentences)
-        values["overwrite_output_dir"] = "output_dir" not in given
-    (args,) = fill([PretrainingArguments], values | given)
-    return args
-
-
-def _pretrain(args: PretrainingArguments) -> MaskedLMResults:
-    # 1. Read the sentences, and hold out the last ones for evaluation.
-    path = str(args.train_file)
     directory = Path(str(args.output_dir))
-    inputs = [("--train_file", args.train_file), ("--model_name_or_path", args.model_name_or_path)]
-    check_files(inputs)
-    check_output_dir(args, args.overwrite_output_dir, inputs)
-    set_seed(args.seed)
-    dataset = load_text_dataset(path, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
-    texts = list(dataset["sent0"])
-    number = min(args.held_out, len(texts) // 10)
-    if number < 1:
-        raise DataError(
-            f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
-            "least 10 sentences and --held_out of at least 1"
+    with lock_together(directory):
+        # 1. Read the sentences, and hold out the last ones for evaluation.
+        path = str(args.train_file)
+        inputs = [("--train_file", args.train_file), ("--model_name_or_path", args.model_name_or_path)]
+        check_files(inputs)
+        check_output_dir(args, args.overwrite_output_dir, inputs)
+        set_seed(args.seed)
+        dataset = load_text_dataset(path, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
+        texts = list(dataset["sent0"])
+        number = min(args.held_out, len(texts) // 10)
+        if number < 1:
+            raise DataError(
+                f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: "
+                "give at least 10 sentences and --held_out of at least 1"
+            )
+        held_out = texts[-number:]
+        texts = texts[:-number]
+
+        # 2. Make the encoder, and tokenize.
+        checkpoint = None
+        if args.resume_from_checkpoint:
+            checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
+        model, tokenizer = make_encoder(args, texts, checkpoint)
+        added_words = None
+        if args.extend_tokenizer:
+            added_words = extend_vocabulary(model, tokenizer, texts, args.extend_tokenizer)
+        check_max_length(args.max_seq_length, model.config)
+
+        def tokenize(sentences: list[str]) -> Dataset:
+            ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=args.max_seq_length)
+            return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
+
+        rows = tokenize(texts)
+        check_known(rows["input_ids"], tokenizer, path)
+
+        # 3. Train.
+        trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows, eval_dataset=tokenize(held_out))
+        clear_output_dir(args)  # now that nothing is wrong with the new run
+        loss = {"before": trainer.evaluate()["eval_loss"]}
+        outcome = trainer.train(resume_from_checkpoint=checkpoint)
+        loss["after"] = trainer.evaluate()["eval_loss"]
+        results = MaskedLMResults(
+            model=str(directory),
+            held_out_sentences=len(held_out),
+            masked_lm_loss=loss,
+            steps=trainer.state.global_step,
+            train_seconds=outcome.metrics["train_runtime"],
+            vocabulary=len(tokenizer),
+            parameters=model.num_parameters(),
+            added_words=added_words,
         )
-    held_out = texts[-number:]
-    texts = texts[:-number]
 
-    # 2. Make the encoder, and tokenize.
-    checkpoint = None
-    if args.resume_from_checkpoint:
-        checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
-    model, tokenizer = make_encoder(args, texts, checkpoint)
-    added_words = None
-    if args.extend_tokenizer:
-        added_words = extend_vocabulary(model, tokenizer, texts, args.extend_tokenizer)
-    check_max_length(args.max_seq_length, model.config)
-
-    def tokenize(sentences: list[str]) -> Dataset:
-        ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=args.max_seq_length)
-        return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
-
-    rows = tokenize(texts)
-    check_known(rows["input_ids"], tokenizer, path)
-
-    # 3. Train.
-    trainer = MaskedLMTrainer(model, args, tokenizer, train_dataset=rows, eval_dataset=tokenize(held_out))
-    trainer.eval_dataset = trainer.mask_once(trainer.eval_dataset)
-    clear_output_dir(args)  # now that nothing is wrong with the new run
-    loss = {"before": trainer.evaluate()["eval_loss"]}
-    outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    loss["after"] = trainer.evaluate()["eval_loss"]
-    results = MaskedLMResults(
-        model=str(directory),
-        held_out_sentences=len(held_out),
-        masked_lm_loss=loss,
-        steps=trainer.state.global_step,
-        train_seconds=outcome.metrics["train_runtime"],
-        vocabulary=len(tokenizer),
-        parameters=model.num_parameters(),
-        added_words=added_words,
-    )
-
-    # 4. Save the model.
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        write_json(directory / RESULTS, results.to_dict())
-    return results
+        # 4. Save the model.
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            write_json(directory / RESULTS, results.to_dict())
+        return results

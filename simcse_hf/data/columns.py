@@ -205,28 +205,24 @@ def resolve_columns(
             texts.append(column)
     named = [column for column in texts if column in PART_NAMES["text"]]
     is_pair = len(texts) <= 3 and len(texts) - len(negatives) >= 2
-    rules = [
-        # the only column
-        (len(column_names) == 1, column_names),
-        # a known pair, with its hard negatives
-        (len(pairs) == 1, [*sum(pairs, ()), *negatives]),
-        # the only column of texts
-        (not pairs and len(texts) == 1, texts),
-        # the column that is named like a text, beside none that is named like a part of a pair
-        (not pairs and not negatives and len(named) == 1 and _OF_PAIRS.isdisjoint(texts), named),
-        # two or three columns of texts that are all there is: by their parts, and then in their order
-        (
-            not pairs and is_pair and texts == column_names and not any(map(looks_like_sentence, texts)),
-            sorted(texts, key=part_of),
-        ),
-    ]
-    for applies, chosen in rules:
-        if applies:
-            return [own[column] for column in chosen]
-    excluded = [own[column] for column in column_names if column not in texts]
-    cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
-    found = f"the column names do not say which columns hold the texts{cannot}"
-    raise DataError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
+    if len(column_names) == 1:
+        chosen = column_names
+    elif len(pairs) == 1:
+        chosen = [*pairs[0], *negatives]
+    elif not pairs and len(texts) == 1:
+        chosen = texts
+    # the column that is named like a text, beside none that is named like a part of a pair
+    elif not pairs and not negatives and len(named) == 1 and _OF_PAIRS.isdisjoint(texts):
+        chosen = named
+    # two or three columns of texts that are all there is: by their parts, and then in their order
+    elif not pairs and is_pair and texts == column_names and not any(map(looks_like_sentence, texts)):
+        chosen = sorted(texts, key=part_of)
+    else:
+        excluded = [own[column] for column in column_names if column not in texts]
+        cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
+        found = f"the column names do not say which columns hold the texts{cannot}"
+        raise DataError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
+    return [own[column] for column in chosen]
 
 
 def part_of(column: str) -> int:
@@ -266,14 +262,12 @@ def class_columns(
     if label is None or len(column_names) == 1:
         return None
     if columns is None:
-        # Without the labels, the only other column is one of texts, even if these are numbers.
-        place = column_names.index(label)
-        others = [*column_names[:place], *column_names[place + 1 :]]
-        cells = [[*row[:place], *row[place + 1 :]] for row in sample]
-        try:
-            columns = resolve_columns(others, name="", sample=cells)
-        except ValueError:
-            return None
+        columns = [column for column in column_names if column != label]
+        if len(columns) > 1:  # the only other column is one of texts, even if these are numbers
+            try:
+                columns = resolve_columns(column_names, name="", sample=sample)
+            except ValueError:
+                return None
     return [*columns, label] if len(columns) == 1 and columns[0] != label else None
 
 

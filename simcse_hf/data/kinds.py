@@ -16,7 +16,7 @@ from ..runtime.errors import SettingError
 from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli import build_nli_groups
-from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
+from .read import TextSource, find_paths, load_class_rows, load_text_dataset
 from .scored_pairs import read_scored_lists, read_scored_pairs
 from .stream import load_text_stream
 from .table import Table
@@ -92,8 +92,6 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
     """
     data: Any = source.data
     shared: Any = {"columns": source.columns, "max_rows": source.limit, "name": source.name}
-    if kind == "scored_lists":
-        return read_scored_lists(data, **shared)
     if kind == "classes":
         return load_class_rows(data, label_separator=source.label_separator, **shared)
     # 1. Texts.
@@ -105,12 +103,12 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
         check_width(source, len(texts.column_names))
         return texts
 
-    # 2. Rows that are read by their structure: of no chosen columns, and documents from a file.
-    form = _FORMS[kind]
+    # 2. Rows that are read by their structure: most of no chosen columns, and documents from a file.
+    form = _FORMS.get(kind)
     if form == "documents" and isinstance(data, str) and find_paths(data) is None:
         advice = "name one with --train_file, or in Python with train_dataset"
         raise SettingError(f"{form} are read from a file, and {data!r} is not a file here: {advice}")
-    if source.columns is not None:
+    if form and source.columns is not None:
         raise SettingError(f"--columns does not apply to rows of {form}: leave it out, and give {data} their form")
     if kind == "spans":
         return islice(read_documents(data), source.limit)
@@ -118,9 +116,11 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
         rows = next_sentence_pairs(data, source.window, source.seed)
     elif kind == "nli":
         rows = build_nli_groups(data, sampling=source.nli_sampling)
+    elif kind == "scored_lists":
+        rows = read_scored_lists(data, source.columns, source.name)
     else:
         rows = read_scored_pairs(data, source.name, drop_empty=True).to_dataset()
-    return first_rows(rows, source.limit)
+    return rows if source.limit is None else rows.select(range(min(source.limit, len(rows))))
 
 
 def read_stream(source: Source) -> IterableDataset:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -37,13 +37,15 @@ from .columns import (
     SAMPLE_ROWS,
     class_columns,
     first_few,
+    flatten,
+    has_text,
     is_list,
     part_of,
     plain,
     quote,
     resolve_columns,
 )
-from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, check_repeated, open_records, open_table
+from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_table
 
 logger = logging.get_logger(__name__)
 
@@ -130,7 +132,7 @@ def load_text_dataset(
         names = set(dataset.column_names)
         is_loaded = columns is None and dataset._fingerprint in RESOLVED and expected_columns in (None, len(names))
         if is_loaded or "input_ids" in names or {"texts", "relations"} <= names:
-            return first_rows(dataset, max_rows)
+            return dataset if max_rows is None else dataset.select(range(min(max_rows, len(dataset))))
     # 1. What decides the rows, if they are cached: those in memory are not.
     cleaners = table_cleaners(tables, columns, expected_columns)
     content: list = []
@@ -169,18 +171,9 @@ def load_text_dataset(
     return dataset
 
 
-def first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    """Return the first rows of loaded data, or all of them without a limit."""
-    if limit is None or limit >= len(rows):
-        return rows
-    first = rows.select(range(limit))
-    RESOLVED.add(first._fingerprint)
-    return first
-
-
 def _write_rows(cleaners: Sequence[RowCleaner], sink: pa.NativeFile, max_rows: int | None) -> None:
     """Write the cleaned rows of all tables, one after the other."""
-    schema = text_features(make_room(cleaners)).arrow_schema
+    schema = make_room(cleaners).arrow_schema
     kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
     rows = islice(kept, max_rows)
     with pa.ipc.new_stream(sink, schema) as stream:
@@ -229,16 +222,15 @@ def open_source(
         return [dataset_table(source, name or "the dataset")]
     if hasattr(source, "columns"):  # a data frame
         frame: Any = source if hasattr(source, "items") else pa.table(source).to_pandas()
-        check_repeated(map(str, frame.columns), name or "the data frame")
+        if not frame.columns.is_unique:
+            raise DataError(f"{name or 'the data frame'}: a column name occurs more than once.")
         source = dict(frame.items())
     if isinstance(source, Mapping) and all(map(is_column, source.values())):
         cells = {str(column): list(values) for column, values in source.items()}
-        for column, values in cells.items():
-            for other, others in cells.items():
-                if len(others) < len(values):
-                    found = f"row {len(others) + 1} has a cell in column {column!r} and none in {other!r}"
-                    advice = "Give all columns as many cells; None is a missing text"
-                    raise DataError(f"{name or 'the columns'}: {found}. {advice}.")
+        lengths = {column: len(values) for column, values in cells.items()}
+        if len(set(lengths.values())) > 1:
+            advice = "Give all columns as many cells; None is a missing text"
+            raise DataError(f"{name or 'the columns'}: the numbers of cells differ: {lengths}. {advice}.")
         source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     elif isinstance(source, IterableDataset):
         source = list(source.with_format(None))
@@ -332,7 +324,7 @@ def table_cleaners(
         expected_columns (`int`, *optional*): How many columns there must be.
 
     Returns:
-        `list[RowCleaner]`: One for each table, with room for the longest list of hard negatives of its first rows.
+        `list[RowCleaner]`: One for each table; see [`make_room`].
 
     Raises:
         DataError: If a table has no rows, its columns are unclear or not `expected_columns`, or two tables have
@@ -377,69 +369,46 @@ def table_cleaners(
             logger.warning(f"{message} {advice}")
         else:
             logger.info(message)
-        cleaner = RowCleaner(table, chosen, len(chosen))
-        cleaner.widen(SAMPLE_ROWS)
-        cleaners.append(cleaner)
+        cleaners.append(RowCleaner(table, chosen, len(chosen)))
     return cleaners
 
 
-def make_room(cleaners: Sequence[RowCleaner]) -> int:
-    """Give all cleaners room for the longest list of hard negatives, and return the number of texts in a row.
+def make_room(cleaners: Sequence[RowCleaner], max_rows: int | None = None) -> Features:
+    """Give all cleaners room for the longest list of hard negatives.
 
     Args:
         cleaners (`Sequence[RowCleaner]`): The cleaners, whose `width` is set. A table without lists of negatives in
-            its first rows is not read.
+            its first rows is not read further.
+        max_rows (`int`, *optional*): Number of rows of each table to read.
 
     Returns:
-        `int`: The width.
+        `Features`: Those of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives).
     """
+    width = 0
     for cleaner in cleaners:
-        if cleaner.has_lists:
-            cleaner.widen()
-    width = max(cleaner.width for cleaner in cleaners)
+        width = max(width, cleaner.width)
+        has_lists = False
+        for place, (_, cells) in enumerate(islice(cleaner.table.rows(cleaner.columns), max_rows)):
+            if place == SAMPLE_ROWS and not has_lists:
+                break
+            if any(map(is_list, cells[2:])):
+                has_lists = True
+                width = max(width, 2 + sum(map(has_text, flatten(cells[2:]))))
     for cleaner in cleaners:
         cleaner.width = width
-    return width
-
-
-def text_features(width: int) -> Features:
-    """Return the features of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives)."""
     return Features({f"sent{index}": Value("string") for index in range(width)})
 
 
-def cached_map(dataset: Dataset, function: Callable, key: list, **options: object) -> Dataset:
-    """Map batches of rows as [`datasets.Dataset.map`] does, which finds an earlier result by `key`.
-
-    Args:
-        dataset (`datasets.Dataset`): The rows.
-        function (`Callable`): What to call with a batch.
-        key (`list`): What decides the result beside the rows.
-        options (`Any`): Further arguments of `map`.
-
-    Returns:
-        `datasets.Dataset`: The result.
-    """
-    fingerprint = Hasher.hash([VERSION, dataset._fingerprint, *key])
-    return dataset.map(function, batched=True, new_fingerprint=fingerprint, **options)
-
-
-def apply_transform(dataset: Dataset) -> Dataset:
-    """Return the rows that a dataset shows, which `set_transform` may have changed."""
-    if dataset.format["type"] != "custom":
-        return dataset
-    logger.warning(
-        "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
-    )
-    shown = dataset.map(
-        lambda rows: rows, batched=True, remove_columns=dataset.column_names, load_from_cache_file=False
-    )
-    return shown.with_format(None)
-
-
 def dataset_table(dataset: Dataset, name: str) -> Table:
-    """Return the rows of a dataset as a table."""
-    if "input_ids" not in dataset.column_names:  # token ids may be drawn whenever a row is read
-        dataset = apply_transform(dataset)
+    """Return the rows of a dataset as a table, with what `set_transform` makes of them."""
+    names = dataset.column_names
+    # Token ids without a mask may be drawn whenever a row is read.
+    if dataset.format["type"] == "custom" and ("input_ids" not in names or "attention_mask" in names):
+        logger.warning(
+            "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
+        )
+        dataset = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
+        dataset = dataset.with_format(None)
     plainly = dataset.with_format(None)
     classes = [column for column, feature in dataset.features.items() if isinstance(feature, ClassLabel)]
 

@@ -29,7 +29,7 @@ class PermutedSampler(Sampler[int]):
     """Draw each row number once, in an order that depends on the number of rows, the seed and the epoch only.
 
     So every process has the same order, for any number of processes, and a resumed run continues it. The order takes
-    4 bytes for each row (8 bytes from 2^32 rows on).
+    4 bytes for each row.
 
     Args:
         num_rows (`int`): The number of rows.
@@ -58,7 +58,7 @@ class PermutedSampler(Sampler[int]):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
+        order = np.arange(self.num_rows, dtype=np.uint32)
         rng.shuffle(order)
         return order
 

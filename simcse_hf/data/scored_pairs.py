@@ -16,7 +16,7 @@ from transformers.utils import logging
 from ..objectives.base import NEGATIVE, POSITIVE
 from ..runtime.errors import DataError
 from .columns import LABEL, SCORE, check_text, find_parts, first_few, flatten, has_text, quote, resolve_columns
-from .read import TextSource, dataset_table, find_paths, load_from_hub, open_one, open_source, table_cleaners
+from .read import TextSource, find_paths, open_one, open_source, table_cleaners
 from .table import SUFFIX, Table, open_csv, open_table, read_lines
 
 logger = logging.get_logger(__name__)
@@ -52,16 +52,6 @@ class ScoredPairs:
 
     def __len__(self) -> int:
         return len(self.scores)
-
-    @property
-    def texts(self) -> list[str]:
-        """The sentences of both sides, which may repeat."""
-        return [*self.sentences1, *self.sentences2]
-
-    @property
-    def groups(self) -> ndarray:
-        """The group of each pair, of shape `(n,)`; pairs that share a sentence are in one group."""
-        return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
         """Return the two sentences and the score of each pair."""
@@ -196,27 +186,6 @@ def _unquoted_rows(
         yield f"{path}, line {number}", [cells[place] for place in places]
 
 
-def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
-    """Load the scored pairs of a split of a hub data set.
-
-    Args:
-        dataset (`str`): Name of the data set, see [`~data.read.load_from_hub`], or a local folder with the
-            layout of one.
-        split (`str`): The split, if `dataset` does not say it.
-        name (`str`): Name of the set in tables and results.
-        revision (`str`, *optional*): Commit of the data set. Defaults to the newest.
-
-    Returns:
-        [`ScoredPairs`]: At least one pair.
-
-    Raises:
-        ValueError: If the columns or rows are not scored pairs. The message names data set, split and row.
-    """
-    rows = load_from_hub(dataset, split, revision=revision)
-    table = dataset_table(rows, f"{dataset}, split {rows.split}")
-    return collect_pairs(name, table.name, _scored_rows(table))
-
-
 def collect_pairs(
     name: str, where: str, rows: Iterable[tuple[str, Sequence[Any]]], drop_empty: bool = False
 ) -> ScoredPairs:
@@ -277,9 +246,7 @@ def _finite(cell: Any, place: str) -> float:
     return score
 
 
-def read_scored_lists(
-    source: TextSource, *, columns: Sequence[str] | None = None, max_rows: int | None = None, name: str | None = None
-) -> Dataset:
+def read_scored_lists(source: TextSource, columns: Sequence[str] | None = None, name: str | None = None) -> Dataset:
     """Read queries, their positives and negatives, and a score of each. A dataset of this form stays as it is.
 
     The scores are those of a reranker, for example, in FlagEmbedding's form or in columns.
@@ -290,7 +257,6 @@ def read_scored_lists(
     Args:
         source (`Any`): See [`load_text_dataset`].
         columns (`Sequence[str]`, *optional*): The columns of the query, positives and negatives.
-        max_rows (`int`, *optional*): Number of rows to read.
         name (`str`, *optional*): What messages call rows in memory.
 
     Returns:
@@ -343,6 +309,4 @@ def read_scored_lists(
                     SCORE: [_finite(score, where) for score in scores],
                 }
             )
-        if max_rows is not None and len(rows) >= max_rows:
-            break
-    return Dataset.from_list(rows[:max_rows])
+    return Dataset.from_list(rows)

@@ -8,7 +8,7 @@ from datasets import IterableDataset
 
 from ..runtime.errors import DataError
 from .columns import SAMPLE_ROWS, plain
-from .read import find_paths, load_from_hub, table_cleaners, text_features
+from .read import find_paths, load_from_hub, make_room, table_cleaners
 from .table import RowCleaner, open_records, open_table
 
 
@@ -43,21 +43,18 @@ def load_text_stream(
     paths = find_paths(source)
     if paths is not None:
         cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
-        features = text_features(max(cleaner.width for cleaner in cleaners))
+        features = make_room(cleaners, SAMPLE_ROWS)
 
-        def rows_of_files(files: list[tuple[Path, Sequence[str]]]) -> Iterator[dict]:
-            for path, chosen in files:
-                table = open_table(path)
-                table.refuse_late_keys = columns is None
-                cleaner = RowCleaner(table, chosen, len(features))
+        def rows_of_files(files: Sequence[RowCleaner]) -> Iterator[dict]:
+            for file in files:
+                cleaner = RowCleaner(file.table, file.columns, file.width)
                 for rows in cleaner.read():
                     for row in rows:
                         yield dict(zip(features, row, strict=True))
                 cleaner.log()
 
-        # A list is the shards of the stream: each file with its columns.
-        files = [(path, cleaner.columns) for path, cleaner in zip(paths, cleaners, strict=True)]
-        return IterableDataset.from_generator(rows_of_files, features=features, gen_kwargs={"files": files})
+        # A list is the shards of the stream.
+        return IterableDataset.from_generator(rows_of_files, features=features, gen_kwargs={"files": cleaners})
 
     # 2. A stream, or a data set of the hub.
     if isinstance(source, str):
@@ -72,7 +69,7 @@ def load_text_stream(
         raise DataError(f"{name} is a stream of token ids: stream texts, or pass token ids as a datasets.Dataset.")
     [cleaner] = table_cleaners([table], columns, expected_columns)
     chosen = cleaner.columns
-    features = text_features(cleaner.width)
+    features = make_room([cleaner])
     told = 0
     if stream.column_names is not None:  # all rows have these, and the others need not be read
         stream = stream.select_columns(chosen)

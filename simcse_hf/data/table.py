@@ -71,35 +71,29 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     limit = -1 if is_json else LONGEST_TEXT + 1
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     file = opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline)
-    with file, _readable(path, EOFError, OSError, zlib.error):
+    with file:
         lines = iter(partial(file.readline, limit), "")
-        for number, line in enumerate(lines, 1):
-            if number == 1:
-                line = line.removeprefix("\ufeff")
-            problem = None
-            wrong = None if line.isascii() else _UNDECODED.search(line)
-            if wrong:
-                likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
-                problem = (
-                    f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. "
-                    f"The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
-                )
-            elif "\0" in line:
-                problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
-            elif len(line) == limit:
-                problem = TOO_LONG
-            if problem:
-                raise DataError(f"{path}, line {number}: {problem}")
-            yield number, line
-
-
-@contextmanager
-def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a damaged file into a `ValueError` that names it."""
-    try:
-        yield
-    except errors as error:
-        raise DataError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
+        try:
+            for number, line in enumerate(lines, 1):
+                if number == 1:
+                    line = line.removeprefix("\ufeff")
+                problem = None
+                wrong = None if line.isascii() else _UNDECODED.search(line)
+                if wrong:
+                    likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
+                    problem = (
+                        f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not "
+                        f"{encoding.upper()}. The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
+                    )
+                elif "\0" in line:
+                    problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
+                elif len(line) == limit:
+                    problem = TOO_LONG
+                if problem:
+                    raise DataError(f"{path}, line {number}: {problem}")
+                yield number, line
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -200,13 +194,6 @@ class Table:
             yield self.at(number), cells
 
 
-def check_repeated(columns: Iterable[str], name: str) -> None:
-    """Refuse several columns of the same name."""
-    repeated = [column for column, count in Counter(columns).items() if count > 1]
-    if repeated:
-        raise DataError(f"{name}: column name(s) {quote(repeated)} occur more than once.")
-
-
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
     """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
     first = next(filter(None, (plain(value) for _, value in values())), None)
@@ -274,7 +261,9 @@ def open_table(path: StrPath) -> Table:
 
     # 2. Open it by its format.
     table = READERS[suffix[1].lower()](path)
-    check_repeated(table.columns, table.name)
+    repeated = [column for column, count in Counter(table.columns).items() if count > 1]
+    if repeated:
+        raise DataError(f"{path}: column name(s) {quote(repeated)} occur more than once.")
     table.source = path
     return table
 
@@ -345,8 +334,14 @@ def _open_json(path: Path) -> Table:
 
 
 def _open_parquet(path: Path) -> Table:
-    # Damaged pages and odd dates are among these errors.
-    readable = partial(_readable, path, EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException)
+    @contextmanager
+    def readable() -> Iterator[None]:
+        try:
+            yield
+        # Damaged pages and odd dates are among these errors.
+        except (EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException) as error:
+            raise DataError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
+
     with readable():
         # Parquet is read from its end, so it is unpacked into memory.
         source: Path | pa.BufferReader = path
@@ -399,7 +394,6 @@ class RowCleaner:
         width (`int`): Texts in each row.
 
     Attributes:
-        has_lists (`bool`): Whether a cell lists hard negatives.
         kept (`int`): Rows of texts that were kept.
         counts (`Counter[str]`): Rows that were `dropped` for an empty cell, that had `empty` texts in lists, and that
             have `fewer` or `longer` lists of hard negatives.
@@ -409,17 +403,9 @@ class RowCleaner:
     table: Table
     columns: Sequence[str]
     width: int
-    has_lists: bool = False
     kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[int]] = field(default_factory=dict)
-
-    def widen(self, max_rows: int | None = None) -> None:
-        """Make room for the longest list of hard negatives of the first rows, or of all of them."""
-        for _, cells in islice(self.table.rows(self.columns), max_rows):
-            if any(map(is_list, cells[2:])):
-                self.has_lists = True
-                self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
 
     def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
         """Return the rows of texts that a row gives: one for each positive that it lists, and none if it lacks a text.

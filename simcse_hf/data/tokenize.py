@@ -1,6 +1,5 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -8,6 +7,8 @@ from operator import ge
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
@@ -15,8 +16,9 @@ from transformers.utils import logging
 
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
 from ..runtime.errors import DataError, SettingError
+from .collator import pad
 from .columns import NO_TEXT, first_few, has_text
-from .read import apply_transform, cached_map
+from .read import VERSION
 from .token_ids import Template, number_of, parse_template, to_token_ids
 
 logger = logging.get_logger(__name__)
@@ -61,11 +63,12 @@ def tokenize_dataset(
     backend("", truncation=True, max_length=row_tokenizer.columns[0].length)
     # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
     rules = backend.backend_tokenizer.to_str() if backend.is_fast else Hasher.hash(backend)
-    tokenized = cached_map(
-        dataset,
+    decides = [dataset.column_names, rules, tokenizer.truncation_side, row_tokenizer.columns]
+    tokenized = dataset.map(
         row_tokenizer,
-        [dataset.column_names, rules, tokenizer.truncation_side, row_tokenizer.columns],
+        batched=True,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
+        new_fingerprint=Hasher.hash([VERSION, dataset._fingerprint, *decides]),
         desc="Tokenizing",
     )
     full_rows = (np.flatnonzero(tokenized["is_full"][:]) + 1).tolist()
@@ -99,8 +102,6 @@ def as_sentences(tokens: Dataset, tokenizer: PreTrainedTokenizerBase, name: str)
             there is no mask. The message names the row.
     """
     has_mask = "attention_mask" in tokens.column_names
-    if has_mask:
-        tokens = apply_transform(tokens)
     is_flat = hasattr(getattr(tokens.features["input_ids"], "feature", None), "dtype")  # a list of lists has no dtype
     if not len(tokens) or tokens.format["type"] == "custom" or not (is_flat or has_mask):
         return tokens
@@ -123,22 +124,25 @@ def as_sentences(tokens: Dataset, tokenizer: PreTrainedTokenizerBase, name: str)
             sentences.append(kept)
         return {"input_ids": sentences}
 
-    return cached_map(
-        tokens.with_format(None),
-        sentences_of,
-        ["sentences", sorted(map(str, padding))],
-        with_indices=True,
-        remove_columns=["attention_mask"] if has_mask else None,
-    )
+    removed = ["attention_mask"] if has_mask else None
+    return tokens.with_format(None).map(sentences_of, batched=True, with_indices=True, remove_columns=removed)
 
 
 @dataclass
 class _Column:
-    """How the texts of a column of a tokenized row are read."""
+    """How the texts of a column of a tokenized row are read.
+
+    Args:
+        length (`int`): The most tokens of a text.
+        prompt (`str`, *optional*): What is put before each text.
+        template (`Template`, *optional*): What each text is put into.
+        limit (`int`, *optional*): The most tokens of a text with its template.
+    """
 
     length: int
     prompt: str = ""
     template: Template | None = None
+    limit: int = 0
 
 
 class RowTokenizer:
@@ -189,13 +193,12 @@ class RowTokenizer:
             parsed = [parsed[0]] + [parsed[-1]] * (len(names) - 1)
         self.names = names
         self.columns = []
-        self.limits = []
         for place in range(len(names)):
             length = lengths[min(place, len(lengths) - 1)]
             prompt = prompts[min(place, len(prompts) - 1)]
             template = parsed[place] if parsed else None
-            self.columns.append(_Column(length, prompt, template))
-            self.limits.append(template.full_length(tokenizer, length) if template else length)
+            limit = template.full_length(tokenizer, length) if template else length
+            self.columns.append(_Column(length, prompt, template, limit))
 
     def __call__(self, rows: Mapping) -> dict:
         """Turn columns of texts into columns of tokens.
@@ -219,7 +222,7 @@ class RowTokenizer:
             texts = [list(enumerate(row)) for row in zip(*columns, strict=True)]
         input_ids = self._tokenize(texts, self.columns)
         lengths = [list(map(len, row)) for row in input_ids]
-        limits = [[self.limits[column] for column, _ in row] for row in texts]
+        limits = [[self.columns[part].limit for part, _ in row] for row in texts]
         tokenized: dict = {
             "input_ids": input_ids,
             "length": list(map(max, lengths)),
@@ -263,13 +266,11 @@ def number_texts(rows: Dataset) -> np.ndarray:
             [`number_of`].
     """
     column = "text_ids" if "text_ids" in rows.column_names else "input_ids"
-    widths = []
-    numbers = array("q")
-    for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
-        for row in batch[column]:
-            widths.append(len(row))
-            numbers.extend(row if column == "text_ids" else map(number_of, row))
-    has_text = np.arange(max(widths, default=0)) < np.array(widths)[:, None]
-    table = np.zeros(has_text.shape, np.int64)
-    table[has_text] = numbers
-    return table
+    tables = []
+    for batch in rows.select_columns([column]).iter(_BATCH):
+        numbers = batch[column]
+        if column == "input_ids":
+            numbers = [list(map(number_of, row)) for row in numbers]
+        tables.append(pad(numbers, 0)[0])
+    width = max(table.shape[1] for table in tables)
+    return torch.cat([F.pad(table, (0, width - table.shape[1])) for table in tables]).numpy()

@@ -33,10 +33,9 @@ class BM25:
         ValueError: If no text has a word.
     """
 
-    name_or_path = KEYWORDS
+    similarity = KEYWORDS
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self.similarity = KEYWORDS
         self._package = require_extra("bm25s", "bm25", f"the model {KEYWORDS}")
         self._places = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         if not self._places:

@@ -246,16 +246,14 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
         raise SettingError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
-    if high - low < ROUNDING:
-        draws = []
-        for parts in tasks:
-            name, part = next(iter(parts.items()))
-            if "correct" not in part and "value" not in part:  # no mean over rows
-                return float(low), float(high)
-            draws.append(len(np.unique(groups_to_draw(part["group"], name))))
-        if not draws:
-            return float(low), float(high)
-        near, far = proportion_interval(abs(low) / 100, min(draws), confidence)
+    draws = []
+    for parts in tasks:
+        name, part = next(iter(parts.items()))
+        is_mean = "correct" in part or "value" in part
+        draws.append(len(np.unique(groups_to_draw(part["group"], name))) if is_mean else 0)
+    fewest = min(draws, default=0)
+    if fewest and high - low < ROUNDING:
+        near, far = proportion_interval(abs(low) / 100, fewest, confidence)
         if abs(low) < ROUNDING:
             near = -far
         if low < 0:

@@ -298,10 +298,7 @@ def read_tasks(
         found[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)
     found |= own
     if geometry:
-        try:
-            parts = read_sts_task("STSBenchmark", data_dir or "", ("train", "dev", "test"))
-        except TaskNotFound as error:
-            raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
+        parts = read_sts_task("STSBenchmark", data_dir or "", ("train", "dev", "test"))
         found["geometry"] = GeometryTask.of("geometry", parts, str(data_dir))
     return found, protocol, loading
 

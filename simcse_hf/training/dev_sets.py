@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Value
+from datasets import Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
@@ -29,7 +29,6 @@ from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
-from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError
 from ..runtime.files import digest
@@ -42,11 +41,6 @@ POSITIVE_SHARE = 0.8
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
 _CONFIDENCE = 0.95
 _RESAMPLES = 1000
-
-
-def start_metric(pooler: str, metric: str) -> str:
-    """Return the name of a metric of the encoder that a run starts from, with a pooler that is not the run's own."""
-    return f"start_{pooler}_{metric}"
 
 
 @dataclass(frozen=True)
@@ -138,15 +132,19 @@ class DevSetCallback(TrainerCallback):
             own as `start_{pooler}_{headline}`; `scores` has the same names.
         """
         inner: Any = getattr(model, "module", model)
+        settings = inner.settings
         found = {}
-        plain = ("avg",) if reads_left_to_right(type(inner.config)) else PLAIN_POOLERS  # its first token sees no other
-        for pooler in plain:
-            if pooler != inner.settings.inference_pooler:
-                with inner.pooled_by(pooler):
+        plain = ("avg",) if inner.reads_left_to_right else PLAIN_POOLERS  # its first token sees no other
+        try:
+            for pooler in plain:
+                if pooler != settings.inference_pooler:
+                    inner.settings = replace(settings, pooler_type=pooler, mlp_only_train=False, templates=[])
                     found[pooler] = self.evaluate(model, tokenizer), self.scores
+        finally:
+            inner.settings = settings
         metrics = self.evaluate(model, tokenizer)
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
-            name = start_metric(pooler, headline)
+            name = f"start_{pooler}_{headline}"
             value = metrics[name] = values[headline]
             if headline not in scores:  # not the first process, or nothing to resample
                 continue
@@ -340,8 +338,6 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         rows (`datasets.Dataset`): The training rows. Only columns of strings are read.
         dev_sets (`Sequence[DevSetCallback]`): The dev sets.
     """
-    if not isinstance(rows, Dataset) or not dev_sets:
-        return
     dev_texts = {text for dev_set in dev_sets for text in dev_set.texts}
     found: set[str] = set()
     for name, feature in rows.features.items():

@@ -17,17 +17,17 @@ from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from .._version import __version__
-from ..evaluation.bootstrap import Scores, optimism_of_choice
+from ..evaluation.bootstrap import optimism_of_choice
 from ..evaluation.metrics import find_metric, with_scale
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import command_line
 from ..runtime.errors import changes, refuse_changes
-from ..runtime.files import read_arrays, read_json, write_arrays, write_atomically, write_json
+from ..runtime.files import read_arrays, read_json, write_atomically, write_json
 from ..runtime.outputs import Result
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS
-from .dev_sets import PLAIN_POOLERS, Change, DevSetCallback, change_between, start_metric
+from .dev_sets import PLAIN_POOLERS, Change, DevSetCallback, change_between
 from .rows import Rows
 
 logger = logging.get_logger(__name__)
@@ -390,8 +390,7 @@ def dev_history(
         sources |= dev_set.sources
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
     metric = dev_sets[0].headline
-    is_own = selecting.startswith(tuple(f"{name}_" for name in sources))
-    if is_own and args.greater_is_better == find_metric(selecting).higher_is_better:
+    if selecting.startswith(tuple(f"{name}_" for name in sources)):
         metric = selecting
 
     # 2. The evaluations that logged it, the last one of each step. Scores on a dev set that was changed on purpose
@@ -414,7 +413,7 @@ def dev_history(
     # 3. The start as one would use it: with the run's pooler, or with a plain one that scores better.
     start = {"step": initial["step"], "pooler": None, "metric": metric, metric: initial[metric]}
     for pooler in PLAIN_POOLERS:
-        name = start_metric(pooler, metric)
+        name = f"start_{pooler}_{metric}"
         if name in initial and is_better(metric, initial[name], start[metric]):
             start |= {"pooler": pooler, "metric": name, metric: initial[name]}
 
@@ -445,23 +444,6 @@ def dev_history(
 # What training has changed -------------------------------------------------------------------------------------------
 
 
-def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
-    """Write what an evaluation scored.
-
-    Args:
-        dev_sets (`Sequence[DevSetCallback]`): The dev sets, which were evaluated just now.
-        state (`TrainerState`): The step.
-        output_dir (`str`): The output directory of the run.
-    """
-    scores: Scores = {}
-    for dev_set in dev_sets:
-        scores |= dev_set.scores
-    if scores:
-        path = Path(output_dir, DEV_SCORES, f"step-{state.global_step}.npz")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_arrays(path, scores)
-
-
 def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) -> Change | None:
     """Compare the saved weights of a run, or of its repetitions with other seeds, with the start.
 
@@ -485,7 +467,7 @@ def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) 
             return None
         name = metric or results.dev_metric
         pooler = results.start["pooler"]
-        begin = start_metric(pooler, name) if pooler else name
+        begin = f"start_{pooler}_{name}" if pooler else name
         saved_step = results.saved["step"]
         start = _read_scores(folder, results.start["step"], begin)
         saved = _read_scores(folder, saved_step, name)

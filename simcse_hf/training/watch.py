@@ -40,15 +40,12 @@ class FiniteWeights(TrainerCallback):
         """
         if not (control.should_evaluate or control.should_save or state.global_step >= state.max_steps):
             return
-        finite = {}
+        broken = ""
         for name, tensor in [*event["model"].named_parameters(), *event["model"].named_buffers()]:
-            if tensor.is_floating_point():
-                shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
-                finite[name] = torch.isfinite(shard.detach()).all()
-        broken = None
-        if finite and not torch.stack([*finite.values()]).all():  # one transfer from the device
-            broken = next(name for name, value in finite.items() if not value)
-        count = sum_over_processes(torch.tensor(int(broken is not None), device=args.device))
+            shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
+            if not torch.isfinite(shard.detach()).all():
+                broken = name
+        count = sum_over_processes(torch.tensor(len(broken), device=args.device))
         if count.item():
             raise FloatingPointError(
                 f"the weights are not finite after step {state.global_step} ({broken or 'in another process'}). "

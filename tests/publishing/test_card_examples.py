@@ -1,12 +1,9 @@
 """The code of a card gives the embeddings of the model, with every library that the card names."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from card_helpers import EXAMPLES, LIBRARIES, blocks, check_examples
+from card_helpers import EXAMPLES, blocks, check_examples
 from huggingface_hub import ModelCard
-from publishing_fixtures import save_random, save_transformed
 
 from simcse_hf import SimCSE
 from simcse_hf.models.pooling import POOLERS
@@ -81,159 +78,53 @@ def test_the_code_of_a_card_gives_the_embeddings_of_a_whitening(family, pooler, 
 
 # --- what sentence-transformers lacks ---
 
-POOLER = "avg_no_cls"
-LACKING = pytest.mark.parametrize("lacking", [POOLER, "flow"], scope="module")
 
-
-@pytest.fixture(scope="module")
-def unsupported(lacking, tokenizer, tmp_path_factory):
-    """The directory of a model with a pooler, or a flow, that sentence-transformers lacks; the model; its card."""
-    folder = tmp_path_factory.mktemp("unsupported")
-    if lacking == "flow":
-        directory = save_transformed(folder, tokenizer, "flow")
-    else:
-        directory = save_random(folder, tokenizer, pooler_type=lacking)
+@pytest.mark.parametrize("lacking", ["avg_no_cls", "flow"])
+def test_the_card_of_a_model_that_sentence_transformers_cannot_load_names_the_libraries_that_can(
+    lacking, saved, transformed
+):
+    directory = transformed("flow") if lacking == "flow" else saved(pooler_type=lacking)
     model, card = read(directory)
-    return SimpleNamespace(directory=directory, model=model, card=card)
-
-
-@LACKING
-def test_the_library_of_a_model_that_sentence_transformers_cannot_load_is_transformers(
-    unsupported,
-):
-    assert ModelCard(unsupported.card).data.library_name == "transformers"
-
-
-@LACKING
-def test_a_model_that_sentence_transformers_cannot_load_does_not_have_its_tag(
-    unsupported,
-):
-    assert "sentence-transformers" not in ModelCard(unsupported.card).data.tags
-
-
-@LACKING
-def test_a_model_that_sentence_transformers_cannot_load_has_the_tag_simcse(unsupported):
-    assert "simcse" in ModelCard(unsupported.card).data.tags
-
-
-@pytest.mark.parametrize(
-    ("lacking", "words"),
-    [
-        (POOLER, "sentence-transformers has no such pooling"),
-        ("flow", "sentence-transformers cannot load this model"),
-    ],
-    scope="module",
-)
-def test_the_card_says_that_sentence_transformers_cannot_load_a_model(unsupported, words):
-    assert words in unsupported.card
-
-
-@pytest.mark.parametrize(
-    ("lacking", "libraries"),
-    [
-        (POOLER, ["simcse_hf", "transformers"]),
-        ("flow", ["simcse_hf"]),
-    ],
-    scope="module",
-)
-def test_the_code_of_a_card_uses_the_libraries_that_can_load_a_model(unsupported, libraries):
-    expected = unsupported.model.encode(EXAMPLES)
-    check_examples(unsupported.card, expected, libraries)
-
-
-@pytest.mark.parametrize("lacking", ["flow"], scope="module")
-@pytest.mark.parametrize("words", ["flow from 32 to 32 dimensions", "{li-etal-2020-sentence,"])
-def test_the_card_describes_a_flow(unsupported, words):
-    assert words in unsupported.card
-
-
-@pytest.mark.parametrize("lacking", ["flow"], scope="module")
-def test_a_flow_is_a_module_of_this_package(unsupported):
-    modules = (unsupported.directory / MODULES).read_text()
-    assert "simcse_hf.postprocessing.flow.Flow" in modules
+    data = ModelCard(card).data
+    assert data.library_name == "transformers"
+    assert "sentence-transformers" not in data.tags and "simcse" in data.tags
+    expected = model.encode(EXAMPLES)
+    if lacking == "flow":
+        assert "sentence-transformers cannot load this model" in card
+        assert "flow from 32 to 32 dimensions" in card and "{li-etal-2020-sentence," in card
+        assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
+        check_examples(card, expected, ["simcse_hf"])
+    else:
+        assert "sentence-transformers has no such pooling" in card
+        check_examples(card, expected, ["simcse_hf", "transformers"])
 
 
 # --- lengths and prompts ---
 
 
-@pytest.fixture
-def short(directory):
-    """The card of a model that reads 8 tokens."""
+def test_the_code_of_a_card_cuts_texts_where_the_model_does(directory):
     SimCSE(directory, device="cpu", max_length=8).save_pretrained(directory)
-    return write_card(directory).read_text()
+    card = write_card(directory).read_text()
+    assert "| longest text | 8 tokens |" in card and "max_length=8," in card
+    assert "| `max_length`" not in card, "it is no hyper-parameter"
 
 
-@pytest.mark.parametrize("words", ["| longest text | 8 tokens |", "max_length=8,"])
-def test_the_code_of_a_card_cuts_texts_where_the_model_does(short, words):
-    assert words in short
-
-
-def test_the_length_of_a_model_is_no_hyperparameter(short):
-    assert "| `max_length`" not in short
-
-
-@pytest.fixture
-def with_default_prompt(saved):
-    """A model with a default prompt, and its card."""
+def test_the_code_of_a_card_puts_the_default_prompt_before_texts(saved):
     prompts = {"query": "the big ", "passage": "a small "}
-    settings = {"prompts": prompts, "default_prompt_name": "query"}
-    return read(saved(pooler_type="avg", **settings))
+    model, card = read(saved(pooler_type="avg", prompts=prompts, default_prompt_name="query"))
+    check_examples(with_transformers(card), model.encode(EXAMPLES), ["transformers"])
 
 
-def test_the_code_of_a_card_puts_the_default_prompt_before_texts(with_default_prompt):
-    _, card = with_default_prompt
-    assert 'texts = ["the big " + text for text in texts]' in card
-
-
-def test_the_code_of_a_card_gives_the_embeddings_of_a_model_with_a_default_prompt(
-    with_default_prompt,
-):
-    model, card = with_default_prompt
-    expected = model.encode(EXAMPLES)
-    check_examples(with_transformers(card), expected, ["transformers"])
-
-
-@pytest.fixture
-def with_two_prompts(saved):
-    """A model with prompts for queries and documents and the dot product, and its card."""
+def test_the_code_of_a_card_encodes_queries_and_documents_with_their_prompts(saved):
     prompts = {"query": "the big ", "document": "a small "}
-    settings = {"prompts": prompts, "similarity_fn_name": "dot"}
-    return read(saved(pooler_type="avg", **settings))
-
-
-@pytest.fixture
-def documents(with_two_prompts):
-    """The embeddings of the examples as documents."""
-    model, _ = with_two_prompts
-    return torch.as_tensor(model.encode_document(EXAMPLES))
-
-
-@pytest.mark.parametrize("method", ["encode_query", "encode_document"])
-def test_the_code_of_a_card_encodes_queries_and_documents_with_both_libraries(with_two_prompts, method):
-    _, card = with_two_prompts
-    assert card.count(f"model.{method}(") == 2
-
-
-def test_the_code_of_a_card_encodes_nothing_without_a_prompt(with_two_prompts):
-    _, card = with_two_prompts
-    assert "model.encode(" not in card
-
-
-def test_the_card_names_the_dot_product(with_two_prompts):
-    _, card = with_two_prompts
+    model, card = read(saved(pooler_type="avg", prompts=prompts, similarity_fn_name="dot"))
     assert "| similarity | dot |" in card
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=LIBRARIES[:2])
-def test_the_code_of_a_card_gives_the_embeddings_of_documents(with_two_prompts, documents, number):
-    _, card = with_two_prompts
-    variables = {}
-    exec(blocks(card)[number], variables)
-    found = torch.as_tensor(variables["documents"])
-    torch.testing.assert_close(found, documents, atol=1e-5, rtol=0)
-
-
-def test_the_code_for_transformers_gives_the_embeddings_of_documents(with_two_prompts, documents):
-    _, card = with_two_prompts
+    assert card.count("model.encode_query(") == card.count("model.encode_document(") == 2
+    assert "model.encode(" not in card
+    documents = torch.as_tensor(model.encode_document(EXAMPLES))
+    for code in blocks(card)[:2]:
+        variables = {}
+        exec(code, variables)
+        torch.testing.assert_close(torch.as_tensor(variables["documents"]), documents, atol=1e-5, rtol=0)
     unit = torch.nn.functional.normalize(documents, dim=-1)
     check_examples(with_transformers(card), unit, ["transformers"])

@@ -1,17 +1,20 @@
 """A repository is what was pushed last, under its own name, and says nothing about the machine it comes from."""
 
 import json
+import threading
 from copy import deepcopy
-from types import SimpleNamespace
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import NEEDS_PEFT, tiny_config
+from conftest import NEEDS_PEFT, fast_first, tiny_config
 from datasets import Dataset
 from encoding_helpers import perturb, random_texts
 from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
+from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
+from tqdm import tqdm
 from yaml import safe_dump
 
 from simcse_hf import (
@@ -21,7 +24,6 @@ from simcse_hf import (
     SimCSETrainingArguments,
     compare,
     evaluate,
-    push,
     train,
 )
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
@@ -43,13 +45,12 @@ GRAPHS = dict.fromkeys(
     ),
     b"of the earlier weights",
 )
+#: Its results.
+RESULTS = dict.fromkeys(
+    ("results.json", "evaluation.json", "comparison-mine.json", "trainer_state.json", "adaptation.json"), b"{}"
+)
 #: Files of the owner of a repository.
-OTHERS = {
-    "LICENSE": b"mine",
-    "pictures/cat.png": b"png",
-    "data/config.json": b"{}",
-    "notes.md": b"notes",
-}
+OTHERS = {"LICENSE": b"mine", "pictures/cat.png": b"png", "data/config.json": b"{}", "notes.md": b"notes"}
 
 
 def names_of_files(directory):
@@ -65,219 +66,85 @@ def save_adapter(folder, tokenizer):
 
     push_model(save_random(folder, tokenizer, "roberta", pooler_type="avg"), "org/base")
     model = AutoModelForCL.from_pretrained("org/base")
-    adapter = LoraConfig(target_modules=["query"], init_lora_weights=False)
-    model.base_model.add_adapter(adapter)
+    model.base_model.add_adapter(LoraConfig(target_modules=["query"], init_lora_weights=False))
     model.save_adapter = True
     model.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")
     return folder / "adapter"
 
 
-def save_kind(kind, folder, tokenizer):
-    """Save a model of a kind whose files another one has to replace."""
-    if kind == "adapter":
-        return save_adapter(folder, tokenizer)
-    if kind == "whitened":
-        return save_transformed(folder, tokenizer, "whitening")
-    if kind == "head":
-        return save_random(folder, tokenizer, "distilbert")
-    return save_random(folder, tokenizer, "roberta")
-
-
-def push_by_function(directory, name):
-    push_model(directory, name)
-
-
-def push_with_simcse(directory, name):
-    SimCSE(directory, device="cpu").push_to_hub(name)
-
-
-def push_as_transformers(directory, name):
-    AutoModelForCL.from_pretrained(directory).push_to_hub(name)
-
-
-WAYS = {
-    "push": push_by_function,
-    "SimCSE": push_with_simcse,
-    "transformers": push_as_transformers,
+KINDS = {
+    "adapter": save_adapter,
+    "graphs": lambda *given: save_random(*given, "roberta"),
+    "whitened": lambda *given: save_transformed(*given, "whitening"),
+    "head": lambda *given: save_random(*given, "distilbert"),
 }
-EVERY_KIND = pytest.mark.parametrize(
-    "kind",
-    [pytest.param("adapter", marks=NEEDS_PEFT), "graphs", "whitened", "head"],
-    scope="module",
+WAYS = {
+    "push": push_model,
+    "SimCSE": lambda directory, name: SimCSE(directory, device="cpu").push_to_hub(name),
+    "transformers": lambda directory, name: AutoModelForCL.from_pretrained(directory).push_to_hub(name),
+}
+
+
+@pytest.mark.parametrize(
+    "kind, ways",
+    [
+        pytest.param("adapter", ["push"], marks=NEEDS_PEFT),
+        ("graphs", WAYS),
+        ("whitened", ["push"]),
+        ("head", ["push"]),
+    ],
 )
-EVERY_WAY = pytest.mark.parametrize("way", WAYS, scope="module")
-
-
-@pytest.fixture(scope="module")
-def earlier(kind, shared_hub, tokenizer, tmp_path_factory):
-    """A repository of an earlier model, with files of its owner."""
-    folder = tmp_path_factory.mktemp(kind)
-    push_model(save_kind(kind, folder, tokenizer), f"org/{kind}")
-    repository = shared_hub.repositories[f"org/{kind}"]
-    further = OTHERS | (GRAPHS if kind == "graphs" else {})
-    repository.commit("main", repository.files() | further, "further files")
-    return repository
-
-
-@pytest.fixture(scope="module")
-def whole(tokenizer, tmp_path_factory):
-    """The folder of a model without a head, an adapter or a transform."""
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("whole")
-    return save_random(folder, tokenizer, "bert", pooler_type="avg")
-
-
-@pytest.fixture(scope="module")
-def replaced(kind, way, earlier, whole, shared_hub):
-    """The name and the repository of the earlier model, to which the other one was pushed."""
-    name = f"org/{kind}-{way}"
-    shared_hub.repositories[name] = deepcopy(earlier)
-    WAYS[way](whole, name)
-    return SimpleNamespace(name=name, repository=shared_hub.repositories[name])
-
-
-@EVERY_KIND
-@EVERY_WAY
-def test_files_of_the_owner_of_a_repository_stay(replaced):
-    files = replaced.repository.files()
-    assert {name: files[name] for name in OTHERS} == OTHERS
-
-
-@EVERY_KIND
-@EVERY_WAY
-def test_nothing_of_the_earlier_model_is_left(replaced, whole):
-    names = replaced.repository.files().keys() - OTHERS.keys()
-    assert names - {CARD} == names_of_files(whole) - {CARD}
-
-
-@EVERY_KIND
-@EVERY_WAY
-def test_an_earlier_model_is_replaced_in_one_commit(replaced, earlier):
-    assert len(replaced.repository.messages) == len(earlier.messages) + 1
-
-
-@EVERY_KIND
-@EVERY_WAY
-def test_the_repository_is_the_model_that_was_pushed_last(replaced, whole):
+def test_an_earlier_model_is_replaced_in_one_commit_and_files_of_the_owner_stay(kind, ways, hub, tokenizer, tmp_path):
+    push_model(KINDS[kind](tmp_path, tokenizer), "org/earlier")
+    earlier = hub.repositories["org/earlier"]
+    further = OTHERS | RESULTS | (GRAPHS if kind == "graphs" else {})
+    earlier.commit("main", earlier.files() | further, "further files")
+    whole = save_random(tmp_path / "whole", tokenizer, "bert", pooler_type="avg")
     expected = SimCSE(whole, device="cpu").encode(TEXTS)
-    assert torch.equal(SimCSE(replaced.name).encode(TEXTS), expected)
+    for way in ways:
+        name = f"org/{way}"
+        hub.repositories[name] = deepcopy(earlier)
+        WAYS[way](whole, name)
+        files = hub.repositories[name].files()
+        assert {name: files[name] for name in OTHERS} == OTHERS
+        assert files.keys() - OTHERS.keys() - {CARD} == names_of_files(whole) - {CARD}
+        assert len(hub.repositories[name].messages) == len(earlier.messages) + 1
+        assert torch.equal(SimCSE(name).encode(TEXTS), expected)
 
 
-@pytest.fixture
-def with_old_tokenizer(hub, saved):
-    """The folder of a model, and its repository with two files of an old tokenizer."""
+def test_a_tokenizer_of_the_repository_stays_until_another_one_is_pushed(hub, saved):
     directory = saved()
     push_model(directory, "org/name")
     repository = hub.repositories["org/name"]
-    old = {"merges.txt": b"old", "spiece.model": b"old"}
-    repository.commit("main", repository.files() | old, "an old tokenizer")
-    return directory, repository
-
-
-def test_a_tokenizer_of_the_repository_stays_if_none_is_pushed(with_old_tokenizer):
-    directory, repository = with_old_tokenizer
+    repository.commit("main", repository.files() | {"merges.txt": b"old", "spiece.model": b"old"}, "an old tokenizer")
     AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
-    wanted = {"merges.txt", "spiece.model", "tokenizer.json"}
-    assert wanted <= repository.files().keys()
-
-
-def test_a_tokenizer_of_the_repository_goes_when_another_one_is_pushed(
-    with_old_tokenizer,
-):
-    directory, repository = with_old_tokenizer
+    assert {"merges.txt", "spiece.model", "tokenizer.json"} <= repository.files().keys()
     push_model(directory, "org/name")
     assert not {"merges.txt", "spiece.model"} & repository.files().keys()
 
 
-def test_results_of_an_earlier_model_go(hub, saved):
-    push_model(saved(), "org/name")
-    repository = hub.repositories["org/name"]
-    names = (
-        "results.json",
-        "evaluation.json",
-        "comparison-mine.json",
-        "trainer_state.json",
-        "adaptation.json",
-    )
-    results = dict.fromkeys(names, b"{}")
-    repository.commit("main", repository.files() | results, "results")
-    push_model(saved("distilbert"), "org/name")
-    assert not repository.files().keys() & set(names)
-
-
 # --- the card ---
 
-
-def write_nothing(directory):
-    """There is no card."""
-
-
-def write_a_draft(directory):
-    write_card(directory, repo_id="org/draft")
-
-
-def write_for_another_owner(directory):
-    write_card(directory, repo_id="acme/public")
+EARLIER_CARDS = {
+    "none": lambda directory: None,
+    "a draft": lambda directory: write_card(directory, repo_id="org/draft"),
+    "for another owner": lambda directory: write_card(directory, repo_id="acme/public"),
+    "of another repository": lambda directory: push_model(directory, "org/draft"),
+    "of a name without an owner": lambda directory: push_model(directory, "draft"),
+}
 
 
-def push_to_another_repository(directory):
-    push_model(directory, "org/draft")
-
-
-def push_without_an_owner(directory):
-    push_model(directory, "draft")
-
-
-EVERY_EARLIER_CARD = pytest.mark.parametrize(
-    "before",
-    [
-        write_nothing,
-        write_a_draft,
-        write_for_another_owner,
-        push_to_another_repository,
-        push_without_an_owner,
-    ],
-    ids=lambda before: before.__name__.replace("_", " "),
-    scope="module",
-)
-
-
-@pytest.fixture(scope="module")
-def public_folder(before, shared_hub, tokenizer, tmp_path_factory):
-    """The folder of a model that was pushed to org/public after something else was done with it."""
-    folder = tmp_path_factory.mktemp("public")
-    directory = save_random(folder, tokenizer, "distilbert")
-    before(directory)
+@pytest.mark.parametrize("before", EARLIER_CARDS)
+def test_the_pushed_card_names_the_repository_whatever_card_there_was(before, hub, saved):
+    directory = saved("distilbert")
+    EARLIER_CARDS[before](directory)
     push_model(directory, "org/public")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def public_card(public_folder, shared_hub):
-    return shared_hub.repositories["org/public"].files()[CARD].decode()
-
-
-@EVERY_EARLIER_CARD
-@pytest.mark.parametrize("name", ["draft", "acme"])
-def test_the_card_does_not_name_another_repository(public_card, name):
-    assert name not in public_card
-
-
-@EVERY_EARLIER_CARD
-def test_the_programs_of_the_card_name_the_repository_that_is_pushed_to(public_card):
-    """Three libraries, of which transformers loads a tokenizer, a model and a head."""
-    assert public_card.count('"org/public"') == 5
-
-
-@EVERY_EARLIER_CARD
-def test_the_heading_of_the_card_is_the_name_of_the_repository(public_card):
-    assert "\n# public\n" in public_card
-
-
-@EVERY_EARLIER_CARD
-def test_the_card_of_the_folder_is_that_of_the_repository(public_card, public_folder):
-    assert (public_folder / CARD).read_text() == public_card
+    card = hub.repositories["org/public"].files()[CARD].decode()
+    assert "draft" not in card and "acme" not in card
+    # Three libraries, of which transformers loads a tokenizer, a model and a head.
+    assert card.count('"org/public"') == 5 and "\n# public\n" in card
+    assert (directory / CARD).read_text() == card
 
 
 def test_a_name_without_an_owner_is_completed_in_the_card(hub, saved):
@@ -285,66 +152,32 @@ def test_a_name_without_an_owner_is_completed_in_the_card(hub, saved):
     assert 'SimCSE("org/mine")' in hub.repositories["org/mine"].files()[CARD].decode()
 
 
-@pytest.fixture(scope="module")
-def pushed_second(shared_hub, tokenizer, tmp_path_factory):
-    """The files of org/second, whose model was pushed to org/first before and started from there."""
-    directory = save_random(tmp_path_factory.mktemp("second"), tokenizer)
+def test_sources_of_scores_name_the_repository_and_the_base_model_keeps_its_name(hub, saved):
+    directory = saved()
     record = {"settings": {}, "base_model": "org/first", "steps": 1}
     (directory / "results.json").write_text(json.dumps(record))
     push_model(directory, "org/first")
     url = "https://huggingface.co/org/first/blob/main/x"
     entry = EvalResultEntry("mteb/sts12-sts", "STS12", 70.5, source_url=url)
     (directory / EVAL_RESULTS).parent.mkdir()
-    written = safe_dump(eval_result_entries_to_yaml([entry]))
-    (directory / EVAL_RESULTS).write_text(written)
-    shared_hub.benchmarks = ["mteb/sts12-sts"]
+    (directory / EVAL_RESULTS).write_text(safe_dump(eval_result_entries_to_yaml([entry])))
+    hub.benchmarks = ["mteb/sts12-sts"]
     push_model(directory, "org/second")
-    shared_hub.benchmarks = []
-    return shared_hub.repositories["org/second"].files()
+    files = hub.repositories["org/second"].files()
+    assert b"huggingface.co/org/second/blob/main/x" in files[EVAL_RESULTS.as_posix()]
+    card = files[CARD].decode()
+    assert ModelCard(card).data.base_model == "org/first" and "Training started from `org/first`" in card
+    assert 'SimCSE("org/second")' in card and '"org/first"' not in card
 
 
-@pytest.fixture(scope="module")
-def second_card(pushed_second):
-    return pushed_second[CARD].decode()
-
-
-def test_sources_of_scores_name_the_repository(pushed_second):
-    scores = pushed_second[EVAL_RESULTS.as_posix()]
-    assert b"huggingface.co/org/second/blob/main/x" in scores
-
-
-def test_a_base_model_of_an_earlier_name_stays_in_the_front_matter(second_card):
-    assert ModelCard(second_card).data.base_model == "org/first"
-
-
-def test_a_base_model_of_an_earlier_name_stays_in_the_text(second_card):
-    assert "Training started from `org/first`" in second_card
-
-
-def test_programs_load_the_repository_and_not_its_base_model(second_card):
-    assert 'SimCSE("org/second")' in second_card
-    assert '"org/first"' not in second_card
-
-
-@pytest.fixture(scope="module")
-def card_of_other_weights(shared_hub, tokenizer, tmp_path_factory):
-    """The pushed card of a model, whose folder has the card of smaller weights."""
-    folder = tmp_path_factory.mktemp("other")
-    directory = save_random(folder, tokenizer, pooler_type="avg")
+def test_a_card_of_other_weights_is_written_anew(hub, saved):
+    directory = saved(pooler_type="avg")
     write_card(directory, repo_id="org/wider")
-    wider = tiny_config(hidden_size=64)
-    AutoModelForCL.from_config(wider, pooler_type="max").save_pretrained(directory)
+    AutoModelForCL.from_config(tiny_config(hidden_size=64), pooler_type="max").save_pretrained(directory)
     push_model(directory, "org/wider")
-    return shared_hub.repositories["org/wider"].files()[CARD].decode()
-
-
-@pytest.mark.parametrize("words", ["| dimensions | 64 |", "`max`"])
-def test_a_card_of_other_weights_is_written_anew(card_of_other_weights, words):
-    assert words in card_of_other_weights
-
-
-def test_a_card_says_nothing_of_earlier_weights(card_of_other_weights):
-    assert "| dimensions | 32 |" not in card_of_other_weights
+    card = hub.repositories["org/wider"].files()[CARD].decode()
+    assert "| dimensions | 64 |" in card and "| dimensions | 32 |" not in card
+    assert "`max`" in card
 
 
 def test_a_card_written_by_hand_stays(hub, saved):
@@ -355,48 +188,6 @@ def test_a_card_written_by_hand_stays(hub, saved):
     assert hub.repositories["org/second"].files()[CARD].decode() == by_hand
 
 
-# --- a dry run ---
-
-
-@pytest.fixture
-def tried(hub, saved):
-    """The directory of a model, and what a dry run of its push returned."""
-    directory = saved()
-    return directory, push_model(directory, "org/name", dry_run=True)
-
-
-def test_a_push_from_python_may_be_a_dry_run(tried, hub):
-    _, found = tried
-    assert not found.pushed
-    assert not hub.requests
-
-
-def test_a_dry_run_has_two_names(tried):
-    directory, found = tried
-    assert push(directory, "org/name", dry_run=True) == found
-
-
-def test_a_dry_run_lists_the_files(tried):
-    _, found = tried
-    assert "model.safetensors" in found.files
-
-
-def test_a_dry_run_writes_no_card(tried):
-    directory, _ = tried
-    assert not (directory / CARD).exists()
-
-
-def test_a_dry_run_says_where_nothing_was_pushed_to(tried):
-    _, found = tried
-    assert "to org/name, main; nothing was pushed" in str(found)
-
-
-def test_a_push_returns_the_address_of_its_commit(hub, saved):
-    url = push_model(saved(), "org/name").url
-    commit = hub.repositories["org/name"].branches["main"]
-    assert url == f"{hub.url}/org/name/commit/{commit}"
-
-
 # --- nothing about the machine ---
 
 
@@ -405,56 +196,36 @@ def write_table(path, columns, rows):
     path.write_text("\n".join(lines))
 
 
-@pytest.fixture(scope="module")
-def new_client(tokenizer, tmp_path_factory):
-    """`new_client()` makes a folder, named after a client, that holds a model and data."""
-
-    def make():
-        folder = tmp_path_factory.mktemp("home") / "user-jane" / "client-acme"
-        folder.mkdir(parents=True)
-        model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg")
-        perturb(model).save_pretrained(folder / "start")
-        tokenizer.save_pretrained(folder / "start")
-        texts = random_texts(120, words=(5, 7))
-        first, second = texts[:60], texts[60:]
-        (folder / "train.txt").write_text("\n".join(texts) + "\n")
-        scores = np.random.default_rng(0).uniform(0, 5, 60).round(2)
-        scored = zip(first, second, scores, strict=True)
-        write_table(folder / "dev.csv", ["sentence1", "sentence2", "score"], scored)
-        labels = [number % 2 for number in range(60)]
-        labelled = zip(first, second, labels, strict=True)
-        write_table(folder / "pairs.csv", ["sentence1", "sentence2", "label"], labelled)
-        return folder
-
-    return make
-
-
 @pytest.fixture
-def client(new_client):
-    return new_client()
+def client(tokenizer, tmp_path):
+    """A folder, named after a client, that holds a model and data."""
+    folder = tmp_path / "user-jane" / "client-acme"
+    folder.mkdir(parents=True)
+    model = AutoModelForCL.from_config(tiny_config("distilbert"))
+    perturb(model).save_pretrained(folder / "start")
+    tokenizer.save_pretrained(folder / "start")
+    texts = random_texts(120, words=(5, 7))
+    first, second = texts[:60], texts[60:]
+    (folder / "train.txt").write_text("\n".join(texts) + "\n")
+    scores = np.random.default_rng(0).uniform(0, 5, 60).round(2)
+    write_table(folder / "dev.csv", ["sentence1", "sentence2", "score"], zip(first, second, scores, strict=True))
+    labels = [number % 2 for number in range(60)]
+    write_table(folder / "pairs.csv", ["sentence1", "sentence2", "label"], zip(first, second, labels, strict=True))
+    return folder
 
 
-OF_THE_MACHINE = (
-    b"user-jane",
-    b"client-acme",
-    b"pytest-of-",
-    b"/tmp/",
-    b"site-packages",
-)
+OF_THE_MACHINE = (b"user-jane", b"client-acme", b"pytest-of-", b"/tmp/", b"site-packages")
 
 
 def names_of_the_machine(files):
-    """What the contents of files say about the machine, by path."""
-    found = {}
-    for path, content in files.items():
-        words = [word for word in OF_THE_MACHINE if word in content]
-        if words:
-            found[path] = words
-    return found
+    """The files whose contents say something about the machine."""
+    return {path for path, content in files.items() if any(word in content for word in OF_THE_MACHINE)}
 
 
-def train_and_measure(root):
-    """Train, evaluate and compare in the folder of a client; return the folder of the run."""
+@pytest.mark.parametrize("paths", ["absolute", "relative"])
+def test_the_files_of_a_run_are_pushed_with_the_last_names_of_paths(paths, client, tmp_path, hub, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = client if paths == "absolute" else client.relative_to(tmp_path)
     run = root / "run"
     train(
         "unsup",
@@ -481,149 +252,19 @@ def train_and_measure(root):
     evaluate(str(run), **options, output=after)
     evaluate(str(root / "start"), **options, output=before)
     compare([before, after], output=str(run / "comparison.json"))
-    models = [str(root / "start"), str(run)]
-    compare(models, **options, output=str(run / "comparison-models.json"))
-    return run
+    compare([str(root / "start"), str(run)], **options, output=str(run / "comparison-models.json"))
+    assert len(names_of_the_machine({path: path.read_bytes() for path in run.glob("*.json")})) == 5
 
-
-ABSOLUTE_AND_RELATIVE = pytest.mark.parametrize("paths", ["absolute", "relative"], scope="module")
-
-
-@pytest.fixture(scope="module")
-def published(paths, new_client, shared_hub):
-    """What the folder of a run says about the machine, and the files that were pushed of it."""
-    root = new_client()
-    home = root.parent.parent
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        run = train_and_measure(root.relative_to(home) if paths == "relative" else root)
-        local = names_of_the_machine({path: path.read_bytes() for path in run.glob("*.json")})
-        push_model(run, f"org/{paths}")
-    return local, shared_hub.repositories[f"org/{paths}"].files()
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_five_files_of_a_run_name_the_folders_of_the_machine(published):
-    local, _ = published
-    assert len(local) == 5
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_nothing_that_is_pushed_names_a_folder_of_the_machine(published):
-    _, files = published
-    assert names_of_the_machine(files) == {}
-
-
-@ABSOLUTE_AND_RELATIVE
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [("base_model", "start"), ("dev_set", "dev.csv"), ("model", "run")],
-)
-def test_pushed_results_have_the_last_names_of_paths(published, entry, name):
-    _, files = published
-    assert json.loads(files["results.json"])[entry] == name
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_a_pushed_comparison_has_the_names_of_its_files(published):
-    _, files = published
-    scores = json.loads(files["comparison.json"])["scores"]
-    assert list(scores) == ["start.json", "evaluation.json"]
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_a_pushed_comparison_has_the_name_of_its_baseline(published):
-    _, files = published
-    assert json.loads(files["comparison.json"])["baseline"] == "start.json"
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_a_pushed_evaluation_has_the_names_of_its_tasks(published):
-    _, files = published
-    results = json.loads(files["evaluation.json"])["results"]
-    assert results["pairs"]["source"] == "pairs.csv"
-
-
-@ABSOLUTE_AND_RELATIVE
-def test_the_pushed_card_compares_the_names_of_files(published):
-    _, files = published
+    push_model(run, "org/name")
+    files = hub.repositories["org/name"].files()
+    assert names_of_the_machine(files) == set()
+    results = json.loads(files["results.json"])
+    assert (results["base_model"], results["dev_set"], results["model"]) == ("start", "dev.csv", "run")
+    comparison = json.loads(files["comparison.json"])
+    assert list(comparison["scores"]) == ["start.json", "evaluation.json"]
+    assert comparison["baseline"] == "start.json"
+    assert json.loads(files["evaluation.json"])["results"]["pairs"]["source"] == "pairs.csv"
     assert "evaluation.json - start.json" in files[CARD].decode()
-
-
-STRATEGIES = pytest.mark.parametrize("strategy", ["checkpoint", "every_save"], scope="module")
-
-
-@pytest.fixture(scope="module")
-def of_trainer(strategy, new_client, shared_hub, tokenizer):
-    """The files that a trainer pushed."""
-    client = new_client()
-    args = SimCSETrainingArguments(
-        output_dir=str(client / "run"),
-        use_cpu=True,
-        disable_tqdm=True,
-        report_to="none",
-        max_steps=2,
-        save_steps=1,
-        per_device_train_batch_size=4,
-        push_to_hub=True,
-        hub_model_id=f"org/{strategy}",
-        hub_strategy=strategy,
-        hub_always_push=True,
-        load_best_model_at_end=True,
-        eval_strategy="steps",
-        eval_steps=1,
-    )
-    trainer = SimCSETrainer(
-        AutoModelForCL.from_pretrained(client / "start"),
-        args,
-        Dataset.from_dict({"sent0": random_texts(12)}),
-        dev_set=str(client / "dev.csv"),
-        processing_class=tokenizer,
-    )
-    trainer.train()
-    trainer.save_model()
-    return shared_hub.repositories[f"org/{strategy}"].files()
-
-
-@STRATEGIES
-def test_a_trainer_pushes_no_folder_of_the_machine(of_trainer):
-    assert names_of_the_machine(of_trainer) == {}
-
-
-@STRATEGIES
-def test_a_trainer_pushes_no_pickle_of_its_arguments(of_trainer):
-    assert "training_args.bin" not in of_trainer
-
-
-@STRATEGIES
-@pytest.mark.parametrize("name", ["model.safetensors", "results.json", CARD])
-def test_a_trainer_pushes_weights_results_and_a_card(of_trainer, name):
-    assert name in of_trainer
-
-
-@pytest.mark.parametrize("strategy", ["every_save"], scope="module")
-def test_a_trainer_that_pushes_every_save_pushes_no_checkpoint(of_trainer):
-    assert not [path for path in of_trainer if path.startswith("last-checkpoint/")]
-
-
-@pytest.fixture
-def last_checkpoint(of_trainer, tmp_path):
-    """The folder of a checkpoint that was downloaded."""
-    for path, content in of_trainer.items():
-        if path.startswith("last-checkpoint/"):
-            (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
-            (tmp_path / path).write_bytes(content)
-    return tmp_path / "last-checkpoint"
-
-
-@pytest.mark.parametrize("strategy", ["checkpoint"], scope="module")
-def test_a_pushed_checkpoint_is_whole(last_checkpoint):
-    assert folder_problem(last_checkpoint) is None
-
-
-@pytest.mark.parametrize("strategy", ["checkpoint"], scope="module")
-def test_a_pushed_checkpoint_has_the_state_of_the_optimizer(last_checkpoint):
-    assert (last_checkpoint / "optimizer.pt").exists()
 
 
 @NEEDS_PEFT
@@ -631,10 +272,9 @@ def test_an_adapter_of_a_folder_is_pushed_in_no_way(client, hub):
     from peft import LoraConfig
 
     model = AutoModelForCL.from_pretrained(client / "start")
-    model.base_model.add_adapter(LoraConfig(target_modules=["query"]))
+    model.base_model.add_adapter(LoraConfig(target_modules=["q_lin"]))
     model.save_adapter = True
-    words = "is an adapter of .*start, a folder that nobody else has"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
         model.push_to_hub("org/name")
     assert hub.repositories["org/name"].files() == {}, "nothing is pushed"
 
@@ -658,34 +298,144 @@ PATHS = {
 
 @pytest.mark.parametrize("text", PATHS)
 def test_a_path_becomes_its_last_name_and_other_texts_stay(text):
-    assert PublicNames()(text) == PATHS[text]
-
-
-@pytest.mark.parametrize("text", PATHS)
-def test_paths_within_lists_and_tables_become_their_last_names(text):
     name = PATHS[text]
+    assert PublicNames()(text) == name
     document = {"a": [text, 1, None], text: {"b": text}}
     assert PublicNames()(document) == {"a": [name, 1, None], name: {"b": name}}
 
 
-@pytest.fixture
-def public():
-    """A document with two paths of one last name and a text of a dev set, as it is published."""
-    document = {
-        "scores": {"/a/final": 1, "/b/final": 2},
-        "baseline": "/b/final",
+def test_two_paths_with_one_last_name_stay_apart_and_texts_of_a_dev_set_stay():
+    document = {"scores": {"/a/final": 1, "/b/final": 2}, "baseline": "/b/final", "dev_texts": ["/a/b is a path"]}
+    assert PublicNames()(document) == {
+        "scores": {"final": 1, "final (2)": 2},
+        "baseline": "final (2)",
         "dev_texts": ["/a/b is a path"],
     }
-    return PublicNames()(document)
 
 
-def test_two_paths_with_one_last_name_stay_apart(public):
-    assert public["scores"] == {"final": 1, "final (2)": 2}
+# --- pushes of a trainer ---
 
 
-def test_a_path_has_the_same_name_in_all_places(public):
-    assert public["baseline"] == "final (2)"
+@pytest.fixture
+def make_trainer(client, tokenizer):
+    """`make_trainer(strategy)` makes a trainer of four steps with two checkpoints, which are pushed to org/name."""
+
+    def make(strategy, **options):
+        args = SimCSETrainingArguments(
+            output_dir=str(client / "run"),
+            use_cpu=True,
+            disable_tqdm=True,
+            report_to="none",
+            max_steps=4,
+            per_device_train_batch_size=4,
+            save_steps=2,
+            eval_strategy="steps",
+            eval_steps=2,
+            learning_rate=0.01,
+            push_to_hub=True,
+            hub_model_id="org/name",
+            hub_strategy=strategy,
+            hub_always_push=True,
+            **options,
+        )
+        return SimCSETrainer(
+            AutoModelForCL.from_pretrained(client / "start"),
+            args,
+            Dataset.from_dict({"sent0": random_texts(12)}),
+            dev_set=str(client / "dev.csv"),
+            processing_class=tokenizer,
+        )
+
+    return make
 
 
-def test_texts_of_a_dev_set_stay(public):
-    assert public["dev_texts"] == ["/a/b is a path"]
+def embeddings_of(*model, **options):
+    """Embeddings with their lengths, so that a head counts."""
+    return SimCSE(*model, **options).encode(TEXTS, normalize_embeddings=False)
+
+
+#: The pushes in progress of each strategy, and where a checkpoint to resume from is.
+STRATEGIES = {
+    "all_checkpoints": (4, "checkpoint-4"),
+    "end": (0, None),
+    "every_save": (2, None),
+    "checkpoint": (4, "last-checkpoint"),
+}
+
+
+@pytest.mark.parametrize("strategy", fast_first(*STRATEGIES))
+def test_every_hub_strategy_pushes_a_whole_model_with_a_card_and_no_folder_of_the_machine(
+    strategy, make_trainer, hub, tmp_path
+):
+    """The example scripts call `save_model`, which pushes with push_to_hub."""
+    pushes, place = STRATEGIES[strategy]
+    trainer = make_trainer(strategy)
+    folder = trainer.args.output_dir
+    trainer.train()
+    trainer._finish_current_push()
+    repository = hub.repositories["org/name"]
+    assert sum("in progress" in message for _, message in repository.messages) == pushes
+    if pushes:
+        assert torch.equal(embeddings_of("org/name"), embeddings_of(f"{folder}/checkpoint-4"))
+    trainer.save_model()
+    files = repository.files()
+    wanted = {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "results.json", CARD}
+    assert wanted <= files.keys() and "training_args.bin" not in files
+    assert names_of_the_machine(files) == set()
+    card = files[CARD].decode()
+    assert "| `learning_rate` | 0.01 |" in card and 'SimCSE("org/name")' in card
+    assert torch.equal(embeddings_of("org/name", force_download=True), embeddings_of(folder))
+    kept = [path for path in files if "checkpoint" in path]
+    assert bool(kept) is (place is not None)
+    if place is not None:
+        for path in kept:
+            (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
+            (tmp_path / path).write_bytes(files[path])
+        assert folder_problem(tmp_path / place) is None
+        assert (tmp_path / place / "optimizer.pt").exists()
+        assert torch.equal(embeddings_of(tmp_path / place), embeddings_of(f"{folder}/checkpoint-4"))
+
+
+def test_the_files_of_a_running_push_stay_until_it_has_ended(make_trainer, client, hub):
+    """The push reads its files at its end, during which the next checkpoint is saved; one checkpoint is kept."""
+    trainer = make_trainer("checkpoint", save_total_limit=1)
+    trainer.train()
+    assert tqdm.get_lock() is hub_tqdm.get_lock(), "or a line of the log ends the run while the push makes a bar"
+    trainer._finish_current_push()
+    paths = [client / "run" / folder / "model.safetensors" for folder in ("2_Dense", "checkpoint-4")]
+
+    def contents():
+        return [path.read_bytes() for path in paths]
+
+    def wait_and_read():
+        threading.Event().wait(0.3)
+        return contents()
+
+    before = contents()
+    push = huggingface_hub.hf_api.api.run_as_future(wait_and_read)
+    trainer.push_in_progress.jobs = [push]
+    for weight in trainer.model.parameters():
+        weight.data += 1
+    trainer.state.global_step = 5
+    trainer._save_checkpoint(trainer.model, None)
+    assert push.result() == before
+    trainer._finish_current_push()
+    assert not paths[1].exists()
+
+
+def test_a_checkpoint_is_pushed_only_where_no_push_is_running_unless_always(make_trainer, client, hub):
+    trainer = make_trainer("every_save")
+    trainer.train()
+    trainer._finish_current_push()
+    trainer.args.hub_always_push = False
+    head = client / "run" / "2_Dense" / "model.safetensors"
+    before = head.read_bytes()
+    going = threading.Event()
+    trainer.push_in_progress.jobs = [huggingface_hub.hf_api.api.run_as_future(going.wait)]
+    trainer._push_from_checkpoint(str(client / "run" / "checkpoint-2"))
+    assert head.read_bytes() == before
+    going.set()
+    trainer._finish_current_push()
+    trainer._push_from_checkpoint(str(client / "run" / "checkpoint-2"))
+    assert head.read_bytes() != before
+    trainer._finish_current_push()

@@ -228,7 +228,7 @@ ARGUMENTS = {
     "eval_accumulation_steps": Case(eval_accumulation_steps=1, given=MEASURES | SMALL_BATCHES),
     "include_for_metrics": Case("scores", include_for_metrics=["loss"], given=READS_LOSS),
     "batch_eval_metrics": Case(batch_eval_metrics=True, given=MEASURES | SMALL_BATCHES),
-    "label_names": Case(label_names=["labels"]),
+    "label_names": Case("log", "scores", label_names=["labels"]),
     "load_best_model_at_end": Case("weights", load_best_model_at_end=True, given=WORST),
     "metric_for_best_model": [
         Case(metric_for_best_model="loss", given=BEST),

@@ -4,13 +4,7 @@ from ...runtime.errors import SettingError, check_values
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA as EDA
 from .words import VIEW_CLASSES as VIEW_CLASSES
-from .words import TextView, TokenView, View
-
-
-def view_class(name: str) -> type[View]:
-    """Return the class of a view by its name, or raise a `ValueError` that lists the names that there are."""
-    check_values(tuple(VIEW_CLASSES), view=name)
-    return VIEW_CLASSES[name]
+from .words import TextView, TokenView
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
@@ -35,7 +29,8 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
         >>> view("The old mariner found the horse at the port.", random.Random(0))
         'The mariner found the horse at'
     """
-    view = view_class(name)(view_rate(name, rate))
+    rate = view_rate(name, rate)
+    view = VIEW_CLASSES[name](rate)
     assert isinstance(view, (TextView, TokenView))
     return view
 
@@ -53,7 +48,8 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
     Raises:
         SettingError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
     """
-    usual = view_class(name).usual_rate
+    check_values(tuple(VIEW_CLASSES), view=name)
+    usual = VIEW_CLASSES[name].usual_rate
     if rate is None:
         return usual
     if usual is None:

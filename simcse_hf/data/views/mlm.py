@@ -82,10 +82,6 @@ class MaskedLMView(nn.Module):
         self.vocabulary = len(tokenizer)
         self.special = torch.tensor(tokenizer.all_special_ids)
 
-    def train(self, mode: bool = True) -> "MaskedLMView":
-        """Stay in evaluation mode, whatever the mode of the model in training."""
-        return super().train(False)
-
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor, view_seed: Tensor) -> Tensor:
         """Replace tokens of a batch; special tokens and padding stay.

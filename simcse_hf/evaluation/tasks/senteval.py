@@ -18,7 +18,8 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, load_hub_pairs, read_scored_pairs
+from ...data.read import load_from_hub
+from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, read_scored_pairs
 from ...data.table import SUFFIX, read_lines
 from ...runtime.errors import DataError
 from ...runtime.files import StrPath
@@ -53,8 +54,8 @@ FILES = facts_of("transfer", "files")  # by split or by class
 LABELS = facts_of("transfer", "labels")
 
 
-class TaskNotFound(Exception):
-    """The data of a task does not exist; the message says where it was looked for."""
+class TaskNotFound(FileNotFoundError):
+    """The data of a task of SentEval does not exist; the message says where it was looked for."""
 
 
 def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
@@ -91,7 +92,8 @@ def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
             raise TaskNotFound(f"{HUB_DATASETS[task]} has no {splits[0]} split")
         for split in filter(hub_splits.get, splits):
             part = task if task in STS_SUBSETS else split
-            parts[part] = load_hub_pairs(HUB_DATASETS[task], hub_splits[split], part, HUB_REVISIONS[task])
+            rows = load_from_hub(HUB_DATASETS[task], hub_splits[split], revision=HUB_REVISIONS[task])
+            parts[part] = read_scored_pairs(rows, f"{HUB_DATASETS[task]}, split {rows.split}")
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
@@ -231,14 +233,16 @@ class ScoredPairsTask(SentEvalTask):
             pairs.scores.append(score)
         self.links = [texts for _, *texts, _ in self.units]
         every = self.parts | (self.shared or {})
-        self.roles = {None: list(chain.from_iterable(pairs.texts for pairs in every.values()))}
+        texts = [(*pairs.sentences1, *pairs.sentences2) for pairs in every.values()]
+        self.roles = {None: list(chain.from_iterable(texts))}
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Correlate similarities and gold scores; see [`Task.score`]."""
         scores: Parts = {}
         for name, pairs in (self.parts | (self.shared or {})).items():
             predicted = embeddings.pairs(pairs.sentences1, pairs.sentences2)
-            scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
+            group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))
+            scores[name] = {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": group}
         if "pairs" in scores:
             document = correlations(scores["pairs"], self.source)
         elif self.name in STS_SPLITS:
@@ -402,7 +406,7 @@ class TransferTask(SentEvalTask):
         source (`str`): SentEval's folder.
         name (`str`): Name of the task.
         units (`list[tuple[list[str], int]]`): The examples of the test split, otherwise those of the training split.
-        shared (`dict[str, LabelledTexts]`): The other splits.
+        shared (`dict[str, LabelledTexts]`): All splits, of which `units` replace those that are tested.
         protocol (`Protocol`, *optional*): Its seed is that of folds, starts and orders. Its mode is `"test"` (10
             folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128,
             tenacity 3, epoch size 2), which are the reference's settings of SentEval.
@@ -426,17 +430,12 @@ class TransferTask(SentEvalTask):
         device: str | None = None,
     ) -> Self:
         """Make a task of its splits, as [`read_transfer_task`] returns them."""
-        tested = "test" if "test" in splits else "train"
-        others = {split: examples for split, examples in splits.items() if split != tested}
-        return cls(source, name, splits[tested], others, protocol, device)
+        return cls(source, name, splits.get("test", splits["train"]), splits, protocol, device)
 
     def __post_init__(self) -> None:
         self.metrics = ("dev_accuracy" if self.protocol.mode == "dev" else "accuracy",)  # type: ignore[misc]
-        tested = "test" if "train" in self.shared else "train"
-        known = {tested: self.units, **self.shared}
-        self.splits: dict[str, LabelledTexts] = {
-            split: known[split] for split in ("train", "dev", "test") if split in known
-        }
+        tested = "test" if "test" in self.shared else "train"
+        self.splits: dict[str, LabelledTexts] = {**self.shared, tested: self.units}
         self.links = [texts for texts, _ in self.units]
         columns = [zip(*(texts for texts, _ in examples), strict=True) for examples in self.splits.values()]
         self.roles = {None: list(chain.from_iterable(chain.from_iterable(columns)))}

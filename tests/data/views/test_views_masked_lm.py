@@ -70,7 +70,7 @@ def test_a_row_does_not_depend_on_its_batch(model, tokenizer):
 
 def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
     view = MaskedLMView(save_checkpoint(model), tokenizer)
-    assert view.rate == 0.15 and not view.train().model.training
+    assert view.rate == 0.15 and not view.model.training
     assert not any(p.requires_grad for p in view.parameters())
     batch, seeds = random_batch(4), torch.arange(4)
     assert torch.equal(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from trainer_helpers import texts
 from transformers import AutoModel, BertModel
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "examples" / "accelerate_configs").glob("*.yaml"))
 ACCELERATE = str(Path(sys.executable).with_name("accelerate"))
 slow = pytest.mark.slow

@@ -302,7 +302,6 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
 
 NO_NEGATIVES = "adds no negatives"
 A_ROW_WITHOUT_NEGATIVES = "1 row in an epoch has no negatives"
-IGNORES_FSDP = "Accelerate ignores it on this device: each process holds the whole model"
 
 
 def test_warns_that_gradient_accumulation_adds_no_negatives(tmp_path, tokenizer, caplog):
@@ -315,13 +314,7 @@ def test_warns_about_a_row_that_is_alone_in_its_batch(tmp_path, tokenizer, caplo
     assert A_ROW_WITHOUT_NEGATIVES in caplog.text
 
 
-def test_warns_of_fsdp_without_an_accelerator(tmp_path, tokenizer, caplog, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    make(tmp_path, tokenizer).check_run()
-    assert IGNORES_FSDP in caplog.text
-
-
-@pytest.mark.parametrize("words", [NO_NEGATIVES, A_ROW_WITHOUT_NEGATIVES, IGNORES_FSDP])
+@pytest.mark.parametrize("words", [NO_NEGATIVES, A_ROW_WITHOUT_NEGATIVES])
 def test_a_usual_run_is_not_warned_of(tmp_path, tokenizer, caplog, words):
     make(tmp_path, tokenizer).check_run()
     assert words not in caplog.text

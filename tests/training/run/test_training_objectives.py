@@ -199,7 +199,7 @@ def decided(tickets, start, tmp_path):
     def decide(method="sup", words=""):
         options = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start}"
         line = f"--train_file {tickets} {options} {words}"
-        return Recipe.read(method, line.split()).completed().decide()
+        return Recipe.read(method, line.split()).decide()
 
     return decide
 

@@ -269,10 +269,6 @@ def test_a_text_that_a_row_lacks_has_the_number_0(numbers_of_texts):
     assert numbers_of_texts["[]"] == {0}
 
 
-def test_no_rows_have_no_numbers():
-    assert number_texts(Dataset.from_dict({"input_ids": []})).shape == (0, 0)
-
-
 def test_repeated_rows_are_reported(tmp_path, tokenizer, caplog):
     rows = ["a cat", "a cat", "a dog", "a cat"] * 2
     with caplog.at_level(logging.WARNING):
