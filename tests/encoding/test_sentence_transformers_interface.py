@@ -73,11 +73,7 @@ def test_prompts_give_the_embeddings_of_sentence_transformers(default_prompt_nam
         ours.encode_document(TEXTS, prompt_name="passage"),
         theirs.encode(TEXTS, prompt_name="passage"),
     )
-    plain, prompted = (
-        ours.encode(TEXTS, prompt=""),
-        ours.encode(TEXTS, prompt_name="passage"),
-    )
-    assert (plain - prompted).abs().max() > 1e-3, "prompts matter for this model"
+    assert not torch.allclose(ours.encode(TEXTS, prompt=""), ours.encode(TEXTS, prompt_name="passage"), atol=1e-3)
 
 
 def test_a_passage_prompt_that_documents_do_not_get_is_mentioned(directory, caplog):
@@ -123,7 +119,7 @@ def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directo
 # --- methods ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pooler_type", ["cls", "avg", "avg_first_last", "avg_no_cls"])
+@pytest.mark.parametrize("pooler_type", ["cls", "avg_no_cls"])
 def test_a_saved_model_gives_the_same_embeddings(pooler_type, save_checkpoint, tmp_path):
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls"))
     model = SimCSE(directory, pooler_type=pooler_type, device="cpu", max_length=6)

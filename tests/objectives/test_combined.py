@@ -78,7 +78,6 @@ def test_a_sum_needs_what_its_parts_need(name, first, second, of_sum):
 @pytest.mark.parametrize(
     "name, options",
     [
-        ("vicreg", {"projector_dim": 16}),
         ("is_bert", {}),
         (SIMCSE_AND_BARLOW_TWINS, {"projector_dim": 16}),
     ],

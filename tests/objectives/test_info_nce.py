@@ -1,7 +1,6 @@
 """InfoNCE and objective simcse: Eq. 1, 4, 5 and 8 of the paper, values and gradients, in batches of any size."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -20,46 +19,6 @@ def draw(rows, columns=2, dim=DIM, dtype=torch.float64, seed=0):
     shape = (rows, columns, dim)
     vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
     return vectors.to(dtype).requires_grad_()
-
-
-@dataclass
-class Batch:
-    """Embeddings, perhaps a queue of extra negatives, and perhaps the numbers of the texts."""
-
-    embeddings: torch.Tensor
-    queue: torch.Tensor | None
-    text_ids: torch.Tensor | None
-
-    @property
-    def leaves(self):
-        if self.queue is None:
-            return [self.embeddings]
-        return [self.embeddings, self.queue]
-
-
-def draw_batch(rows, columns, queue_length, different_texts):
-    """A batch with this many different texts; with `None`, their numbers are not known."""
-    queue = None
-    text_ids = None
-    if queue_length:
-        queue = draw(1, queue_length, seed=3)[0]
-    if different_texts:
-        generator = torch.Generator().manual_seed(4)
-        shape = (rows, columns)
-        text_ids = torch.randint(0, different_texts, shape, generator=generator)
-    return Batch(draw(rows, columns, seed=1), queue, text_ids)
-
-
-def slow_loss(batch, *arguments, margin=None, **options):
-    """`slow_info_nce` of a batch; with the margin `None`, no candidate is too similar."""
-    return slow_info_nce(
-        batch.embeddings,
-        *arguments,
-        extra=() if batch.queue is None else batch.queue,
-        ids=batch.text_ids,
-        margin=math.inf if margin is None else margin,
-        **options,
-    )
 
 
 def assert_same_loss(loss, expected, leaves):
@@ -84,20 +43,25 @@ CHOICES += [{"negatives": each} for each in ("own", "batch+queries", "batch+docu
 
 
 @AT_ONCE_AND_IN_BLOCKS
-@pytest.mark.parametrize("columns, queue_length", [(2, 4), (3, 0), (5, 3)])
-@pytest.mark.parametrize("different_texts", [None, 12])
+@pytest.mark.parametrize("columns, queue_length", [(2, 4), (4, 0), (5, 3)])
+@pytest.mark.parametrize("has_ids", [False, True])
 @pytest.mark.parametrize("margin", [None, 0.1])
 @pytest.mark.parametrize("similarity, temperature", [("cosine", 0.05), ("dot", 2.0)])
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_every_variant_of_the_loss_equals_its_terms(
-    columns, queue_length, different_texts, margin, similarity, temperature, choice
+    columns, queue_length, has_ids, margin, similarity, temperature, choice
 ):
+    embeddings = draw(6, columns, seed=1)
+    queue = draw(1, queue_length, seed=3)[0] if queue_length else None
+    ids = None
+    if has_ids:
+        ids = torch.randint(0, 12, (6, columns), generator=torch.Generator().manual_seed(4))
     weight = 0.7 if columns > 2 else 0.0
-    batch = draw_batch(6, columns, queue_length, different_texts)
     variant = InfoNCE(temperature, similarity, weight, false_negative_margin=margin, **choice)
-    loss = variant(batch.embeddings, extra_negatives=batch.queue, text_ids=batch.text_ids)
-    slow = slow_loss(batch, temperature, weight, similarity, margin=margin, **choice)
-    assert_same_loss(loss, slow, batch.leaves)
+    loss = variant(embeddings, extra_negatives=queue, text_ids=ids)
+    known = {"extra": () if queue is None else queue, "ids": ids, "margin": math.inf if margin is None else margin}
+    slow = slow_info_nce(embeddings, temperature, weight, similarity, **known, **choice)
+    assert_same_loss(loss, slow, [embeddings] if queue is None else [embeddings, queue])
 
 
 # --- rows of unequal length ---

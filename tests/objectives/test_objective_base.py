@@ -75,22 +75,16 @@ def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_
 
 
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
-    with pytest.raises(
-        ValueError,
-        match="objective 'distance' has no option size; its options are: scale, temp",
-    ):
+    with pytest.raises(ValueError, match="size.* scale, temperature"):
         build_objective("distance", 8, {"size": 3})
-    with pytest.raises(ValueError, match="objective 'distance' is already registered: Distance"):
+    with pytest.raises(ValueError, match="'distance' is already registered"):
         register("distance", Objective)
 
 
 def test_the_weights_of_an_objective_are_saved_in_a_separate_file_and_another_one_discards_them(
     distance, save_checkpoint
 ):
-    model, batch = (
-        BertForCL(tiny_config(), objective="distance").eval(),
-        random_batch(4, 2),
-    )
+    model, batch = BertForCL(tiny_config(), objective="distance").eval(), random_batch(4, 2)
     loss = model(**batch).loss.item()
     directory = save_checkpoint(model)
     assert load_file(directory / OBJECTIVE_FILE).keys() == {

@@ -113,12 +113,6 @@ def test_a_text_is_put_into_its_template(tokenizer, text, max_length, found):
     assert tokenize_texts(tokenizer, [text], max_length, TEMPLATES) == [[CLS, *id_of(found), SEP]]
 
 
-def test_max_seq_length_of_training_counts_the_text_and_not_the_template(tokenizer):
-    data = Dataset.from_dict({"sent0": ["cat " * 9]})
-    [views] = tokenize_dataset(data, tokenizer, 3, templates=TEMPLATES)["input_ids"]
-    assert [len(ids) for ids in views] == [3 + sum(EDGES), 3 + sum(EDGES)]
-
-
 @pytest.mark.parametrize(
     "template",
     ["no text [MASK]", "{text} only"],
