@@ -31,7 +31,7 @@ _SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
 class RowVectors:
     """Unit vectors of the texts of training rows, by one frozen model or several.
 
-    A model encodes the texts once, with its prompts for queries and documents ([`Encoder.column_prompts`]). Its
+    A model encodes the texts once, with its prompts for queries and documents ([`BatchEncoder.column_prompts`]). Its
     vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several machines must share) and used again
     by every run with the same texts and weights. A folder of `simcse-hf encode` or [`write_vectors`] is used as it is,
     if it holds the vectors of the same texts in the same order. Vectors are mapped from their files.
