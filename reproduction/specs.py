@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 import simcse_hf
-from simcse_hf.data.views import make_view, view_class
-from simcse_hf.training.decide import main_class
-from simcse_hf.training.parser import DEFAULTS, read_table
-from simcse_hf.training.recipe import ARGUMENTS
+from simcse_hf.data.views import VIEW_CLASSES, make_view
+from simcse_hf.objectives import described_objective
+from simcse_hf.training.parser import DEFAULTS
+from simcse_hf.training.recipe import ARGUMENTS, PARSER
 
 from .data import draw_rows, find_data, find_model, how_to_get, model_digest
 from .figures import metric
@@ -91,7 +91,7 @@ class Run:
     @property
     def supervised(self) -> bool:
         """Whether the run has the defaults of `simcse-hf train sup`."""
-        rows = main_class(self.settings.get("objective", "simcse")).rows
+        rows = described_objective(self.settings.get("objective", "simcse")).rows
         return self.recipe.startswith("sup-") or rows in ("nli", "scored_pairs")
 
     def missing(self, sources: Sources) -> list[str]:
@@ -165,9 +165,9 @@ class Run:
         return settings | {"seed": self.seed, "output_dir": str(output_dir)}
 
     def _unit(self) -> str:
-        if view_class(self.settings.get("view", "identity")).window:
+        if VIEW_CLASSES[self.settings.get("view", "identity")].window:
             return "document"
-        rows = main_class(self.settings.get("objective", "simcse")).rows
+        rows = described_objective(self.settings.get("objective", "simcse")).rows
         return {"spans": "document", "nli": "premise"}.get(rows, "row")
 
 
@@ -225,7 +225,7 @@ def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) 
     merged = whole | whole["recipes"].get(recipe, {})
     sample = column.sample if scale == "paper" and column.sample is not None else merged.get("sample")
     for point in scan_points(row.scan.get(scale, {})):
-        settings = read_table(where, with_values(base, point), ARGUMENTS)
+        settings = PARSER.read_table(where, with_values(base, point))
         if sources.model is not None:
             settings["model_name_or_path"] = sources.model
         if "eval_steps" in settings:

@@ -21,9 +21,8 @@ from simcse_hf import (
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
-from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.objectives import OBJECTIVES, described_objective
 from simcse_hf.runtime.files import LOCK
-from simcse_hf.training.decide import main_class
 from simcse_hf.training.recipe import Recipe
 
 WORDS = VOCABULARY[5:25]
@@ -205,7 +204,7 @@ def logged(trainer, name):
 
 
 def rows_for(objective, tokenizer):
-    row_type = main_class(objective).rows
+    row_type = described_objective(objective).rows
     if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
     if row_type == "nli":

@@ -29,7 +29,11 @@ _FEWEST = 3
 COLOURS = "#3b7dd8 #d55e00 #2a9461 #b0569f #1a8f9c #a5742a #d43d51 #808080".split()
 MARKERS = "o s ^ D v P X *".split()
 LINES = "- -- -. :".split()
+#: Series can be told apart without colour.
 STYLE = {
+    "axes.prop_cycle": f"cycler(color={COLOURS}, marker={MARKERS}, linestyle={2 * LINES})",
+    "lines.markersize": 5,
+    "lines.linewidth": 1.3,
     "font.size": 9,
     "axes.titlesize": 9,
     "figure.labelsize": 9,
@@ -260,16 +264,15 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
     """Draw each run's way through alignment and uniformity (SimCSE, Fig. 2), and each model as a point."""
     figure = new_figure(7, 5)
     axes = figure.subplots()
-    for number, (name, path) in enumerate(paths.items()):
-        style = series_style(number)
+    for name, path in paths.items():
         steps, alignment, uniformity = zip(*path, strict=True)
+        (line,) = axes.plot(uniformity, alignment, label=name)
         if len(path) == 1:
-            style["linestyle"] = "none"
+            line.set_linestyle("none")
         else:
-            name = f"{name} ({steps[-1]} steps)"
-            start = style | {"markersize": 11, "fillstyle": "none"}
-            axes.plot(uniformity[0], alignment[0], **start)
-        axes.plot(uniformity, alignment, label=name, **style)
+            line.set_label(f"{name} ({steps[-1]} steps)")
+            start = {"color": line.get_color(), "marker": line.get_marker(), "linestyle": "none"}
+            axes.plot(uniformity[0], alignment[0], markersize=11, fillstyle="none", **start)
     axes.margins(0.12)
     axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     legend_below(figure, axes)
@@ -303,9 +306,9 @@ def draw_singular_values(spectra: dict) -> "Figure":
     """Draw the singular values of each model's embedding matrix, divided by the largest (SimCSE, Fig. F.1)."""
     figure = new_figure(7, 4.6)
     axes = figure.subplots()
-    for number, (name, values) in enumerate(spectra.items()):
+    for name, values in spectra.items():
         ranks = range(1, len(values) + 1)
-        axes.plot(ranks, values, label=name, markevery=0.12, **series_style(number))
+        axes.plot(ranks, values, label=name, markevery=0.12)
     axes.set(xlabel="rank of the singular value", ylabel="singular value / largest", xlim=(0, None), ylim=(0, 1.04))
     legend_below(figure, axes)
     return figure
@@ -317,10 +320,10 @@ def draw_training_curves(curves: dict) -> "Figure":
     panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
     names = dict.fromkeys(chain(*curves.values()))
     for axes, (key, runs) in zip(panels, curves.items(), strict=True):
-        for number, name in enumerate(names):
+        for name in names:
             values = runs.get(name, {})
             every = max(1, len(values) // 12)
-            axes.plot(values.keys(), values.values(), label=name, markevery=every, **series_style(number))
+            axes.plot(values.keys(), values.values(), label=name, markevery=every)
         axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
     panels[-1].set_xlabel("optimizer step")
     figure.align_ylabels(panels)
@@ -333,17 +336,6 @@ def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def series_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and line style of a series, so that series can be told apart without colour."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINES[number % len(LINES)],
-        "markersize": 5,
-        "linewidth": 1.3,
-    }
 
 
 def legend_below(figure: "Figure", axes: Any) -> None:

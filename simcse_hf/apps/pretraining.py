@@ -39,7 +39,7 @@ from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
 from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
-from ..training.parser import DEFAULTS, check_files, fill, option, read_sources
+from ..training.parser import DEFAULTS, WordParser, check_files, option
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -326,14 +326,15 @@ def pretraining_arguments(
     recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
 ) -> PretrainingArguments:
     """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
-    given = read_sources([recipe, arguments], [PretrainingArguments])
+    parser = WordParser([PretrainingArguments])
+    given = parser.read(recipe, arguments)
     values = dict(DEFAULTS["mlm"])
     if not given.get("train_file"):
         corpus, _ = sample_files()
         values |= DEFAULTS["mlm sample"]
         values["train_file"] = str(corpus.train_sentences)
         values["overwrite_output_dir"] = "output_dir" not in given
-    (args,) = fill([PretrainingArguments], values | given)
+    (args,) = parser.fill(values | given)
     return args
 
 

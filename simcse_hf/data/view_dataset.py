@@ -57,9 +57,7 @@ class SeededDataset(torch.utils.data.Dataset):
         return None
 
     def __getitem__(self, index: int) -> dict:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there is no row {index} in a dataset of {len(self)} rows.")
-        return self.__getitems__([index % len(self)])[0]
+        return self.__getitems__([range(len(self))[index]])[0]
 
     @abstractmethod
     def __len__(self) -> int: ...

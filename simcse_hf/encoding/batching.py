@@ -338,7 +338,7 @@ class BatchEncoder:
                     with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
                         output = model(input_ids=ids, attention_mask=mask)
                 else:
-                    ids, mask, places = send([ids, mask, places], device)
+                    ids, mask, places = (send(x, device) for x in (ids, mask, places))
                     packed: dict[str, Packing] = {}
                     if runs_unpadded:  # the model would make it, and wait for the device
                         packed["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)

@@ -263,7 +263,7 @@ class _Embedder(nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states of the last layer, which other libraries pool themselves, and the embeddings."""
         texts = {"input_ids": input_ids, "attention_mask": attention_mask}
-        outputs = self.model.encode_tokens(texts, self.model.active_pooler, whole_last_layer=True)
+        outputs = self.model.encode_tokens(texts, whole_last_layer=True)
         return outputs.last_hidden_state, self.model.embed(input_ids, attention_mask, outputs=outputs)
 
 

@@ -280,6 +280,11 @@ def compare_evaluations(
     if not common:
         raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     pairs = 1
+    for name, each in named.items() if choose else ():
+        if not each.cost or not all(map(each.scores.get, common)):
+            raise DataError(
+                f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
+            )
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
         named = {best: named[best], **named}
@@ -317,11 +322,7 @@ def compare_evaluations(
     speeds = {}
     for name in named if choose else ():
         high = differences[name]["mean"]["high"] if name in others else 0.0
-        if high is None or not costs[name]:
-            raise DataError(
-                f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
-            )
-        if high >= 0:
+        if high is None or high >= 0:
             speeds[name] = costs[name]["texts_per_second"]
     return Comparison(
         baseline=baseline,

@@ -51,11 +51,11 @@ def attend_packed(
         band = band_mask(packing.shape[1], window, key.device)
         if band is not None:
             mask = mask & band
-        q = packing.unpack_sentences(query)[:, None] if first_only else packing.unpack(query)
-        q, k, v = (x.transpose(1, 2) for x in (q, packing.unpack(key), packing.unpack(value)))
+        unpacked = (packing.unpack(query, first_only), packing.unpack(key), packing.unpack(value))
+        q, k, v = (x.transpose(1, 2) for x in unpacked)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         out = out.transpose(1, 2)
-        return packing.pack_sentences(out.squeeze(1)) if first_only else packing.pack(out)
+        return packing.pack(out, first_only)
     bounds = [packing.bounds, packing.bounds]  # of the sentences in the queries, and in the keys
     longest = [packing.longest, packing.longest]
     if first_only:

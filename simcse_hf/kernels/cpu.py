@@ -78,14 +78,6 @@ class FastDropout(nn.Dropout):
         return super().forward(x)
 
 
-def use_fast_dropout(model: nn.Module) -> None:
-    """Replace each plain `nn.Dropout` in `model` by a [`FastDropout`]; weights and module names stay the same."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout and not child.inplace:
-                setattr(module, name, FastDropout(child.p).train(child.training))
-
-
 class FastLinear(TorchFunctionMode):
     """Within this context, compute linear layers by oneDNN where torch's own choice, MKL, is slow.
 

@@ -1,6 +1,5 @@
 """Where the tokens of a batch lie in one row without padding, in which the sentences stand one behind the other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -133,14 +132,14 @@ class Packing:
         )
 
     def to(self, device: torch.device) -> "Packing":
-        """Return the packing with its tensors on a device, sent in one transfer.
+        """Return the packing with its tensors on a device.
 
         Accelerate calls this for a batch that holds the packing.
         """
         if self.bounds.device == device:
             return self
-        index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
-        return Packing(self.shape, index, rows, bounds, self.longest, self.has_fillers, self.lengths_of_rows)
+        index, rows, bounds = (send(x, device) for x in (self.token_index, self.rows, self.bounds))
+        return replace(self, token_index=index, rows=rows, bounds=bounds)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -162,33 +161,41 @@ class Packing:
         lengths = self.lengths_of_rows[rows]
         return Packing.from_lengths(lengths, length or self.shape[1], in_order=device.type != "cpu").to(device)
 
-    def pack(self, x: Tensor) -> Tensor:
-        """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`."""
-        return self._take(x.flatten(0, 1), self.token_index)
+    def pack(self, x: Tensor, one_each: bool = False) -> Tensor:
+        """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`.
 
-    def unpack(self, x: Tensor) -> Tensor:
-        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
-        batch, length = self.shape
-        return self._spread(x, self.token_index, batch * length).unflatten(0, self.shape)
+        Args:
+            x (`torch.Tensor`): The values.
+            one_each (`bool`, *optional*, defaults to `False`): Take the sentences out of values of shape
+                `(batch, 1, ...)`, as [`unpack`] returns them.
 
-    def pack_sentences(self, x: Tensor) -> Tensor:
-        """Take the sentences out of values of shape `(batch, ...)`, which gives the shape `(sentences, ...)`."""
-        return self._take(x, self.rows)
-
-    def unpack_sentences(self, x: Tensor) -> Tensor:
-        """Give `(sentences, ...)` values the rows of the batch, `(batch, ...)`, with zeros for rows without tokens."""
-        return self._spread(x, self.rows, self.shape[0])
-
-    def _take(self, x: Tensor, index: Tensor) -> Tensor:
-        """Take values by their places; fillers take the last value, because any will do."""
-        if self.has_fillers:
+        Returns:
+            `torch.Tensor`: A value for each packed token, or for each sentence.
+        """
+        x = x.flatten(0, 1)
+        index = self.rows if one_each else self.token_index
+        if self.has_fillers:  # which take the last value, because any will do
             index = index.clamp(max=len(x) - 1)
         return x.index_select(0, index)
 
-    def _spread(self, x: Tensor, index: Tensor, size: int) -> Tensor:
-        """Copy values to their places among `size` of them; those of fillers go to one more, which is dropped."""
-        spread = x.new_zeros(size + self.has_fillers, *x.shape[1:]).index_copy_(0, index, x)
-        return spread[:size] if self.has_fillers else spread
+    def unpack(self, x: Tensor, one_each: bool = False) -> Tensor:
+        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding.
+
+        Args:
+            x (`torch.Tensor`): A value for each packed token or, with `one_each`, for each sentence.
+            one_each (`bool`, *optional*, defaults to `False`): Return one value for each row of the batch, of shape
+                `(batch, 1, ...)`, with zeros for rows without tokens.
+
+        Returns:
+            `torch.Tensor`: The values in their rows.
+        """
+        batch, length = (self.shape[0], 1) if one_each else self.shape
+        index = self.rows if one_each else self.token_index
+        size = batch * length
+        unpacked = x.new_zeros(size + self.has_fillers, *x.shape[1:]).index_copy_(0, index, x)
+        if self.has_fillers:  # whose values went to one more place
+            unpacked = unpacked[:size]
+        return unpacked.unflatten(0, (batch, length))
 
     def layout(self, heads: int) -> "Layout":
         """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.
@@ -272,20 +279,8 @@ class Layout:
         return [part.unflatten(0, (count, -1)) for part, count in zip(parts, self.counts, strict=True)]
 
 
-def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
-
-    Args:
-        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
-        device (`torch.device`): The device.
-
-    Returns:
-        `list[torch.Tensor]`: The tensors on the device.
-    """
-    parts = [x.flatten().view(torch.uint8) for x in tensors]
-    joined = torch.cat(parts)
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, without waiting for a GPU."""
     if device.type == "cuda":
-        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sizes = [len(part) for part in parts]
-    sent = joined.to(device, non_blocking=True).split(sizes)
-    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
+        x = x.pin_memory()  # from other memory, the copy would wait for the work before it
+    return x.to(device, non_blocking=True)

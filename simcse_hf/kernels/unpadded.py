@@ -1,6 +1,6 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+from transformers.modeling_outputs import BaseModelOutput
 
 from .attention import attend_packed, band_mask, choose_kernel
 from .cpu import keep_mask
@@ -58,56 +57,6 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
         last_layer.register_forward_pre_hook(_keep_first_tokens, with_kwargs=True)
 
 
-def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any] | None = None) -> bool:
-    """Return whether [`run_encoder`] can leave out the padding of an encoder as it is now.
-
-    BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT can run without padding once
-    [`install_unpadded_attention`] has seen them. MPNet and DeBERTa cannot, because their attention depends on
-    distances within the row. Nor can an encoder in training with gradient checkpointing, which calls layers again
-    after the pass.
-
-    Args:
-        base_model (`transformers.PreTrainedModel`): A stock encoder.
-        device_map (`Mapping[str, Any]`, *optional*): Where Accelerate placed the modules (`model.hf_device_map`).
-
-    Returns:
-        `bool`: False also if another attention implementation is set, or if the modules lie on several accelerators,
-        because the packing of a batch stays on one.
-    """
-    if base_model.config._attn_implementation != ATTENTION_NAME:
-        return False
-    if device_map is not None:
-        accelerators = {str(device) for device in device_map.values()} - {"cpu", "disk"}
-        if len(accelerators) > 1:
-            return False
-    if not base_model.training:  # inference need not walk the model
-        return True
-    return not any(getattr(module, "gradient_checkpointing", False) for module in base_model.modules())
-
-
-def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """Return the first token of each row, [CLS], whether the row is padded on the right or on the left.
-
-    Args:
-        hidden (`torch.Tensor`): States of shape `(batch, length, dim)`, or `(batch, 1, dim)` of first tokens only.
-        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-
-    Returns:
-        `torch.Tensor`: Of shape `(batch, dim)`.
-    """
-    if hidden.shape[1] == 1:
-        return hidden[:, 0]
-    column = attention_mask.bool().int().argmax(1)  # of the first 1
-    # A gather keeps the batch size symbolic when the model is exported; indexing by an arange would fix it.
-    index = column[:, None, None].expand(-1, 1, hidden.shape[-1])
-    return hidden.gather(1, index).squeeze(1)
-
-
-def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
-    """Return whether an encoder is a decoder such as Llama, in which a token sees only those before it."""
-    return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
-
-
 def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
@@ -116,10 +65,10 @@ def run_encoder(
     packing: Packing | None = None,
     *,
     unpadded: bool = True,
+    reads_left_to_right: bool = False,
     all_layers: bool = False,
     first_only: bool = False,
-    pooled: bool = False,
-) -> BaseModelOutputWithPooling:
+) -> BaseModelOutput:
     """Compute `base_model(input_ids, attention_mask, token_type_ids)`, without computing the padding if possible.
 
     Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
@@ -133,18 +82,17 @@ def run_encoder(
         packing (`Packing`, *optional*): Where the tokens of the batch lie in a packed row. By default it is made from
             the mask, for which the host waits for an accelerator.
         unpadded (`bool`, *optional*, defaults to `True`): Whether to leave out the padding, with an encoder that
-            [`supports_unpadded`] accepts. With `False` the encoder runs as it is.
+            allows it (see `ContrastiveModel.runs_unpadded`). With `False` the encoder runs as it is.
+        reads_left_to_right (`bool`, *optional*, defaults to `False`): Whether it is a decoder.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
-        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only, if padding
-            is left out. Encoders with BERT's layers then compute queries, and all that follows them, for these tokens
-            alone. Every row then needs a token.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler for the first
-            token, wherever that is.
+        first_only (`bool`, *optional*, defaults to `False`): Whether nothing but the first token of the last layer is
+            read. If padding is left out, encoders with BERT's layers then compute queries, and all that follows them,
+            for these tokens alone. Every row then needs a token.
 
     Returns:
-        `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
-        `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
-        shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
+        `BaseModelOutput`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` of first tokens;
+        `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`. If padding is left out, its
+        states are zero.
     """
     config = base_model.config
     inputs = {"input_ids": input_ids}
@@ -160,55 +108,40 @@ def run_encoder(
             # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
             mask = attention_mask.bool()[:, None, None]
         caching = {}
-        if reads_left_to_right(type(config)):
+        if reads_left_to_right:
             # Positions count tokens, also where a row is padded on the left. No token is generated: nothing is cached.
             inputs["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
             caching["use_cache"] = False
-        outputs = base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
-        if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
-            first = first_tokens(outputs.last_hidden_state, attention_mask)
-    else:
-        # 2. The tokens of all rows become one row.
-        skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-        if packing is None:
-            packing = Packing.from_mask(attention_mask)
-        inputs["position_ids"] = torch.arange(attention_mask.shape[1], device=device).expand_as(attention_mask)
-        if _COUNTS_TOKENS[config.model_type]:
-            is_token = input_ids.ne(config.pad_token_id).long()
-            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-        found: Any
-        if len(packing.token_index) == 0:
-            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-            layers = (nothing,) * (config.num_hidden_layers + 1)
-            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
-        else:
-            found = base_model(
-                **{name: packing.pack(x)[None] for name, x in inputs.items()},
-                # Without a mask of four axes, encoders would make one of the whole row, T x T, for local attention.
-                attention_mask=attention_mask.bool()[:, None, None],
-                output_hidden_states=all_layers,
-                packing=packing,
-                first_only=skip_last_layer,
-            )
+        return base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
 
-        # 3. The tokens return to their rows.
-        last = found.last_hidden_state.squeeze(0)
-        outputs = BaseModelOutputWithPooling()
-        if first_only or pooled:
-            first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
-            first = packing.unpack_sentences(first)
-        outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
-        if all_layers:
-            unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
-            outputs["hidden_states"] = tuple(unpacked)
-    if pooled:
-        pooler: Any = base_model.pooler
-        if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-            activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
-            outputs["pooler_output"] = activation(pooler(first))
-        else:
-            outputs["pooler_output"] = pooler(first[:, None])
-    return outputs
+    # 2. The tokens of all rows become one row.
+    first_only = first_only and config.model_type in _HAS_BERT_LAYERS
+    if packing is None:
+        packing = Packing.from_mask(attention_mask)
+    inputs["position_ids"] = torch.arange(attention_mask.shape[1], device=device).expand_as(attention_mask)
+    if _COUNTS_TOKENS[config.model_type]:
+        is_token = input_ids.ne(config.pad_token_id).long()
+        inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+    if len(packing.token_index) == 0:
+        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+        layers = (nothing,) * (config.num_hidden_layers + 1)
+        found = BaseModelOutput(last_hidden_state=nothing, hidden_states=layers)
+    else:
+        found = base_model(
+            **{name: packing.pack(x)[None] for name, x in inputs.items()},
+            # Without a mask of four axes, encoders would make one of the whole row, T x T, for local attention.
+            attention_mask=attention_mask.bool()[:, None, None],
+            output_hidden_states=all_layers,
+            packing=packing,
+            first_only=first_only,
+        )
+
+    # 3. The tokens return to their rows.
+    last = packing.unpack(found.last_hidden_state.squeeze(0), first_only)
+    layers = None
+    if all_layers:
+        layers = tuple(packing.unpack(layer.squeeze(0)) for layer in found.hidden_states)
+    return BaseModelOutput(last_hidden_state=last, hidden_states=layers)
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
@@ -404,14 +337,14 @@ def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
     """
     flags = torch.backends.cuda
     has_others = flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.math_sdp_enabled()
-    if device.type != "cuda" or not flags.cudnn_sdp_enabled() or not has_others:
-        yield
-        return
-    flags.enable_cudnn_sdp(False)
+    avoids = device.type == "cuda" and flags.cudnn_sdp_enabled() and has_others
+    if avoids:
+        flags.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        flags.enable_cudnn_sdp(True)
+        if avoids:
+            flags.enable_cudnn_sdp(True)
 
 
 AttentionInterface.register(ATTENTION_NAME, attend)

@@ -33,23 +33,6 @@ TRAINED_WEIGHTS = "_trained.safetensors"
 _SAVE_WHOLE = "Save the model and its tokenizer with save_pretrained and start from there, or save the merged model."
 
 
-def unwrap(model: Any) -> ContrastiveBase:
-    """Return the contrastive model inside a `PeftModel`, which shares its weights.
-
-    Args:
-        model (`PeftModel`): The wrapped model.
-
-    Returns:
-        `ContrastiveModel`: The model.
-
-    Raises:
-        ModelError: If the adapter is a prompt, which is no part of the weights.
-    """
-    if any(config.is_prompt_learning for config in model.peft_config.values()):
-        raise ModelError("prompts of peft are not part of the model: use LoRA, or another method that changes weights")
-    return model.get_base_model()
-
-
 def add_lora(model: ContrastiveBase, arguments: Values) -> None:
     """Freeze the encoder and add a LoRA adapter to it (Hu et al. 2022, arXiv:2106.09685). The head is trained fully.
 

@@ -143,9 +143,7 @@ class Checkpoint:
             OSError: If there is no such model, or the hub cannot be reached.
         """
         hub = select_hub_arguments(arguments)
-        located = dict(hub)
-        if arguments.get("variant") is not None:
-            located["variant"] = arguments["variant"]
+        located: Values = {**hub, "variant": arguments.get("variant")}
         base = adapter_base(name, **hub)
         modules = find_file(name, MODULES, **hub)
         if base and not modules and not find_file(name, ADAPTER_SETTINGS, **hub):
@@ -210,11 +208,6 @@ class Checkpoint:
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
             "save_pretrained, or name the variant of its files as variant."
         )
-
-    @property
-    def is_of_reference(self) -> bool:
-        """Whether it is the training output of the reference implementation."""
-        return self.saved is None and REFERENCE_HEAD in self.weight_names
 
     def resolve(self, given: Values) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
@@ -282,7 +275,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
     _load_layers(model, found.source, found.files.dense_folders, is_other, **found.hub)
     # 2. The head. Without our section, 2_Dense is a layer of some sentence-transformers model's own.
     if model.has_own_pooler:
-        has_head = found.is_of_reference or any(".pooler." in f".{name}" for name in found.weight_names)
+        has_head = any(name == REFERENCE_HEAD or ".pooler." in f".{name}" for name in found.weight_names)
     elif saved is None or head == "pooler":
         has_head = False
     else:
@@ -296,7 +289,7 @@ def load_own_layers(model: ContrastiveBase, found: Checkpoint, head: str, info: 
         modules = {name.split(".")[0] for name in found.weight_names}
         others = [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
         others += [name for name in info["unexpected_keys"] if not name.endswith("position_ids")]
-        keeps = has_head and (found.is_of_reference or not others)
+        keeps = has_head and (REFERENCE_HEAD in found.weight_names or not others)
     if keeps and not has_head:
         raise ModelError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -393,8 +386,8 @@ def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
     if not weights:
         raise ModelError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
     own = {name for name in model.state_dict() if name.split(".")[0] not in SEPARATE_MODULES}
-    tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    wrong = sorted((own - tied.keys()) ^ weights.keys())
+    tied = model.all_tied_weights_keys.keys()  # which are saved once
+    wrong = sorted((own - tied) ^ weights.keys())
     if wrong:
         listed = ", ".join(wrong[:3])
         raise ModelError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
@@ -506,7 +499,7 @@ def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: State
     for number, layer in enumerate(settings.dense_layers):
         weights = _weights_of(f"dense_layers.{number}.", state_dict)
         save_layer(directory / DENSE_FOLDER / str(number), weights, layer)
-    save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
+    save_sentence_transformers_files(model, directory)
 
 
 def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
@@ -549,7 +542,7 @@ class WeightDigests:
         head = f"{prefix}pooler." if model.has_own_pooler else "sentence_head."
         layers = (prefix, "sentence_head.", "dense_layers.", *(f"{name}." for name in POOLER_FOLDERS))
         buffers = dict(model.named_buffers())
-        tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
+        tied = model.all_tied_weights_keys  # which are saved once
         used = []
         for name, x in sorted(weights.items()):
             is_unused_head = name.startswith(head) and model.settings.inference_pooler != "cls"

@@ -2,9 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -14,22 +13,22 @@ import torch.nn.functional as F
 from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModel,
-    BertConfig,
     BertModel,
     BertPreTrainedModel,
     PreTrainedConfig,
     PreTrainedModel,
-    RobertaConfig,
     RobertaModel,
+    RobertaPreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
-from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..kernels.packing import Packing
-from ..kernels.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
+from ..kernels.unpadded import ATTENTION_NAME, avoid_cudnn_attention, run_encoder
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective, described_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
@@ -57,7 +56,6 @@ logger = logging.get_logger(__name__)
 #: Arguments of `save_pretrained` that concern the upload.
 _HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
 
-_NO_POOLER = pooling.Pooler()
 #: Texts as the arguments of [`ContrastiveModel.embed`] by name, or rows of texts with one more axis.
 _Texts = dict[str, Any]
 
@@ -117,7 +115,7 @@ class ContrastiveModel(ContrastiveBase):
         resolved (`ContrastiveSettings`, *optional*): All settings, in place of those of the config; by
             `from_pretrained`.
         unpadded (`bool`, *optional*, defaults to `True`): Leave padding out of the computation, for encoders that
-            allow it (see [`supports_unpadded`]). The attribute may be set at any time. It changes the speed and not
+            allow it (see [`runs_unpadded`]). The attribute may be set at any time. It changes the speed and not
             the embeddings, and is not saved.
         fast_dropout (`bool`, *optional*, defaults to `True`): Replace the encoder's `nn.Dropout` modules by
             `FastDropout`, which draws its masks faster on a CPU. With `False` the encoder keeps torch's modules.
@@ -135,20 +133,24 @@ class ContrastiveModel(ContrastiveBase):
         """The pooler of the current mode, training or evaluation."""
         return self.settings.pooler_type if self.training else self.settings.inference_pooler
 
-    @contextmanager
-    def pooled_by(self, pooler_type: str) -> Iterator[None]:
-        """Use a pooler that needs no layer of its own during the block."""
-        settings = self.settings
-        self.settings = replace(settings, pooler_type=pooler_type, mlp_only_train=False, templates=[])
-        try:
-            yield
-        finally:
-            self.settings = settings
-
     @property
     def runs_unpadded(self) -> bool:
-        """Whether padding is left out: `unpadded` is set, and the encoder allows it."""
-        return self.unpadded and supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
+        """Whether padding is left out: `unpadded` is set, and the encoder allows it as it is now.
+
+        BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT do, with the attention that
+        `install_unpadded_attention` gave them. MPNet and DeBERTa do not, because their attention depends on distances
+        within the row. Nor does an encoder in training with gradient checkpointing, which calls layers again after the
+        pass, or one whose modules lie on several accelerators, because the packing of a batch stays on one.
+        """
+        if not self.unpadded or self.base_model.config._attn_implementation != ATTENTION_NAME:
+            return False
+        placed = getattr(self, "hf_device_map", {})  # by Accelerate
+        accelerators = {str(device) for device in placed.values()} - {"cpu", "disk"}
+        if len(accelerators) > 1:
+            return False
+        if not self.training:  # inference need not walk the model
+            return True
+        return not any(getattr(module, "gradient_checkpointing", False) for module in self.base_model.modules())
 
     @functools.cached_property
     def counted_parameters(self) -> int:
@@ -178,13 +180,11 @@ class ContrastiveModel(ContrastiveBase):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         # torch.compile cannot trace a call of an alias such as `_Texts`.
         texts = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, "packing": packing}
-        pooler_type = self.active_pooler
         if outputs is None:
-            outputs = self.encode_tokens(texts, pooler_type)
+            outputs = self.encode_tokens(texts)
+        pooler_type = self.active_pooler
         states = outputs.last_hidden_state
-        if pooler_type == "cls" and self.has_own_pooler:
-            embeddings = outputs.pooler_output
-        elif pooler_type == pooling.TEMPLATE_POOLER:
+        if pooler_type == pooling.TEMPLATE_POOLER:
             embeddings = pooling.at_mask(states, input_ids, self.settings.mask_token_id)
             if self.template_head is not None:
                 embeddings = self.template_head(embeddings, self._template_states(texts))
@@ -193,19 +193,26 @@ class ContrastiveModel(ContrastiveBase):
             embeddings = pooling.masked_mean(features, mask)
         else:
             embeddings = pooling.POOLERS[pooler_type].pool(states, mask, outputs.hidden_states)
-            if pooler_type == "cls":
+        if pooler_type == "cls":
+            encoder: Any = self.base_model
+            if not self.has_own_pooler:
                 embeddings = self.sentence_head(embeddings)
+            elif isinstance(encoder.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+                activation = getattr(encoder, "pooler_activation", None) or encoder.activation
+                embeddings = activation(encoder.pooler(embeddings))
+            else:
+                embeddings = encoder.pooler(embeddings[:, None])
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
         return embeddings
 
-    def encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
-        """Encode tokens, computing only the states that a pooler reads.
+    def encode_tokens(self, texts: _Texts, whole_last_layer: bool = False, pools: bool = True) -> Any:
+        """Encode tokens, computing only the states that the pooler of the current mode reads.
 
         Args:
             texts (`dict`): The first four arguments of [`embed`] by name.
-            pooler_type (`str`, *optional*): The pooler, `None` for the whole last layer.
             whole_last_layer (`bool`, *optional*, defaults to `False`): Compute the whole last layer in any case.
+            pools (`bool`, *optional*, defaults to `True`): `False` for the last layer alone, whatever the pooler.
 
         Returns:
             `ModelOutput`: The outputs of the encoder.
@@ -220,40 +227,43 @@ class ContrastiveModel(ContrastiveBase):
         else:
             kernels = avoid_cudnn_attention(texts["input_ids"].device)
             unpadded = self.runs_unpadded
-            if pooler_type is not None and packing is None:
+            if pools and packing is None:
                 has_tokens = texts["attention_mask"].any(1)
                 if not has_tokens.all():
                     raise DataError(
                         f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
                     )
-        pooler = pooling.POOLERS.get(pooler_type or "", _NO_POOLER)
+        pooler = pooling.POOLERS[self.active_pooler] if pools else pooling.Pooler()
         with kernels:
             return run_encoder(
                 self.base_model,
                 **texts,
                 unpadded=unpadded,
+                reads_left_to_right=self.reads_left_to_right,
                 all_layers=pooler.second_layer is not None,
                 first_only=pooler.reads_first_token and not whole_last_layer,
-                pooled=pooler_type == "cls" and self.has_own_pooler,
             )
 
     def _template_states(self, texts: _Texts) -> Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(**alone: Tensor) -> Tensor:
-            outputs = self.encode_tokens(alone, pooling.TEMPLATE_POOLER)
+            outputs = self.encode_tokens(alone)
             return pooling.at_mask(outputs.last_hidden_state, alone["input_ids"], self.settings.mask_token_id)
 
         tokens = {name: x for name, x in texts.items() if name in TEXT_INPUTS and x is not None}
         first = texts["input_ids"].new_zeros(len(texts["input_ids"]))
         return embed_templates(embed, tokens, first, self.settings.template_edges)
 
-    def embed_rows(self, texts: _Texts, has_gaps: bool = False) -> tuple[Tensor, Tensor | None]:
+    def embed_rows(
+        self, texts: _Texts, packing: Packing | None, has_gaps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
 
         Args:
-            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, optional
-                `token_type_ids`, and the optional `packing` of all texts.
+            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, and optional
+                `token_type_ids`.
+            packing (`Packing`, *optional*): Where the tokens of all texts lie.
             has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
                 embeddings of zeros.
 
@@ -268,8 +278,6 @@ class ContrastiveModel(ContrastiveBase):
         """
         objective = self.objective
         first = 1 if objective is not None and objective.reconstructs else 0
-        packing: Packing | None = texts.get("packing")
-        texts = {name: x for name, x in texts.items() if name != "packing"}
         shape = texts["input_ids"].shape
         ids = texts["input_ids"][:, first:]
         needs_states = objective is not None and objective.needs_hidden_states
@@ -306,7 +314,7 @@ class ContrastiveModel(ContrastiveBase):
                     flat["input_ids"] = flat["input_ids"].masked_fill(filler, self.settings.mask_token_id)
             outputs = None
             if needs_states:
-                outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
+                outputs = encoder.encode_tokens(flat, whole_last_layer=True)
                 states.append(outputs.last_hidden_state.unflatten(0, (len(ids), -1)))
             embeddings = encoder.embed(**flat, outputs=outputs)
             if has_gaps:
@@ -368,8 +376,9 @@ class ContrastiveModel(ContrastiveBase):
         # 1. Build the objective, or that of each data set, for embeddings of the size that they shall have.
         losses = self.settings.losses().values()
         enters_space = any(described_objective(*loss).enters_space for loss in losses)
-        if enters_space and self.teacher_dim not in (None, self.embedding_dim):
-            self.add_projection(cast(int, self.teacher_dim))
+        size = self.teacher_dim
+        if enters_space and size is not None and size != self.embedding_dim:
+            self.add_projection(size)
         settings = self.settings
         tables = settings.dataset_objectives
         build = functools.partial(build_objective, dim=self.embedding_dim)
@@ -482,8 +491,7 @@ class ContrastiveModel(ContrastiveBase):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
-        texts: _Texts = {**batch, "packing": packing}
-        embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
+        embeddings, hidden_states = self.embed_rows(batch, packing, has_gaps="relations" in row_inputs)
         # 4. The losses.
         loss = contrastive_loss = mlm_loss = parts = None
         if return_loss and self.objective is not None and input_ids.shape[1] >= self.objective.num_views:
@@ -494,7 +502,7 @@ class ContrastiveModel(ContrastiveBase):
             if mlm_input_ids is not None:
                 masked: _Texts = {name: x.flatten(0, 1) for name, x in (batch | {"input_ids": mlm_input_ids}).items()}
                 masked["packing"] = packing
-                hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
+                hidden_states = self.encode_tokens(masked, pools=False).last_hidden_state
             if not self.settings.do_mlm:
                 raise SettingError(
                     "mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True."
@@ -617,7 +625,7 @@ class ContrastiveModel(ContrastiveBase):
         check_values(checkpoint.HEAD_CHOICES, head=head)
         kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
-        if found.is_of_reference:
+        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."
@@ -679,9 +687,6 @@ class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
     base_class = RobertaModel
 
 
-_NAMED_CLASSES: dict[type, type[ContrastiveModel]] = {BertConfig: BertForCL, RobertaConfig: RobertaForCL}
-
-
 @functools.cache
 def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveModel]:
     """Return the contrastive class of an encoder, and create it if it is neither `BertForCL` nor `RobertaForCL`.
@@ -695,16 +700,18 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
     Raises:
         ModelError: If `AutoModel` has no encoder for the config, or the model does not encode texts.
     """
-    if config_class in _NAMED_CLASSES:
-        return _NAMED_CLASSES[config_class]
+    for named in (BertForCL, RobertaForCL):
+        if config_class is named.config_class:
+            return named
     try:
         base_class: Any = AutoModel._model_mapping[config_class]
         arguments = inspect.signature(base_class.forward).parameters.keys()
     except (KeyError, AttributeError):  # Funnel has a tuple of two models
         name = config_class.__name__
         raise ModelError(f"AutoModel has no encoder, or several, for {name}. Load a text encoder like BERT.") from None
+    is_decoder = config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
     needed = {"input_ids", "attention_mask"}
-    if reads_left_to_right(config_class):
+    if is_decoder:
         needed.add("position_ids")
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not needed <= arguments:
         name = base_class.__name__
@@ -715,7 +722,8 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         if is_family and family.base_model_prefix:
             break
     name = base_class.__name__.removesuffix("Model") + "ForCL"
-    return type(name, (ContrastiveModel, family), {"base_class": base_class, "config_class": config_class})
+    attributes = {"base_class": base_class, "config_class": config_class, "reads_left_to_right": is_decoder}
+    return type(name, (ContrastiveModel, family), attributes)
 
 
 class AutoModelForCL:

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..kernels.cpu import use_fast_dropout
-from ..kernels.unpadded import install_unpadded_attention, reads_left_to_right
+from ..kernels.cpu import FastDropout
+from ..kernels.unpadded import install_unpadded_attention
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
 from ..runtime.errors import ModelError, SettingError
@@ -20,7 +20,6 @@ from .settings import (
     ContrastiveSettings,
     Values,
     chosen,
-    dropout_rates,
     resolve_settings,
 )
 
@@ -66,12 +65,14 @@ class ContrastiveBase(PreTrainedModel):
         settings (`Any`): Settings that come before those of the config.
 
     Raises:
-        ValueError: If a setting is not valid or does not fit the encoder, or config.json has a wrong dropout rate.
+        ValueError: If a setting is not valid or does not fit the encoder.
     """
 
     #: The class of the stock encoder.
     base_class: type[nn.Module]
     base_model: PreTrainedModel
+    #: Whether the encoder is a decoder such as Llama, in which a token sees only those before it.
+    reads_left_to_right = False
     _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in SEPARATE_MODULES)]
     #: The head of an encoder that lacks one.
     sentence_head: nn.Sequential
@@ -106,11 +107,7 @@ class ContrastiveBase(PreTrainedModel):
         super().__init__(config)
         if resolved is None or settings:
             resolved = resolve_settings(getattr(config, SECTION, None), **settings)
-        for name, rate in dropout_rates(config).items():
-            if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-                where = f"{config.name_or_path or 'the encoder'}, config.json"
-                raise ModelError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
-        if pooling.POOLERS[resolved.pooler_type].reads_first_token and reads_left_to_right(type(config)):
+        if pooling.POOLERS[resolved.pooler_type].reads_first_token and self.reads_left_to_right:
             problem = f"reads the first token, and in a decoder ({config.model_type}) this token sees no other"
             raise ModelError(
                 f"pooler_type {resolved.pooler_type!r} {problem}, so all texts would be alike. Pass pooler_type "
@@ -150,7 +147,10 @@ class ContrastiveBase(PreTrainedModel):
         self.freeze_unused_parameters()
         install_unpadded_attention(self.base_model)
         if fast_dropout:
-            use_fast_dropout(self.base_model)
+            for module in list(self.base_model.modules()):
+                for name, child in module.named_children():
+                    if type(child) is nn.Dropout and not child.inplace:
+                        setattr(module, name, FastDropout(child.p).train(child.training))
 
     def update_settings(self, **settings: Any) -> None:
         """Change settings of the model and of the config that is saved with it.

@@ -1,7 +1,7 @@
 """From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig
 from transformers.modeling_utils import load_state_dict
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
-from ..kernels.unpadded import first_tokens
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..runtime.errors import DataError, ModelError, SettingError
@@ -39,6 +38,24 @@ LINEAR = "torch.nn.modules.linear.Identity"
 POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 
 
+def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return the first token of each row, [CLS], whether the row is padded on the right or on the left.
+
+    Args:
+        hidden (`torch.Tensor`): States of shape `(batch, length, dim)`, or `(batch, 1, dim)` of first tokens only.
+        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+
+    Returns:
+        `torch.Tensor`: Of shape `(batch, dim)`.
+    """
+    if hidden.shape[1] == 1:
+        return hidden[:, 0]
+    column = attention_mask.bool().int().argmax(1)  # of the first 1
+    # A gather keeps the batch size symbolic when the model is exported; indexing by an arange would fix it.
+    index = column[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return hidden.gather(1, index).squeeze(1)
+
+
 def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """Average over the tokens that are not padding. [CLS] and [SEP] count, as in the reference implementation.
 
@@ -62,34 +79,6 @@ def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     counts = mask.sum(1, dtype=precision)
     means = sums / counts.clamp(min=1)
     return means.to(hidden.dtype)
-
-
-def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """Take the maximum of each dimension over the tokens that are not padding.
-
-    Args:
-        hidden (`torch.Tensor`): Hidden states of shape `(batch, length, dim)`.
-        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding.
-
-    Returns:
-        `torch.Tensor`: Maxima of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
-    """
-    mask = attention_mask.bool().unsqueeze(-1)
-    lowest = torch.finfo(hidden.dtype).min
-    maxima = hidden.masked_fill(~mask, lowest).amax(1)
-    return maxima.masked_fill(~mask.any(1), 0.0)
-
-
-def mean_without_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """Average over the tokens after the first one, as [`masked_mean`] does."""
-    is_token = attention_mask.bool()
-    is_later = is_token.cumsum(1) > 1
-    return masked_mean(hidden, is_token & is_later)
-
-
-def last_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """Take the last token of each text, as [`first_tokens`] takes the first."""
-    return first_tokens(hidden.flip(1), attention_mask.flip(1))
 
 
 def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) -> Tensor:
@@ -149,7 +138,7 @@ class Pooler:
     mode: str | None = None
     second_layer: int | None = None
     reads_first_token = False
-    reduce: Callable[[Tensor, Tensor], Tensor]
+    reduce: Any
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -214,7 +203,12 @@ class MeanWithoutFirst(Pooler):
     code = """\
 hidden, mask = outputs.last_hidden_state[:, 1:], inputs["attention_mask"].unsqueeze(-1)[:, 1:]
 embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
-    reduce = staticmethod(mean_without_first)
+
+    def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Average over the tokens after the first one."""
+        is_token = mask.bool()
+        is_later = is_token.cumsum(1) > 1
+        return masked_mean(states, is_token & is_later)
 
 
 class MeanOfLastTwo(Mean):
@@ -253,7 +247,13 @@ class Maximum(Pooler):
 mask = inputs["attention_mask"].unsqueeze(-1).bool()
 embeddings = outputs.last_hidden_state.masked_fill(~mask, float("-inf")).amax(1)"""
     mode = "max"
-    reduce = staticmethod(masked_max)
+
+    def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Take the maxima over the tokens; zero for a row without tokens."""
+        is_token = mask.bool().unsqueeze(-1)
+        lowest = torch.finfo(states.dtype).min
+        maxima = states.masked_fill(~is_token, lowest).amax(1)
+        return maxima.masked_fill(~is_token.any(1), 0.0)
 
 
 class LastToken(Pooler):
@@ -265,7 +265,10 @@ class LastToken(Pooler):
 last = inputs["attention_mask"].cumsum(1).argmax(1)
 embeddings = outputs.last_hidden_state[torch.arange(len(last)), last]"""
     mode = "lasttoken"
-    reduce = staticmethod(last_tokens)
+
+    def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Take the first token of the texts from right to left."""
+        return first_tokens(states.flip(1), mask.flip(1))
 
 
 class MaskToken(Pooler):
@@ -435,11 +438,9 @@ def load_layer(
     Raises:
         ModelError: If the file is damaged or holds the weights of another layer.
     """
-    for file in (WEIGHTS, OLD_WEIGHTS):
-        path = find_file(name_or_path, f"{folder}/{file}", **hub_arguments)
-        if path is not None:
-            break
-    else:
+    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
+    path = path or find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments)
+    if path is None:
         return False
     try:
         tensors = load_state_dict(path)

@@ -6,7 +6,6 @@ from typing import Unpack
 
 import torch
 import transformers
-from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from .._version import __version__
@@ -14,8 +13,9 @@ from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from ..runtime.errors import ModelError
 from ..runtime.files import StrPath, read_json, write_json
 from ..runtime.loading import HubArguments, find_file
+from .parts import ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
-from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, Values, max_positions
+from .settings import SIMILARITY_FUNCTIONS, Values, max_positions
 
 logger = logging.get_logger(__name__)
 
@@ -227,8 +227,8 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
     if path is None:
         return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
     rows = read_json(path, kind=list, advice=_ADVICE)
-    by_name = {}  # as in sentence-transformers, where the last row of a name counts
-    for number, row in enumerate(rows):
+    modules = []
+    for row in rows:
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
             raise ModelError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
         folder = row["path"]
@@ -241,8 +241,7 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
         # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
         # training.
         if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
-            by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
-    modules = list(by_name.values())
+            modules.append((kind, folder))
     kinds = [kind for kind, _ in modules]
     files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
     lacking = [file for file in files if find_file(source, file, **hub) is None]
@@ -284,12 +283,7 @@ def _refused_keys(values: Values, rules: Values, where: str, prefix: str = "") -
     return refused
 
 
-def save_sentence_transformers_files(
-    directory: Path,
-    config: PreTrainedConfig,
-    settings: PoolingSettings,
-    tokenizer_limit: int | None,
-) -> None:
+def save_sentence_transformers_files(model: ContrastiveBase, directory: Path) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
     The folder holds the weights of the head and of dense layers already. A pooler becomes stock modules after
@@ -300,11 +294,11 @@ def save_sentence_transformers_files(
     that it refuses to load.
 
     Args:
+        model (`ContrastiveModel`): The model.
         directory (`Path`): An existing folder without an earlier checkpoint.
-        config (`PreTrainedConfig`): The config of the encoder.
-        settings (`PoolingSettings`): The settings of the model.
-        tokenizer_limit (`int`, *optional*): The length that the model's tokenizer names, if it is known.
     """
+    config = model.config
+    settings = model.settings
     name = settings.inference_pooler
     pooler = POOLERS[name]
     # 1. Refuse what would have other embeddings.
@@ -325,7 +319,7 @@ def save_sentence_transformers_files(
     modules = [(f"{_MODULE}Transformer", "")]
     # text-embeddings-inference needs the length. RoBERTa serves fewer tokens than it has positions.
     positions = max_positions(config)
-    length = settings.max_length or tokenizer_limit
+    length = settings.max_length or model.tokenizer_limit
     if length is not None:
         length = min(length, positions or length)
     elif positions != getattr(config, "max_position_embeddings", None):

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from transformers import PreTrainedConfig, TrainingArguments
 from transformers.utils import logging
 
@@ -20,16 +19,9 @@ from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
 from ..runtime.errors import SettingError, check_values
 from ..runtime.messages import LAUNCHED, check_together
-from .parser import option, read_number
+from .parser import option, read_value
 
 logger = logging.get_logger(__name__)
-
-#: Arguments of transformers that nobody can use here, and why.
-_UNFIT = {
-    "label_smoothing_factor": "has no effect, because contrastive objectives have no labels: leave it out",
-    "auto_find_batch_size": "would take a smaller batch, which has fewer negatives: leave it out, and set "
-    "gradcache_chunk_size, which keeps them",
-}
 
 
 @dataclass
@@ -105,35 +97,50 @@ class ModelArguments:
         """Turn the words of the command line into a table of options and a list of dimensions.
 
         Raises:
-            SettingError: If the words have another form.
+            SettingError: If the words have another form, or the dropout rate is no probability below 1.
         """
         given: Any = self.objective_options
         if not isinstance(given, dict):
             options = {}
-            for word in [given] if isinstance(given, str) else given:
+            for word in given:
                 name, equals, text = str(word).partition("=")
                 if not (name and equals):
                     raise SettingError(f"--objective_options takes name=value, got {word!r}")
-                options[name] = read_number(yaml.safe_load(text))
+                options[name] = read_value(text)
             self.objective_options = options  # type: ignore[assignment]
 
         words: Any = self.matryoshka_dims
-        if words is not None:
-            listed = words if isinstance(words, list) else [words]
-            try:
-                numbers = [int(number) for word in listed for number in str(word).split(",")]
-            except ValueError:
-                raise SettingError(
-                    f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
-                ) from None
-            self.matryoshka_dims = numbers  # type: ignore[assignment]
+        try:
+            self.matryoshka_dims = words and [int(number) for word in words for number in str(word).split(",")]
+        except ValueError:
+            raise SettingError(
+                f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
+            ) from None
+        check_values("a number of 0 or more and below 1", dropout=self.dropout)
 
-    def settings(self) -> Values:
-        """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
+    def settings(self, config: PreTrainedConfig) -> Values:
+        """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen.
+
+        Args:
+            config (`PreTrainedConfig`): The config of the encoder, whose dropout rates may be replaced.
+
+        Returns:
+            `Values`: The settings. Dropout rates of classification heads are left out.
+
+        Raises:
+            SettingError: If the config has no dropout rate to set.
+        """
         names = (SETTING_NAMES | set(LOSS_OPTIONS)) & vars(self).keys()
         values = {name: getattr(self, name) for name in names}
         values["temperature"] = self.temp
         values["objective_options"] = self.objective_options or None
+        if self.dropout is not None:
+            rates = dropout_rates(config)
+            if not rates:
+                raise SettingError(
+                    f"--dropout {self.dropout}: a {config.model_type} encoder has no dropout rate in its config"
+                )
+            values |= dict.fromkeys(rates, self.dropout)
         return values
 
 
@@ -183,10 +190,6 @@ class DataArguments:
         "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "
         "seeds. The model that is best on the dev set is saved in --output_dir.",
     )
-
-    def __post_init__(self) -> None:
-        """Refuse a number of rows below 1."""
-        check_values("an integer above 0", max_train_samples=self.max_train_samples)
 
 
 @dataclass
@@ -298,29 +301,6 @@ class SimCSETrainingArguments(TrainingArguments):
         "a CPU and for streams.",
     )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
-        return {**self.__dict__, "hub_token": None}
-
-    def __copy__(self) -> Any:
-        """Return a copy with the access token."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
-
-    @property
-    def tables(self) -> dict[str, Values]:
-        """What `datasets` says about each data set."""
-        return self.datasets or {}  # type: ignore[return-value]
-
-    @property
-    def lora_settings(self) -> Values:
-        """The arguments of peft's `LoraConfig`, empty without an adapter. By default `lora_alpha` is twice `r`."""
-        if self.lora is None and self.lora_r is None:
-            return {}
-        given: Any = {"r": self.lora_r} | (self.lora or {})  # type: ignore[operator]
-        return {"lora_alpha": 2 * (given["r"] or 0)} | given
-
     @property
     def rows_seed(self) -> int:
         """The seed of what is drawn from training rows: their order, views and spans."""
@@ -336,7 +316,7 @@ class SimCSETrainingArguments(TrainingArguments):
         if isinstance(self.prompts, list):
             self.prompts = dict(word.partition("=")[::2] for word in self.prompts)  # type: ignore[assignment]
         if isinstance(self.lora, str):
-            self.lora = yaml.safe_load(self.lora)
+            self.lora = read_value(self.lora)
         if has_only_cpu():
             self.use_cpu = True  # without it, transformers refuses bf16 on a CPU, and joins no processes
         has_accelerator_config = self.accelerator_config is not None
@@ -360,14 +340,23 @@ class SimCSETrainingArguments(TrainingArguments):
         check_values((None, *VIEW_CLASSES), view=self.view)
         check_values(SHARES, dataset_shares=self.dataset_shares)
         check_values(BATCH_SAMPLERS, batch_sampler=self.batch_sampler)
-        check_values("an integer above 0", per_device_train_batch_size=self.per_device_train_batch_size)
-        check_values("an integer above 0", gradcache_chunk_size=self.gradcache_chunk_size)
+        check_values(
+            "an integer above 0",
+            per_device_train_batch_size=self.per_device_train_batch_size,
+            gradcache_chunk_size=self.gradcache_chunk_size,
+        )
         check_values("an integer of 0 or more", seed=self.seed)
         if not 0 < self.mlm_probability < 1:
             raise SettingError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
-        for name, reason in _UNFIT.items():
-            if getattr(self, name):
-                raise SettingError(f"{name} = {getattr(self, name)} {reason}")
+        if self.label_smoothing_factor:
+            raise SettingError(
+                "label_smoothing_factor has no effect, because contrastive objectives have no labels: leave it out"
+            )
+        if self.auto_find_batch_size:
+            raise SettingError(
+                "auto_find_batch_size would take a smaller batch, which has fewer negatives: leave it out, and set "
+                "gradcache_chunk_size, which keeps them"
+            )
         if self.train_sampling_strategy == "batch_rebalance":
             raise SettingError(
                 "train_sampling_strategy 'batch_rebalance' makes batches of different sizes, in which texts have "
@@ -379,13 +368,13 @@ class SimCSETrainingArguments(TrainingArguments):
             )
 
         # 3. Tables.
-        tables: Any = self.tables
+        tables: Any = self.datasets or {}
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise SettingError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
         if not isinstance(self.lora, dict | None):
             raise SettingError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         if self.lora is not None or self.lora_r is not None:
-            rank = self.lora_settings["r"]
+            rank = (self.lora or {}).get("r", self.lora_r)
             if rank is None or rank < 1 or self.lora_r not in (None, rank):
                 raise SettingError(
                     "lora_r, or r in lora, is the rank of the adapter, and at least 1: "
@@ -406,26 +395,3 @@ class SimCSETrainingArguments(TrainingArguments):
                 "this processor has no bfloat16 instructions, so that training takes longer than in float32. Train "
                 "without bf16 (--bf16 false)"
             )
-
-
-def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:
-    """Return the config values that set every dropout rate of an encoder.
-
-    Args:
-        config (`PreTrainedConfig`): The encoder's config.
-        rate (`float`, *optional*): Dropout rate; `None` keeps the config's rates.
-
-    Returns:
-        `dict[str, float]`: Config names with the new rate. Rates of classification heads are left out.
-
-    Raises:
-        SettingError: If `rate` is not a probability below 1, or the config has no rate.
-    """
-    if rate is None:
-        return {}
-    if not 0 <= rate < 1:
-        raise SettingError(f"dropout must be at least 0 and below 1, got {rate}")
-    names = dropout_rates(config)
-    if not names:
-        raise SettingError(f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config")
-    return dict.fromkeys(names, rate)

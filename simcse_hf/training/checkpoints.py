@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from huggingface_hub import HfApi
+from huggingface_hub.utils import tqdm as hub_tqdm
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
+from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -30,6 +32,7 @@ from ..runtime.distributed import lock_together, on_first_process, same_noise, w
 from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
+from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunLog
 
 logger = logging.get_logger(__name__)
@@ -373,7 +376,8 @@ class WholeCheckpointTrainer(Trainer):
             folder.mkdir(parents=True, exist_ok=True)
             self.write_model(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
-            torch.save(self.args, folder / "training_args.bin")
+            # Whoever gets the model must not get the token with which it is pushed.
+            torch.save(with_values(self.args, hub_token=None), folder / "training_args.bin")
 
     def _get_output_dir(self, trial: Any) -> str:
         directory = super()._get_output_dir(trial)
@@ -443,6 +447,7 @@ class WholeCheckpointTrainer(Trainer):
         is_busy = running is not None and not running.is_done()
         if is_busy or args.hub_strategy == HubStrategy.END or not self.is_world_process_zero():
             return
+        tqdm.set_lock(hub_tqdm.get_lock())  # one for the bars of this thread and of the push, which share a set
         self.callback_handler.on_push_begin(args, self.state, self.control)
         checkpoint = Path(checkpoint_folder)
         with replace_model(str(args.output_dir), getattr(self.model, "save_adapter", False)) as folder:

@@ -9,10 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from transformers import TrainingArguments
 from transformers.utils import logging
 
 from ..data.views import view_rate
@@ -32,9 +31,9 @@ from ..models.settings import (
     readable_options,
     resolve_options,
 )
-from ..objectives import Objective, described_objective, import_objective, objective_class, part_weights
-from ..runtime.errors import SettingError
-from .arguments import SimCSETrainingArguments
+from ..objectives import described_objective, import_objective
+from ..runtime.errors import SettingError, check_values
+from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -42,17 +41,29 @@ logger = logging.get_logger(__name__)
 COLUMNS = ("anchor", "positive", "negative")
 #: What `datasets` may say about a data set.
 DATASET_SETTINGS = ("objective", "objective_options", "prompts", "max_seq_length", "share")
-#: Arguments of the Trainer that are `None` where nobody has chosen a value.
-_OPEN = (
-    "view",
-    "dataloader_num_workers",
-    "view_rate",
-    "metric_for_best_model",
-    "greater_is_better",
-    "max_seq_length",
-    "eval_on_start",
-)
-Arguments = TypeVar("Arguments", bound=TrainingArguments)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The arguments of a recipe, each decided, before the weights of the model are loaded.
+
+    Args:
+        given (`Values`): What was written, with the sample of the package where nothing is named.
+        inputs (`list[tuple[str, str]]`): The options that name a file or folder that the run reads, with its path.
+        is_sample (`bool`): Whether the run trains on the sample.
+        checkpoint (`Checkpoint`): The model to start from.
+        model (`ModelArguments`): What was chosen for it.
+        data (`DataArguments`): The training texts and the dev set.
+        training (`SimCSETrainingArguments`): The arguments of the Trainer.
+    """
+
+    given: Values
+    inputs: list[tuple[str, str | None]]
+    is_sample: bool
+    checkpoint: Checkpoint
+    model: ModelArguments
+    data: DataArguments
+    training: SimCSETrainingArguments
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class RowPlan:
         view_rate (`float`, *optional*): Share of the words that the view changes. `None` stands for the view's own.
         share (`float`, *optional*): The share of the data set in the batches of a run.
         frozen (`Mapping[str, list[str]]`): The models or folders of vectors that are `teacher` and `guide`.
+        similarity (`str`): What the objective compares embeddings by; empty if it compares none.
     """
 
     source: str
@@ -82,6 +94,7 @@ class RowPlan:
     view_rate: float | None
     share: float | None
     frozen: Mapping[str, list[str]]
+    similarity: str
 
 
 @dataclass(frozen=True)
@@ -131,8 +144,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
     if saved.get("objective") == objective and "max_seq_length" in saved:
         of_checkpoint["max_seq_length"] = saved["max_seq_length"]
     paper = paper_settings(objective)
-    saved_pooler = checkpoint.section["pooling"].get("pooler_type")
-    pooler = given.get("pooler_type") or saved_pooler or paper.get("pooler_type", "cls")
+    pooler = given.get("pooler_type") or saved.get("pooler_type") or paper.get("pooler_type", "cls")
     knows_head = saved.get("pooler_type") == "cls" or "mlp_only_train" in paper
     for name in SETTING_NAMES - {"max_seq_length"}:
         paper.pop(name, None)  # the model finds them in the same table
@@ -148,27 +160,22 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
 
     # 3. There is no best model without a dev set, and one is loaded only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
-        if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
+        if given.get("eval_strategy", "no") != "no" or given.get("load_best_model_at_end"):
             raise SettingError(
                 "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, "
                 "or leave both out"
             )
         command |= {"eval_strategy": "no", "load_best_model_at_end": False}
     else:
-        evaluation = str(given.get("eval_strategy", command.get("eval_strategy", "no")))
-        if "save_strategy" not in given:
-            command["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
-        if "save_steps" not in given and "eval_steps" in given:
-            command["save_steps"] = given[
-                "eval_steps"
-            ]  # as in the reference, a model is saved whenever it is evaluated
-        if "eval_steps" not in given and "save_steps" in given:
-            command["eval_steps"] = given["save_steps"]
+        # As in the reference, a model is saved whenever it is evaluated.
+        command["save_strategy"] = given.get("eval_strategy", command["eval_strategy"])
+        command["save_steps"] = given.get("eval_steps", command["save_steps"])
+        command["eval_steps"] = given.get("save_steps", command["eval_steps"])
         values = command | given
-        saving = str(values["save_strategy"])
+        evaluation, saving = values["eval_strategy"], values["save_strategy"]
         in_step = saving == evaluation != "no"
-        if in_step and evaluation == "steps":
-            in_step = values.get("save_steps", 500) % values.get("eval_steps", 500) == 0
+        if evaluation == "steps" and values["save_steps"] % values["eval_steps"] != 0:
+            in_step = False
         if not in_step and saving != "best":
             command["load_best_model_at_end"] = False
 
@@ -211,22 +218,25 @@ def decide_run(
     if model.given_settings.get("fixed_mask") and args.view is None:
         args = with_values(args, view="fixed_mask")
     settings = model.settings
+    tables: Any = args.datasets or {}
     # 1. What learns from each data set, and how its rows are read.
     of_model: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
-    losses = decide_losses(args, model, of_model, dataset_names)
+    losses = decide_losses(tables, model, of_model, dataset_names) if tables else {}
     rows = _row_plan("train_dataset", args, settings, {}, of_model)
-    plans = {}
+    datasets = {}
     for name in dataset_names:
         loss = losses.get(name) or of_model
-        plans[name] = _row_plan(f"train_dataset[{name!r}]", args, settings, args.tables.get(name, {}), loss)
-    for plan in [*plans.values()] or [rows]:
+        datasets[name] = _row_plan(f"train_dataset[{name!r}]", args, settings, tables.get(name, {}), loss)
+    plans = list(datasets.values()) or [rows]
+    for plan in plans:
         for column, length in zip(COLUMNS, plan.lengths, strict=True):
             check_max_length(length, model.config, f"column {column} of {plan.source}: ")
-    saved = settings_to_save(args, model, losses, [*plans.values()] or [rows])
 
     # 2. What the Trainer leaves open. A dev set says whether training has helped only if it has scored the start.
     values: Values = {"view": rows.view, "view_rate": rows.view_rate, "max_seq_length": settings.max_seq_length}
-    values["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
+    values["dataloader_num_workers"] = 0
+    if torch.cuda.is_available() and not (is_stream or args.use_cpu):
+        values["dataloader_num_workers"] = min(4, (os.cpu_count() or 1) // torch.cuda.device_count())
     values["eval_on_start"] = headline is not None and args.eval_strategy != "no"
 
     # 3. What follows a metric follows that of the first dev set.
@@ -236,7 +246,7 @@ def decide_run(
     metric = args.metric_for_best_model or values.get("metric_for_best_model")
     if metric is not None:
         values["greater_is_better"] = metric == headline or find_metric(metric).higher_is_better
-    values |= chosen({name: getattr(args, name) for name in _OPEN})
+    values |= chosen({name: getattr(args, name) for name in values})
     if follows_metric:
         own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
         if args.lr_scheduler_type == "greedy":
@@ -244,20 +254,49 @@ def decide_run(
         values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
 
     # 4. What no caller decides.
-    if is_stream:
+    if is_stream or dataset_names:
         # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
         values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)  # type: ignore[type-var]
     values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
-    return Run(with_values(args, **values), saved, rows, plans)
+
+    # 5. What is saved with the model: lengths, the view, and the objectives of data sets.
+    saved: Values = {
+        "max_seq_length": max(max(plan.lengths) for plan in plans),
+        "fixed_mask": args.view == "fixed_mask",
+        "dataset_objectives": losses,
+    }
+    if losses and all(losses.values()):  # the model's own objective is then that of the first data set
+        saved |= next(iter(losses.values()))
+
+    # 6. A trained model is compared as its first objective compares.
+    if "similarity_fn_name" not in model.given_settings:
+        similarities = [plan.similarity for plan in plans if plan.similarity]  # some objectives compare nothing
+        saved["similarity_fn_name"] = [*similarities, "cosine"][0]
+
+    # 7. Its prompts are those of the run or, if it has none, of the first data set that has some.
+    of_datasets = [own.get("prompts") for own in tables.values()]
+    trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
+    known = {name: text for name, text in settings.prompts.items() if text}
+    if trained:
+        query, document, _ = by_column(trained[0], "prompts")
+        saved["prompts"] = {**settings.prompts, "query": query, "document": document}
+        if query == document:  # which then also stands before texts that are neither query nor document
+            saved["default_prompt_name"] = "query"
+    elif known and settings.default_prompt_name is None:
+        logger.info(
+            f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
+            "prompts (--prompts anchor=... positive=...) names it."
+        )
+    return Run(with_values(args, **values), saved, rows, datasets)
 
 
 def decide_losses(
-    args: SimCSETrainingArguments, model: ContrastiveModel, of_model: Values, names: Sequence[str]
+    tables: Mapping[str, Values], model: ContrastiveModel, of_model: Values, names: Sequence[str]
 ) -> dict[str, Values]:
     """Decide the objective of each data set, as it would be decided for this data set alone.
 
     Args:
-        args (`SimCSETrainingArguments`): The arguments.
+        tables (`Mapping[str, Mapping]`): What `datasets` says about each data set.
         model (`ContrastiveModel`): The model that the run starts from.
         of_model (`Mapping[str, Any]`): The `objective` of the model and its `objective_options`.
         names (`Sequence[str]`): The names of several data sets.
@@ -270,7 +309,6 @@ def decide_losses(
         SettingError: If `datasets` names an unknown data set or key, or gives some of them a share.
     """
     # 1. What `datasets` says must be known.
-    tables = args.tables
     unknown = tables.keys() - set(names)
     if unknown:
         listed = ", ".join(map(repr, names)) or "is one"
@@ -286,11 +324,8 @@ def decide_losses(
                 )
         if "objective_options" in own and "objective" not in own:
             raise SettingError(f"data set {name!r} has objective_options, but no objective")
-        share = own.get("share", 1)
-        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not is_number or not 0 < share < float("inf"):
-            raise SettingError(f"data set {name!r}: share must be a number above 0, got {share!r}")
-    shares = sum("share" in own for own in tables.values())
+        check_values("a number above 0", **{f"data set {name!r}: share": own.get("share")})
+    shares = sum(own.get("share") is not None for own in tables.values())
     if 0 < shares < len(names):
         raise SettingError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
@@ -314,64 +349,10 @@ def decide_losses(
     return losses
 
 
-def settings_to_save(
-    args: SimCSETrainingArguments,
-    model: ContrastiveModel,
-    losses: Mapping[str, Values],
-    plans: Sequence[RowPlan],
-) -> Values:
-    """Decide what the run writes into its model, which is saved with it.
-
-    Args:
-        args (`SimCSETrainingArguments`): The arguments.
-        model (`ContrastiveModel`): The model that the run starts from.
-        losses (`Mapping[str, Values]`): What [`decide_losses`] returned.
-        plans (`Sequence[RowPlan]`): How the rows of each data set are read.
-
-    Returns:
-        `Values`: Fields of [`ContrastiveSettings`].
-    """
-    # 1. Lengths, the view, and the objectives of data sets.
-    written: Values = {
-        "max_seq_length": max(max(plan.lengths) for plan in plans),
-        "fixed_mask": args.view == "fixed_mask",
-        "dataset_objectives": dict(losses),
-    }
-    if losses and all(losses.values()):  # the model's own objective is then that of the first data set
-        written |= next(iter(losses.values()))
-
-    # 2. A trained model is compared as its first objective compares.
-    if "similarity_fn_name" not in model.given_settings:
-        similarities = []
-        for plan in plans:
-            parts = part_weights(plan.objective)
-            for part in parts:
-                option = f"{part}.similarity" if len(parts) > 1 else "similarity"
-                similarities.append(plan.options.get(option) or objective_class(part).similarity)
-        written["similarity_fn_name"] = next(filter(None, similarities), "cosine")  # some compare nothing
-
-    # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
-    of_datasets = [own.get("prompts") for own in args.tables.values()]
-    trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
-    saved = model.settings.prompts
-    known = {name: text for name, text in saved.items() if text}
-    if trained:
-        query, document, _ = by_column(trained[0], "prompts")
-        written["prompts"] = {**saved, "query": query, "document": document}
-        if query == document:  # which then also stands before texts that are neither query nor document
-            written["default_prompt_name"] = "query"
-    elif known and model.settings.default_prompt_name is None:
-        logger.info(
-            f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
-            "prompts (--prompts anchor=... positive=...) names it."
-        )
-    return written
-
-
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def with_values(args: Arguments, **values: Any) -> Arguments:
+def with_values(args: Any, **values: Any) -> Any:
     """Return a copy of training arguments with other values; the arguments themselves stay as they are."""
     twin = copy(args)
     for name, value in values.items():
@@ -379,26 +360,8 @@ def with_values(args: Arguments, **values: Any) -> Arguments:
     return twin
 
 
-def main_class(objective: str) -> type[Objective]:
-    """Return the class of an objective, of a sum that of its first part."""
-    first, *_ = part_weights(objective)
-    return objective_class(first)
-
-
-def default_loader_workers() -> int:
-    """Return how many processes make batches: up to 4 for each GPU, and none without a GPU."""
-    if not torch.cuda.is_available():
-        return 0
-    processors = os.cpu_count() or 1
-    return min(4, processors // torch.cuda.device_count())
-
-
 def _row_plan(
-    source: str,
-    args: Any,
-    settings: ContrastiveSettings,
-    own: Values,
-    loss: Values,
+    source: str, args: SimCSETrainingArguments, settings: ContrastiveSettings, own: Values, loss: Values
 ) -> RowPlan:
     """Decide how the rows of a data set are read.
 
@@ -412,31 +375,27 @@ def _row_plan(
     Returns:
         `RowPlan`: The plan.
     """
-    objective = loss["objective"]
+    objective = described_objective(loss["objective"], loss["objective_options"])
     length = settings.max_seq_length if args.max_seq_length is None else args.max_seq_length
     prompts = own.get("prompts", args.prompts)
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
-    objective_type = main_class(objective)
-    its_view, its_rate = objective_type.view
-    view = args.view or its_view
-    rate = args.view_rate
-    if args.view is None and "objective" in own:
-        rate = None  # that of the run is for the view of the run's objective
-    if rate is None and view == its_view:
-        rate = its_rate
+    view, rate = objective.view
+    if args.view not in (None, view):
+        view, rate = args.view, None
+    if args.view_rate is not None and (args.view is not None or "objective" not in own):
+        rate = args.view_rate  # without a view, that of the run is for the view of the run's objective
     if view != "identity" or rate is not None:
         view_rate(view, rate)  # refuses an unknown view, and a rate that the view does not take
     frozen = {}
     for name in ("teacher", "guide"):
         words = getattr(args, name)
-        is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
-        if words and (is_read or "objective" not in own):  # one of several data sets may read none
+        if words and (name in objective.vectors or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
     return RowPlan(
         source=source,
-        objective=objective,
-        kind=described_objective(objective, loss["objective_options"]).rows,
+        objective=loss["objective"],
+        kind=objective.rows,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),
@@ -444,6 +403,7 @@ def _row_plan(
         view_rate=rate,
         share=own.get("share"),
         frozen=frozen,
+        similarity=objective.similarity,
     )
 
 

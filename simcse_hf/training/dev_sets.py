@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, product
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
-from ..kernels.unpadded import reads_left_to_right
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError
 from ..runtime.files import digest
@@ -133,12 +132,16 @@ class DevSetCallback(TrainerCallback):
             own as `start_{pooler}_{headline}`; `scores` has the same names.
         """
         inner: Any = getattr(model, "module", model)
+        settings = inner.settings
         found = {}
-        plain = ("avg",) if reads_left_to_right(type(inner.config)) else PLAIN_POOLERS  # its first token sees no other
-        for pooler in plain:
-            if pooler != inner.settings.inference_pooler:
-                with inner.pooled_by(pooler):
+        plain = ("avg",) if inner.reads_left_to_right else PLAIN_POOLERS  # its first token sees no other
+        try:
+            for pooler in plain:
+                if pooler != settings.inference_pooler:
+                    inner.settings = replace(settings, pooler_type=pooler, mlp_only_train=False, templates=[])
                     found[pooler] = self.evaluate(model, tokenizer), self.scores
+        finally:
+            inner.settings = settings
         metrics = self.evaluate(model, tokenizer)
         for (pooler, (values, scores)), headline in product(found.items(), self.headlines):
             name = f"start_{pooler}_{headline}"

@@ -4,9 +4,8 @@ import os
 import re
 from argparse import SUPPRESS, Action, ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -28,7 +27,7 @@ TEXTS = {"train_file", "dataset_name"}
 #: Arguments that are words on a command line, and may be a table in a YAML file or a program.
 _TABLES = ("objective_options", "prompts", "max_seq_length")
 #: A number that YAML 1.1 takes for a text, such as 5e-3.
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+$", re.IGNORECASE)
 
 
 class _Written(str):
@@ -46,11 +45,12 @@ class _Loader(yaml.SafeLoader):
         if value is None or not isinstance(node, yaml.ScalarNode):
             return value
         written = _Written(node.value)
-        written.value = read_number(value)
+        written.value = value
         return written
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("+-.0123456789"))
 
 
 def lengths(word: str) -> int | dict[str, int]:
@@ -61,7 +61,7 @@ def lengths(word: str) -> int | dict[str, int]:
     return {column: int(length) for column, length in pairs}
 
 
-class _WordParser(HfArgumentParser):
+class WordParser(HfArgumentParser):
     """The options of argument dataclasses. It reads only what is given, and raises its errors.
 
     Args:
@@ -71,32 +71,131 @@ class _WordParser(HfArgumentParser):
     def __init__(self, classes: Sequence[type]):
         types: Any = classes
         super().__init__(types, allow_abbrev=False, add_help=False)
-        self.names = argument_names(classes)
+        # --unpadded has a type, --no_unpadded after it has none.
+        self.by_name = {action.dest: action for action in reversed(self._actions)}
         self.hints: dict[str, str] = {}
         for cls in classes:
             self.hints |= {name: str(hint) for name, hint in get_type_hints(cls).items()}
         for action in self._actions:
             action.default = SUPPRESS
             action.required = False
-            if action.dest == "max_seq_length" and "prompts" in self.names:
+            if action.dest == "max_seq_length" and "prompts" in self.by_name:
                 action.type = lengths
             if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
                 action.nargs = "?"
                 action.const = True
-        # --unpadded has a type, --no_unpadded after it has none.
-        self.by_name = {action.dest: action for action in reversed(self._actions)}
 
     def error(self, message: str) -> NoReturn:
         """Raise an error in place of ending the program."""
         raise SettingError(message)
 
-    def read(self, name: str, value: Any) -> Any:
+    def read(self, *sources: Any) -> Values:
+        """Read arguments from several sources, of which the later ones take precedence.
+
+        Args:
+            sources (`str`, `Mapping` or `Sequence[str]`): Each the name of a recipe (see [`read_recipe`]), a table of
+                arguments, or the words of a command line, of which the first may be such a name.
+
+        Returns:
+            `Values`: Values by argument name, without any defaults.
+
+        Raises:
+            SettingError: If there is no such file or recipe, or an argument is unknown or of another type.
+        """
+        # 1. A table for each source, and for the recipe that words begin with.
+        tables = []
+        for source in sources:
+            if isinstance(source, Mapping):
+                tables.append(self.read_table("the arguments", source))
+                continue
+            words = [str(source)] if isinstance(source, (str, os.PathLike)) else list(source)
+            if words and not words[0].startswith("-"):
+                tables.append(self.read_recipe(words.pop(0)))
+            typed, unknown = self.parse_known_args(words)
+            if unknown:
+                wrong = [word.partition("=")[0] for word in unknown]
+                hint = did_you_mean(wrong, self._option_string_actions)
+                raise SettingError(f"unknown argument(s): {' '.join(unknown)}{hint}")
+            tables.append(vars(typed))
+
+        # 2. Texts that are named again take the place of those named in another way, and other evaluation steps bring
+        # their own saving steps, as in `decide_command`.
+        given: Values = {}
+        for table in tables:
+            replaced = TEXTS if table.keys() & TEXTS else set()
+            if "eval_steps" in table:
+                replaced = replaced | {"save_steps"}
+            given = {name: value for name, value in given.items() if name not in replaced} | table
+        return given
+
+    def read_recipe(self, name: str) -> Values:
+        """Read the arguments of a recipe.
+
+        Args:
+            name (`str`): A YAML file of argument names and values, or a recipe of this package, with or without
+                `.yaml`. A file of the user goes before a recipe of the same name.
+
+        Returns:
+            `Values`: Values by argument name, without any defaults.
+
+        Raises:
+            SettingError: If there is no such file or recipe, or it is no table of known arguments.
+        """
+        recipes = {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+        path = Path(name)
+        if not path.is_file():
+            path = recipes.get(name.removesuffix(".yaml"), path)
+        if not path.is_file() and path.suffix not in (".yaml", ".yml"):
+            raise SettingError(
+                f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the "
+                f"recipes are {', '.join(recipes)}"
+            )
+        try:
+            content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+        except OSError as error:
+            raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
+            raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
+        return self.read_table(str(path), content)
+
+    def read_table(self, source: str, values: Any) -> Values:
+        """Read a table of arguments, of a file or of a program: each as if it had been typed on the command line.
+
+        Args:
+            source (`str`): Name of the file, for messages.
+            values (`Any`): Values by argument name. Tables, and objects that no command line has, stay as they are.
+
+        Returns:
+            `Values`: The values.
+
+        Raises:
+            SettingError: If `values` is no table, names an unknown argument, or gives one a value of another type.
+        """
+        if not isinstance(values, Mapping):
+            raise SettingError(f"{source} must hold a table of arguments (name: value)")
+        unknown = sorted(map(str, values.keys() - self.by_name.keys()))
+        if unknown:
+            hint = did_you_mean(unknown, self.by_name)
+            raise SettingError(f"{source}: unknown argument(s) {', '.join(unknown)}{hint}")
+        try:
+            return {str(name): self._read_value(name, value) for name, value in values.items()}
+        except (ValueError, ArgumentError) as error:
+            raise SettingError(f"{source}: {error}") from None
+
+    def _read_value(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
         action = self.by_name[name]
         if value is None:
             return None
         if name == "datasets" and isinstance(value, Mapping):
-            return {str(dataset): self._read_dataset(own) for dataset, own in value.items()}
+            # The table of a data set may have names of arguments.
+            tables = {}
+            for dataset, own in value.items():
+                tables[str(dataset)] = _plain(own)
+                if isinstance(own, Mapping):
+                    known = {each: self._read_value(each, own[each]) for each in own.keys() & self.by_name.keys()}
+                    tables[str(dataset)] |= known
+            return tables
         if isinstance(value, Mapping):
             if name == "prompts":
                 return {str(column): str(text) for column, text in value.items()}
@@ -111,15 +210,6 @@ class _WordParser(HfArgumentParser):
         word = self._read_word(action, value)
         return [word] if takes_several else word
 
-    def _read_dataset(self, table: Any) -> Any:
-        """Read what the table of a data set says, where it has the name of an argument."""
-        if not isinstance(table, Mapping):
-            return _plain(table)
-        read = {}
-        for name, value in table.items():
-            read[str(name)] = self.read(name, value) if name in self.names else _plain(value)
-        return read
-
     def _read_word(self, action: Action, value: Any) -> Any:
         """Read one value, and leave an object of a Python program, such as a task, as it is."""
         if isinstance(value, _Written) and action.type in (int, float, string_to_bool):  # such as `on` for true
@@ -132,10 +222,22 @@ class _WordParser(HfArgumentParser):
         self._check_value(action, word)
         return word
 
+    def fill(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Make one object of each dataclass, with the values that it has fields for.
 
-@cache
-def _parser_of(classes: tuple[type, ...]) -> _WordParser:
-    return _WordParser(classes)
+        Args:
+            values (`Mapping[str, Any]`): Values by argument name.
+
+        Returns:
+            `tuple[Any, ...]`: The objects.
+
+        Raises:
+            SettingError: If values contradict each other.
+        """
+        try:
+            return self.parse_dict(dict(values), allow_extra_keys=True)
+        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+            raise SettingError(str(error)) from error
 
 
 def option(default: Any, text: str, **metadata: Any) -> Any:
@@ -155,155 +257,6 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def argument_names(classes: Iterable[type]) -> set[str]:
-    """Return the names of all arguments."""
-    return {argument.name for each in classes for argument in fields(each) if argument.init}
-
-
-def read_sources(
-    sources: Iterable[str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]], classes: Sequence[type]
-) -> Values:
-    """Read arguments from several sources, of which the later ones take precedence.
-
-    Args:
-        sources (`Iterable`): Each the name of a recipe (see [`read_recipe`]), a table of arguments, or the words of a
-            command line, of which the first may be such a name.
-        classes (`Sequence[type]`): Argument dataclasses.
-
-    Returns:
-        `Values`: Values by argument name, without any defaults.
-
-    Raises:
-        ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
-    """
-    given: Values = {}
-    for source in sources:
-        if isinstance(source, Mapping):
-            own = read_table("the arguments", source, classes)
-        elif isinstance(source, (str, os.PathLike)):
-            own = read_recipe(str(source), classes)
-        else:
-            own = read_words(source, classes)
-        given = over(given, own)
-    return given
-
-
-def read_words(words: Sequence[str], classes: Sequence[type]) -> Values:
-    """Return the arguments that a command line names; a first word without `--` names a recipe under them."""
-    parser = _parser_of(tuple(classes))
-    recipe = {}
-    if words and not words[0].startswith("-"):
-        recipe = read_recipe(words[0], classes)
-        words = words[1:]
-    typed, unknown = parser.parse_known_args(words)
-    if unknown:
-        wrong = [word.partition("=")[0] for word in unknown]
-        hint = did_you_mean(wrong, parser._option_string_actions)
-        raise SettingError(f"unknown argument(s): {' '.join(unknown)}{hint}")
-    return over(recipe, vars(typed))
-
-
-def read_recipe(name: str, classes: Sequence[type]) -> Values:
-    """Read the arguments of a recipe.
-
-    Args:
-        name (`str`): A YAML file of argument names and values, or a recipe of this package, with or without `.yaml`.
-            A file of the user goes before a recipe of the same name.
-        classes (`Sequence[type]`): Argument dataclasses.
-
-    Returns:
-        `Values`: Values by argument name, without any defaults.
-
-    Raises:
-        SettingError: If there is no such file or recipe, or it is no table of known arguments.
-    """
-    path = recipe_path(name)
-    try:
-        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
-    except OSError as error:
-        raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
-        raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
-    return read_table(str(path), content, classes)
-
-
-def recipe_path(name: str) -> Path:
-    """Return the file of a recipe, that of the user or that of this package."""
-    recipes = {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
-    path = Path(name)
-    if not path.is_file():
-        path = recipes.get(name.removesuffix(".yaml"), path)
-    if not path.is_file() and path.suffix not in (".yaml", ".yml"):
-        raise SettingError(
-            f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the recipes "
-            f"are {', '.join(recipes)}"
-        )
-    return path
-
-
-def read_table(source: str, values: Any, classes: Sequence[type]) -> Values:
-    """Read a table of arguments, of a file or of a program: each as if it had been typed on the command line.
-
-    Args:
-        source (`str`): Name of the file, for messages.
-        values (`Any`): Values by argument name. Tables, and objects that no command line has, stay as they are.
-        classes (`Sequence[type]`): Argument dataclasses whose names the table may use.
-
-    Returns:
-        `Values`: The values.
-
-    Raises:
-        SettingError: If `values` is no table, names an unknown argument, or gives one a value of another type.
-    """
-    if not isinstance(values, Mapping):
-        raise SettingError(f"{source} must hold a table of arguments (name: value)")
-    parser = _parser_of(tuple(classes))
-    unknown = sorted(map(str, values.keys() - parser.names))
-    if unknown:
-        raise SettingError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, parser.names)}")
-    try:
-        return {str(name): parser.read(name, value) for name, value in values.items()}
-    except (ValueError, ArgumentError) as error:
-        raise SettingError(f"{source}: {error}") from None
-
-
-def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
-    """Return arguments over earlier ones; texts that are named again take the place of those named in another way.
-
-    Other evaluation steps bring their own saving steps, as in `decide_command`.
-    """
-    kept = dict(earlier)
-    if "eval_steps" in later:
-        kept.pop("save_steps", None)
-    if later.keys() & TEXTS:
-        for name in TEXTS:
-            kept.pop(name, None)
-    return kept | dict(later)
-
-
-def fill(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Make one object of each dataclass, with the values that it has fields for.
-
-    Args:
-        classes (`Sequence[type]`): Argument dataclasses.
-        values (`Mapping[str, Any]`): Values by argument name.
-
-    Returns:
-        `tuple[Any, ...]`: The objects.
-
-    Raises:
-        SettingError: If values contradict each other.
-    """
-    filled = []
-    for cls in classes:
-        own = {name: values[name] for name in argument_names([cls]) & values.keys()}
-        try:
-            filled.append(cls(**own))
-        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-            raise SettingError(str(error)) from error
-    return tuple(filled)
-
-
 def check_files(files: Iterable[tuple[str, str | None]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
@@ -318,11 +271,9 @@ def check_files(files: Iterable[tuple[str, str | None]]) -> None:
             raise SettingError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 
-def read_number(value: object) -> object:
-    """Return the number for which a text stands that YAML 1.1 does not take for one, such as 5e-3; else the value."""
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        return float(value)
-    return value
+def read_value(word: str) -> Any:
+    """Return what a word of a command line would be as a value in YAML."""
+    return _plain(_Loader(word).get_single_data())
 
 
 def _plain(value: Any) -> Any:

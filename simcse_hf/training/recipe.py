@@ -7,7 +7,6 @@ arms of `adapt`, the tables of `reproduction` and the benchmarks.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +20,27 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import ModelError, SettingError, no_model
+from ..runtime.errors import ModelError, SettingError, check_values, no_model
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
-from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments, dropout_settings
+from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
 from .checkpoints import check_output_dir, clear_output_dir
-from .decide import decide_command, with_values
+from .decide import Decided, decide_command, with_values
 from .dev_sets import make_dev_sets
-from .parser import DEFAULTS, TEXTS, check_files, fill, read_sources
+from .parser import DEFAULTS, TEXTS, WordParser, check_files
 from .run_results import Results
-from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
+from .sample_run import describe_sample_run
+from .seeds import prepare_seeds, publish_best, release, seed_folder
 from .trainer import SimCSETrainer
 
 logger = logging.get_logger(__name__)
 
 #: The classes of the arguments.
 ARGUMENTS = (ModelArguments, DataArguments, SimCSETrainingArguments)
+#: What reads their values.
+PARSER = WordParser(ARGUMENTS)
 #: What the table of a data set says about its file, as the arguments of the same names.
 OF_FILES = (*TEXTS, "columns", "max_train_samples")
-
-
-@dataclass(frozen=True)
-class Decided:
-    """The arguments of a recipe, each decided, before the weights of the model are loaded.
-
-    Args:
-        checkpoint (`Checkpoint`): The model to start from.
-        model (`ModelArguments`): What was chosen for it.
-        data (`DataArguments`): The training texts and the dev set.
-        training (`SimCSETrainingArguments`): The arguments of the Trainer.
-    """
-
-    checkpoint: Checkpoint
-    model: ModelArguments
-    data: DataArguments
-    training: SimCSETrainingArguments
 
 
 @dataclass(frozen=True)
@@ -95,47 +80,11 @@ class Recipe:
         """
         if command not in ("unsup", "sup"):
             raise SettingError(f"{command!r} is no way to train; there are unsup, sup and, for `train`, mlm")
-        return cls(command, read_sources(sources, ARGUMENTS))
+        return cls(command, PARSER.read(*sources))
 
     def but(self, **values: Any) -> "Recipe":
         """Return the recipe with other values: a seed, an arm, a cell of a table."""
         return self.read(self.command, self.given, values)
-
-    # What nobody wrote
-
-    @cached_property
-    def is_sample(self) -> bool:
-        """Whether neither a model nor texts are named, so that the run trains on the sample of the package."""
-        return not any(self.given.get(name) for name in ("model_name_or_path", *TEXTS, "datasets"))
-
-    def completed(self) -> "Recipe":
-        """Name the sample of the package where nothing is named, and the objective that learns from labelled texts.
-
-        Returns:
-            [`Recipe`]: The recipe with these names.
-
-        Raises:
-            ValueError: If a file that is named is not there.
-        """
-        given = dict(self.given)
-        check_files(inputs_of(given))
-        if self.is_sample:
-            corpus, encoder = sample_files()
-            texts = corpus.train_sentences if self.command == "unsup" else corpus.train_triplets
-            sample = DEFAULTS[f"{self.command} sample"] | {
-                "model_name_or_path": str(encoder),
-                "dev_file": str(corpus.dev),
-                "train_file": str(texts),
-            }
-            if "objective" in given:  # whose paper has a pooler of its own
-                sample.pop("pooler_type")
-            given = sample | given
-        if self.command == "sup" and "objective" not in given:
-            given |= objective_of_labels(given)
-            if given.get("datasets"):
-                tables = given["datasets"].items()
-                given["datasets"] = {name: {**objective_of_labels(own), **own} for name, own in tables}
-        return replace(self, given=given)
 
     def decide(self) -> Decided:
         """Look at the starting checkpoint, and decide each argument.
@@ -147,8 +96,22 @@ class Recipe:
             ModelError: If the model is not there.
             SettingError: If values contradict each other.
         """
-        # 1. Refuse what contradicts itself or is not there.
+        # 1. The sample of the package where nothing is named.
         given = dict(self.given)
+        is_sample = not any(given.get(name) for name in ("model_name_or_path", *TEXTS, "datasets"))
+        if is_sample:
+            corpus, encoder = sample_files()
+            texts = corpus.train_sentences if self.command == "unsup" else corpus.train_triplets
+            sample = DEFAULTS[f"{self.command} sample"] | {
+                "model_name_or_path": str(encoder),
+                "dev_file": str(corpus.dev),
+                "train_file": str(texts),
+            }
+            if "objective" in given:  # whose paper has a pooler of its own
+                sample.pop("pooler_type")
+            given = sample | given
+
+        # 2. Refuse what contradicts itself or is not there.
         if "seed" in given and given.get("seeds") is not None:
             raise SettingError(
                 f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or "
@@ -162,44 +125,73 @@ class Recipe:
         except OSError as error:
             raise ModelError(f"--model_name_or_path {no_model(name, error)}") from error
 
-        # 2. Decide.
+        # 3. Labelled texts have an objective of their own.
+        if self.command == "sup" and "objective" not in given:
+            given |= objective_of_labels(given)
+            if given.get("datasets"):
+                tables = given["datasets"].items()
+                given["datasets"] = {name: {**objective_of_labels(own), **own} for name, own in tables}
+
+        # 4. Decide.
         values = decide_command(given, DEFAULTS[self.command], checkpoint)
-        return Decided(checkpoint, *fill(ARGUMENTS, values))
+        return Decided(given, inputs_of(given), is_sample, checkpoint, *PARSER.fill(values))
 
     # The run
 
-    def trainer(self) -> SimCSETrainer:
+    def trainer(self, decided: Decided | None = None) -> SimCSETrainer:
         """Load the model and the texts, and make the trainer.
+
+        Args:
+            decided (`Decided`, *optional*): What [`decide`] has returned, if it was called before.
 
         Returns:
             [`SimCSETrainer`]: The trainer, before training.
 
         Raises:
+            SettingError: If the texts are not named in exactly one way.
             ValueError: If the model or the texts do not fit the arguments.
         """
-        return self._trainer(self.completed().decide())
-
-    def _trainer(self, decided: Decided) -> SimCSETrainer:
-        # 1. What trains and what evaluates.
+        decided = decided or self.decide()
         data = decided.data
         args = decided.training
-        texts = named_texts(data, args.tables, supervised=self.command == "sup")
+        # 1. Where the texts are. What the tables of data sets say about files is not for the Trainer.
+        tables: Any = args.datasets or {}
+        if tables and (data.train_file or data.dataset_name or data.columns or data.streaming):
+            raise SettingError(
+                "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
+            )
+        sources = {}
+        settings_of = {}
+        for name, own in (tables or {"": vars(data)}).items():
+            paths = [own[each] for each in TEXTS if own.get(each) is not None]
+            if len(paths) != 1:
+                where = f"data set {name!r}: " if name else ""
+                raise SettingError(f"{where}name the training texts with either train_file or dataset_name")
+            check_values("an integer above 0", max_train_samples=own.get("max_train_samples"))
+            sources[name] = Source(
+                str(paths[0]),
+                own.get("columns"),
+                own.get("max_train_samples"),
+                None if tables else self.command == "sup",
+                streams=data.streaming,
+                label_separator=data.label_separator,
+            )
+            settings_of[name] = {key: value for key, value in own.items() if key not in OF_FILES}
+        # 2. What evaluates; then the model, the tokenizer of the same revision, and the trainer.
         dev_sets = make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)
-        # 2. What the tables of data sets say about files is not for the Trainer.
-        tables = {}
-        for name, own in args.tables.items():
-            tables[name] = {key: value for key, value in own.items() if key not in OF_FILES}
-        args = with_values(args, datasets=tables or None)
-        # 3. The model, the tokenizer of the same revision, and the trainer.
         checkpoint = decided.checkpoint
-        revision = decided.model.model_revision
-        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, checkpoint.name, revision=revision)
+        chosen = decided.model
+        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, checkpoint.name, revision=chosen.model_revision)
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        settings = decided.model.settings() | dropout_settings(checkpoint.config, decided.model.dropout)
-        model = AutoModelForCL.from_pretrained(
-            checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
+        settings = chosen.settings(checkpoint.config)
+        model = AutoModelForCL.from_pretrained(checkpoint, head=chosen.head, unpadded=chosen.unpadded, **settings)
+        return SimCSETrainer(
+            model,
+            with_values(args, datasets=settings_of) if tables else args,
+            train_dataset=sources if tables else sources[""],
+            processing_class=tokenizer,
+            callbacks=[*dev_sets],
         )
-        return SimCSETrainer(model, args, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
 
     def train(self) -> Results:
         """Train, save the model and write its results into `output_dir`; with `seeds`, once for each.
@@ -210,9 +202,9 @@ class Recipe:
         Raises:
             ValueError: If something cannot be trained as it is asked for, or `output_dir` holds another run.
         """
-        recipe = self.completed()
         # 1. What is named must be there before anything is deleted or loaded.
-        decided = recipe.decide()
+        decided = self.decide()
+        check_files(decided.inputs)
         data = decided.data
         args = decided.training
         directory = Path(str(args.output_dir))
@@ -222,7 +214,7 @@ class Recipe:
                 "saved."
             )
         overwrites = data.overwrite_output_dir
-        if self.is_sample:
+        if decided.is_sample:
             logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
             # The default output directory of the sample belongs to it: nothing else is lost there.
             overwrites |= "output_dir" not in self.given and data.seeds is None
@@ -230,49 +222,43 @@ class Recipe:
         # 2. One run, or one for each seed.
         with lock_together(directory):
             if data.seeds is not None:
-                return recipe._train_seeds(decided, overwrites)
-            check_output_dir(args, overwrites, inputs_of(recipe.given))
-            trainer = recipe._trainer(decided)
+                return self._train_seeds(decided, overwrites)
+            check_output_dir(args, overwrites, decided.inputs)
+            trainer = self.trainer(decided)
             clear_output_dir(args)  # now that nothing is wrong with the new run
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
             trainer.save_model()
             if args.push_to_hub:
                 trainer.push_to_hub()
             assert trainer.results is not None
-            if self.is_sample and trainer.is_world_process_zero():
-                from .sample_run import describe_sample_run
-
+            if decided.is_sample and trainer.is_world_process_zero():
                 print(describe_sample_run(trainer.results.folder))
         return trainer.results
 
     def _train_seeds(self, decided: Decided, overwrites: bool) -> Results:
         """Train once for each seed, and publish the model of the best one."""
+        data = decided.data
         args = decided.training
         directory = Path(str(args.output_dir))
-        assert decided.data.seeds is not None
-        seeds = seed_list(decided.data.seeds, args.seed)
-        settings = vars(decided.model) | vars(decided.data)
-        inputs = inputs_of(self.given)
-        data = decided.data
         make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)  # or refuse them now
-        states = on_first_process(lambda: prepare_seeds(seeds, args, settings, inputs, overwrites))
-        for number, seed in enumerate(seeds, start=1):
+        states = on_first_process(lambda: prepare_seeds(decided, overwrites))
+        for number, (seed, state) in enumerate(states.items(), start=1):
             folder = seed_folder(directory, seed)
-            if states[seed] == "finished":
+            if state == "finished":
                 logger.info(f"{folder} is finished and not repeated.")
                 continue
-            logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
-            one = self.but(
+            logger.info(f"Seed {seed} ({number} of {len(states)}) in {folder}")
+            one = replace(self, given=decided.given).but(
                 seed=seed,
                 seeds=None,
                 output_dir=str(folder),
                 run_name=None if args.run_name is None else f"{args.run_name}-seed-{seed}",
-                resume_from_checkpoint="true" if states[seed] == "interrupted" else None,
+                resume_from_checkpoint="true" if state == "interrupted" else None,
                 push_to_hub=False,
             )
             one.train()
             release(args)
-        results = on_first_process(lambda: publish_best(directory, seeds))
+        results = on_first_process(lambda: publish_best(directory, [*states]))
         if args.push_to_hub and args.process_index == 0:
             from ..publishing.hub import push_model
 
@@ -332,46 +318,8 @@ def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
     for option in ("dev_task", "general"):
         for task in given.get(option) or ():
-            if isinstance(task, str):
-                kind, _, path = task.partition("=")
-                inputs.append((f"--{option} {kind}" if path else f"--{option}", path or task))
+            if isinstance(task, str):  # KIND=FILE, or a file
+                inputs.append((f"--{option}", task.partition("=")[2] or task))
     for name, own in (given.get("datasets") or {}).items():
         inputs.append((f"datasets, {name}:", own.get("train_file")))
     return inputs
-
-
-def named_texts(
-    data: DataArguments, tables: Mapping[str, Mapping[str, Any]], supervised: bool
-) -> Source | dict[str, Source]:
-    """Return where the training texts of a run are.
-
-    Args:
-        data (`DataArguments`): Names the texts of one data set.
-        tables (`Mapping[str, Mapping]`): Name those of several data sets.
-        supervised (`bool`): Whether a row of one data set holds more than a sentence.
-
-    Returns:
-        `Source` or `dict[str, Source]`: One source, or that of each data set by its name.
-
-    Raises:
-        SettingError: If the texts are not named in exactly one way.
-    """
-    if tables and (data.train_file or data.dataset_name or data.columns or data.streaming):
-        raise SettingError(
-            "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
-        )
-    sources = {}
-    for name, own in (tables or {"": vars(data)}).items():
-        paths = [own[each] for each in TEXTS if own.get(each) is not None]
-        if len(paths) != 1:
-            where = f"data set {name!r}: " if name else ""
-            raise SettingError(f"{where}name the training texts with either train_file or dataset_name")
-        sources[name] = Source(
-            str(paths[0]),
-            own.get("columns"),
-            own.get("max_train_samples"),
-            None if tables else supervised,
-            streams=data.streaming,
-            label_separator=data.label_separator,
-        )
-    return sources if tables else sources[""]

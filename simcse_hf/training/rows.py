@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
 from ..data.collator import ContrastiveCollator, MixtureCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS, find_parts, part_of
 from ..data.documents import SpanDataset
 from ..data.kinds import NUMBERS, SAYS, Source, check_width, read_source, read_stream
-from ..data.read import TextSource, find_paths, is_column, open_source
+from ..data.read import find_paths, is_column, open_source
 from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NoDuplicatesSampler, PermutedSampler
 from ..data.stream import WholeStream
 from ..data.token_ids import check_known
@@ -83,7 +83,6 @@ class Rows:
 
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `WholeStream`): What a data loader reads.
-        callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
         vectors (`dict[str, RowVectors]`): The vectors of frozen models, by their names in a batch.
@@ -104,7 +103,6 @@ class Rows:
     def __post_init__(self) -> None:
         reader = self.reader
         length = max(self.plan.lengths)
-        self.callbacks: list[TrainerCallback] = []
         # 1. Rows that draw themselves.
         if isinstance(self.known, SpanDataset) and (reader.settings.templates or any(self.plan.prompts)):
             added = "to which no prompt or template can be added, as inference would do"
@@ -112,8 +110,6 @@ class Rows:
         if isinstance(self.known, SeededDataset):
             self.says = self.known.says
             length = self.known.max_length or length
-            if self.stream is None:
-                self.callbacks.append(EpochOfRows(self.known))
 
         # 2. The vectors that each teacher and guide gives the texts.
         frozen = self.plan.frozen
@@ -135,11 +131,8 @@ class Rows:
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         self.longest = length + max(map(sum, reader.settings.template_edges), default=0)
 
-    def order(self, batch_size: int) -> PermutedSampler | None:
+    def order(self) -> PermutedSampler | None:
         """Choose the sampler, which keeps equal texts apart or texts of a class together.
-
-        Args:
-            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
             `PermutedSampler`, *optional*: The order; `None` if any random order serves.
@@ -157,7 +150,7 @@ class Rows:
                     f"batch_sampler = 'no_duplicates' does not work with {self.plan.source}, because {kind}: leave "
                     "batch_sampler out"
                 )
-            return NoDuplicatesSampler(self.text_numbers, batch_size * args.world_size, args.rows_seed)
+            return NoDuplicatesSampler(self.text_numbers, args.train_batch_size * args.world_size, args.rows_seed)
         if has_classes and isinstance(self.known, Dataset) and not self.vectors:
             return ClassSampler(self.known.with_format(None)[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
@@ -186,15 +179,16 @@ class Rows:
         if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise SettingError(f"objective {objective.name!r} learns from a teacher: {advice}")
-        shared = make_collator(self.reader, objective)
-        return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
+        columns = NUMBERS.get(self.plan.kind, ())
+        return ContrastiveCollator(
+            self.reader.tokenizer, objective.num_views, objective.needs_text_ids, columns, self.vectors
+        )
 
-    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
+    def check(self, objective: Objective) -> list[Mapping]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
-            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
             `list[Mapping[str, Any]]`: The first row of each data set of single sentences without augmentation, for the
@@ -217,7 +211,9 @@ class Rows:
         check_known(sample, self.reader.tokenizer, self.source.name)
         numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
         meeting = numbers if args.batch_sampler != "no_duplicates" else None
-        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows, meeting))
+        objective.check(
+            TrainingRows(number, args.train_batch_size * args.world_size, rows.column_names, rows, meeting)
+        )
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
@@ -260,13 +256,6 @@ class Rows:
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         return digests
 
-    def names(self) -> tuple[str | None, list[str]]:
-        """Return the name of the file or data set that the texts were read from, and those that are on the hub."""
-        if self.source.path is None:
-            return None, []
-        name = str(self.source.path)
-        return name, [] if find_paths(name) else [name.partition(":")[0]]
-
     def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows for `results.json` and the card.
 
@@ -275,7 +264,8 @@ class Rows:
 
         Returns:
             `dict[str, Any]`: `train_rows`, their number, `None` for a stream; `num_sentences`, the texts of the first
-            row; `rows`, what a row holds, one of `data.contents.CONTENTS`; and `view`, that of single sentences.
+            row; `rows`, what a row holds, one of `data.contents.CONTENTS`; `view`, that of single sentences;
+            `train_texts`, the file or data set that they were read from; and `hub_datasets`, those on the hub.
         """
         says = self.says or _BY_NUMBER.get(self.num_sentences, "hard negatives")
         view: dict[str, Any] | None = None
@@ -284,11 +274,15 @@ class Rows:
             if isinstance(self.known, ViewDataset):
                 own = self.known.view
                 view = {"name": own.name or type(own).__name__, "rate": own.rate, "both": self.known.both}
+        path = None if self.source.path is None else str(self.source.path)
+        hub_datasets = [path.partition(":")[0]] if path is not None and not find_paths(path) else []
         return {
             "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,
             "rows": says,
             "view": view,
+            "train_texts": path,
+            "hub_datasets": hub_datasets,
         }
 
 
@@ -310,34 +304,31 @@ class Mixed(Rows):
         for part in self.parts.values():
             self.vectors |= part.vectors
 
-    def order(self, batch_size: int) -> MixtureSampler:
+    def order(self) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
         args = self.reader.args
         orders = {}
         for name, part in self.parts.items():
-            with named(name):
-                own = part.order(batch_size)
+            own = part.order()
             orders[name] = PermutedSampler(len(part.known), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
-        block = batch_size * args.world_size
+        block = args.train_batch_size * args.world_size
         return MixtureSampler(orders, self.known.starts, shares or args.dataset_shares, block, args.rows_seed)
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
-        if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
-            advice = "unset it in accelerator_config"
-            raise SettingError(f"dispatch_batches does not work with several data sets: {advice}")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        return MixtureCollator(collators, make_collator(self.reader, objective))
+        of_none = ContrastiveCollator(self.reader.tokenizer, objective.num_views, objective.needs_text_ids)
+        return MixtureCollator(collators, of_none)
 
-    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
+    def check(self, objective: Objective) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
         singles: list[Mapping] = []
         for number, (name, part) in enumerate(self.parts.items()):
-            with named(name):
-                found = part.check(objective.of_dataset(number), batch_size)
+            with named(f"data set {name!r}"):
+                found = part.check(objective.of_dataset(number))
             singles += [{**row, "dataset": number} for row in found]
         return singles
 
@@ -351,35 +342,32 @@ class Mixed(Rows):
             digests |= own
         return digests | {"training texts": "+".join(texts)}
 
-    def names(self) -> tuple[None, list[str]]:
-        """Return the names of the data sets that are on the hub; see [`Rows.names`]."""
-        return None, [name for part in self.parts.values() for name in part.names()[1]]
-
     def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
+        hub_datasets = []
+        for part in self.parts.values():
+            hub_datasets += part.describe(num_views)["hub_datasets"]
         return {
             "train_rows": len(self.known),
             "num_sentences": self.num_sentences,
             "datasets": {name: len(part.known) for name, part in self.parts.items()},
+            "hub_datasets": hub_datasets,
         }
 
 
 @contextmanager
-def named(dataset: str) -> Iterator[None]:
-    """Name one of several data sets in front of each error."""
+def named(where: str) -> Iterator[None]:
+    """Put what an error is about in front of it, such as one of several data sets."""
     try:
         yield
     except ValueError as error:
-        raise SettingError(f"data set {dataset!r}: {error}") from None
+        raise SettingError(f"{where}: {error}") from None
 
 
 # Reading rows -------------------------------------------------------------------------------------------------------
 
-#: Rows of one data set as a caller names or makes them.
-Data: TypeAlias = TextSource | SeededDataset | Source
 
-
-def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
+def has_names(data: Any) -> bool:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
     if not isinstance(data, dict) or isinstance(data, DatasetDict):
         return False
@@ -389,35 +377,33 @@ def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, 
     return not (has_columns and all(map(is_column, data.values())))
 
 
-def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
+def is_streamed(data: Any) -> bool:
     """Say whether the rows of a single data set are read while training."""
     if isinstance(data, Source):
         return data.streams or is_streamed(data.data)
     return isinstance(data, IterableDataset)
 
 
-def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]) -> Rows:
-    """Read the training rows of a run.
+def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
+    """Read the training rows of several data sets.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         run (`Run`): The run, with a plan for each of several data sets.
-        data (`Data` or `Mapping[str, Data]`): The rows; see [`read_rows`].
+        data (`Mapping[str, Any]`): The rows of each; see [`read_rows`].
 
     Returns:
-        [`Rows`]: The rows.
+        [`Mixed`]: The rows.
 
     Raises:
-        SettingError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of
-            several data sets is a stream.
+        SettingError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of the
+            data sets is a stream.
     """
-    if not has_names(data):
-        return read_rows(reader, run.rows, data, "train_dataset")
     # 1. Refuse what may be columns, and what is for one data set.
     names = ", ".join(map(repr, data))
     texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
     is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
-    if is_unclear and not reader.args.tables:
+    if is_unclear and not reader.args.datasets:
         advice = "pass columns as a datasets.Dataset, and name data sets in the arguments, datasets={name: {}}"
         raise SettingError(f"train_dataset: {names} may be columns or data sets: {advice}")
     strategy = reader.args.train_sampling_strategy
@@ -433,13 +419,13 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
     # 2. Read each.
     parts = {}
     for name, plan in run.datasets.items():
-        with named(name):
+        with named(f"data set {name!r}"):
             parts[name] = read_rows(reader, plan, data[name], plan.source)
     tokens = MixedRows([part.known for part in parts.values()])
     return Mixed(reader, replace(run.rows, frozen={}), Source(list(parts)), tokens, parts=parts)
 
 
-def read_evaluation_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data], name: str = "eval_dataset") -> Any:
+def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
     if not has_names(data):
         return read_rows(reader, run.rows, data, name, with_views=False).tokens
@@ -452,13 +438,13 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Data | Mapping[str, Dat
     return tokenized
 
 
-def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: bool = True) -> Rows:
+def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
     """Read the rows of one data set.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How the rows are read.
-        data (`Data`): Texts or token ids as [`load_text_dataset`] takes them, a data set that draws its rows anew, a
+        data (`Any`): Texts or token ids as [`load_text_dataset`] takes them, a data set that draws its rows anew, a
             `datasets.IterableDataset`, or one of these as a [`Source`].
         name (`str`): What messages call the data.
         with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
@@ -475,10 +461,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     # 1. Templates and prompts leave room for a text.
     if templates or any(plan.prompts):
         for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
-            try:
+            with named(f"{plan.source}, column {column}"):
                 full_length(reader.tokenizer, length, templates, prompt)
-            except ValueError as error:
-                raise SettingError(f"{plan.source}, column {column}: {error}") from None
     if isinstance(data, SeededDataset):
         return Rows(reader, plan, Source((), name=name), data)
 
@@ -487,9 +471,6 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     kind = "documents" if plan.kind == "texts" and view.window else plan.kind
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
-    samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
-    if len(samplings) > 1:
-        raise SettingError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
@@ -500,12 +481,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     is_stream = with_views and is_streamed(source)
     if is_stream:
         check_stream(source, plan, args)
-    frozen = " and ".join(plan.frozen)
-    if view.is_drawn and frozen:
-        raise SettingError(f"view {plan.view} changes texts that the {frozen} reads unchanged: use view identity")
-    if view.is_drawn and (templates or any(plan.prompts)):
-        added = "templates" if templates else "prompt"
-        raise SettingError(f"view {plan.view} would change the words of the {added} too: use view identity")
+    readers = {"templates": templates, "prompt": any(plan.prompts), **plan.frozen}
+    kept = " and ".join(name for name, is_there in readers.items() if is_there)
+    if view.is_drawn and kept:
+        raise SettingError(f"view {plan.view} changes texts, but {kept} must meet them unchanged: use view identity")
 
     # 3. The texts; of a stream the first ones.
     if is_stream:
@@ -531,12 +510,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         texts = read_source(kind, source)
     if not isinstance(texts, Dataset):
         of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
-        return Rows(
-            reader,
-            plan,
-            source,
-            SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans),
-        )
+        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
+        return Rows(reader, plan, source, spans)
     names = texts.column_names
     if [column for column in names if column not in NO_TEXT] == ["sent0"] and not templates:
         anchor, positive, _ = plan.prompts
@@ -598,27 +573,10 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
         )
 
 
-def make_collator(reader: Reader, objective: Objective) -> ContrastiveCollator:
-    """Make the collator of an objective."""
-    return ContrastiveCollator(
-        reader.tokenizer,
-        repeat=objective.num_views,
-        add_text_ids=objective.needs_text_ids,
-    )
-
-
 class EpochOfRows(TrainerCallback):
-    """Tell rows that are drawn anew in every epoch which epoch begins.
+    """Tell rows that are drawn anew in every epoch which epoch begins."""
 
-    Args:
-        rows (`SeededDataset`): The rows.
-    """
-
-    def __init__(self, rows: SeededDataset):
-        self.rows = rows
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_epoch_begin(self, args, state, control, train_dataloader, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
-        self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        if isinstance(train_dataloader.dataset, SeededDataset):
+            train_dataloader.dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils.memory import clear_device_cache
@@ -22,6 +21,7 @@ from ..runtime.errors import SettingError, refuse_changes
 from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
+from .decide import Decided
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
 
 logger = logging.get_logger(__name__)
@@ -83,31 +83,25 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(
-    seeds: Sequence[int],
-    args: SimCSETrainingArguments,
-    chosen: Mapping[str, Any],
-    inputs: Sequence[tuple[str, str | None]],
-    overwrites: bool,
-) -> dict[int, str]:
+def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
     """Check and clear the output directory, and say what the run of each seed still needs.
 
     A run with a `results.json` and a model is finished. One with a whole checkpoint was interrupted and will be
     resumed.
 
     Args:
-        seeds (`Sequence[int]`): The seeds.
-        args (`SimCSETrainingArguments`): The arguments of the Trainer.
-        chosen (`Mapping[str, Any]`): Those of the model and of the data.
-        inputs (`Sequence[tuple[str, str]]`): Options that name a file or folder that a run reads, with its path.
+        decided (`Decided`): The arguments of all runs.
         overwrites (`bool`): Whether earlier runs are deleted.
 
     Returns:
         `dict[int, str]`: `"finished"`, `"interrupted"` or `"new"` for each seed.
 
     Raises:
-        SettingError: If `output_dir` holds an earlier run that cannot be continued.
+        SettingError: If the seeds are no seeds, or `output_dir` holds an earlier run that cannot be continued.
     """
+    args = decided.training
+    assert decided.data.seeds is not None
+    seeds = seed_list(decided.data.seeds, args.seed)
     directory = Path(str(args.output_dir))
     advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
     seeds_file = directory / SEEDS
@@ -121,23 +115,23 @@ def prepare_seeds(
             raise SettingError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
     # 1. What all runs have in common, in types that JSON can hold.
-    values = dict(chosen) | hyperparameter_values(args)
+    values = vars(decided.model) | vars(decided.data) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[str | Path | None] = [path for _, path in inputs]
+    paths: list[str | Path | None] = [path for _, path in decided.inputs]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
         paths.append(Path(split_weight(name)[0], MANIFEST))
     for path in paths:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
-    for file in sorted(Path(str(chosen["model_name_or_path"])).glob("*.safetensors")):
+    for file in sorted(Path(str(decided.model.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
     settings = json.loads(json.dumps(values, default=str))
 
     # 2. The directory is cleared, or holds runs with the same settings.
     if overwrites or not seeds_file.exists():
-        check_output_dir(args, overwrites, inputs)
+        check_output_dir(args, overwrites, decided.inputs)
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
@@ -155,16 +149,15 @@ def prepare_seeds(
         if (folder / RESULTS).exists() and any(folder.glob("*.safetensors")):
             states[seed] = "finished"
             continue
-        checkpoint = None
+        states[seed] = "interrupted"
         try:
-            checkpoint = newest_whole_checkpoint(folder)
+            if newest_whole_checkpoint(folder) is None:
+                states[seed] = "new"
         except ValueError as error:
             logger.warning(f"{folder.name} starts again: {error}")
-        if checkpoint is not None:
-            states[seed] = "interrupted"
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
             states[seed] = "new"
+        if states[seed] == "new":
+            shutil.rmtree(folder, ignore_errors=True)
     return states
 
 

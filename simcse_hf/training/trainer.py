@@ -25,7 +25,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
-from ..data.collator import Batch, PackingCollator
+from ..data.collator import Batch, ContrastiveCollator, PackingCollator
 from ..data.token_ids import template_settings
 from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
@@ -41,7 +41,6 @@ from ..models.adapters import (
     check_adapter,
     load_trained_weights,
     save_trained_weights,
-    unwrap,
 )
 from ..models.checkpoint import (
     OBJECTIVE_FILE,
@@ -70,13 +69,14 @@ from .dev_sets import (
     warn_of_overlap,
 )
 from .rows import (
+    EpochOfRows,
     Reader,
     Rows,
     has_names,
     is_streamed,
-    make_collator,
     read_evaluation_rows,
-    read_training_rows,
+    read_mixture,
+    read_rows,
 )
 from .run_results import (
     SETTINGS,
@@ -208,7 +208,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.reader = Reader(tokenizer, replace(start.settings, **self.model_settings), args)
         self.rows: Rows | None = None
         if train_dataset is not None:
-            self.rows = read_training_rows(self.reader, self.run, train_dataset)
+            if has_names(train_dataset):
+                self.rows = read_mixture(self.reader, self.run, train_dataset)
+            else:
+                self.rows = read_rows(self.reader, self.run.rows, train_dataset, "train_dataset")
             for texts in self.rows.texts:
                 warn_of_overlap(texts, dev_sets)
 
@@ -218,7 +221,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if collator is None and self.rows is not None:
             collator = self.rows.collator(start.objective)
         elif collator is None:  # evaluation only
-            collator = make_collator(self.reader, start.objective)
+            objective: Any = start.objective
+            collator = ContrastiveCollator(tokenizer, objective.num_views, objective.needs_text_ids)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
         if VIEW_CLASSES[view].needs_masked_lm:
@@ -231,9 +235,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 7. What watches the run, and what it records of itself.
         self.watch = RunWatch()
-        callbacks.append(self.watch)
-        if self.rows is not None:
-            callbacks += self.rows.callbacks
+        callbacks += [self.watch, EpochOfRows()]
         self.results: Results | None = None
         self.settings: Values = {}
         self.changes: list[Values] = []
@@ -282,8 +284,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         model.use_settings(replace(model.settings, **self.model_settings))
         for name in (THRESHOLD, SPACE):
             vars(model.config).pop(name, None)
-        if args.lora_settings and not model.has_adapter():
-            add_lora(model, args.lora_settings)
+        if (args.lora is not None or args.lora_r is not None) and not model.has_adapter():
+            given: Any = {"r": args.lora_r} | (args.lora or {})  # type: ignore[operator]
+            add_lora(model, {"lora_alpha": 2 * given["r"]} | given)
         model.save_adapter = args.save_adapter
         if model.save_adapter or model.has_adapter():
             check_adapter(model)
@@ -436,7 +439,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
 
         # 2. The rows, and the dropout that makes the views of single sentences.
-        for row in self.rows.check(objective, args.train_batch_size):
+        for row in self.rows.check(objective):
             self._check_dropout(row)
 
         # 3. The batches that they fill.
@@ -585,7 +588,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or default is None or self.args.train_sampling_strategy != "random":
             return default
-        order = self.rows.order(self.args.train_batch_size)
+        order = self.rows.order()
         return default if order is None else order
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -851,10 +854,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
             the `step` of each, and `settings` with their earlier and later value.
         """
         args = self.args
-        rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
+        rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
+        rows["hub_datasets"] = []
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
-        train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
         processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
         if args.device.type == "cuda":
             processor = torch.cuda.get_device_name(args.device)
@@ -878,8 +881,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": args.seed,
             "dev_texts": examples,
             "changes": self.changes,
-            "train_texts": train_texts,
-            "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
         }
 
@@ -925,11 +926,15 @@ def _load_model(model: Any) -> Any:
 
     Raises:
         TypeError: If it has no contrastive objective.
+        ModelError: If it has prompts of peft.
     """
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
-    if hasattr(model, "get_base_model"):  # a `PeftModel`
-        model = unwrap(model)
+    if hasattr(model, "get_base_model"):  # a `PeftModel`, which shares the weights of the model inside
+        if any(config.is_prompt_learning for config in model.peft_config.values()):
+            problem = "prompts of peft are not part of the model"
+            raise ModelError(f"{problem}: use LoRA, or another method that changes weights")
+        model = model.get_base_model()
     if not hasattr(model, "prepare_objective"):
         raise TypeError(
             f"model is a {type(model).__name__}, which has no contrastive objective: load it with "

@@ -57,158 +57,59 @@ def write_model(path):
 # --- the command ---
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """The folder that the command wrote for a run and a model."""
-    folder = tmp_path_factory.mktemp("analysis")
-    run = write_run(folder / "run")
-    model = write_model(folder / "model.json")
-    assert main(["analyze", str(run), str(model), "--output", str(folder / "out")]) == 0
-    return folder / "out"
+NAMES = ["alignment_uniformity", "cosine_densities", "singular_values", "training_curves"]
 
 
-@pytest.fixture
-def numbers(pictures):
-    """What analysis.json holds."""
-    return json.loads((pictures / "analysis.json").read_text())
-
-
-NAMES = [
-    "alignment_uniformity",
-    "cosine_densities",
-    "singular_values",
-    "training_curves",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_command_draws_four_pictures(pictures, name):
-    assert (pictures / f"{name}.png").read_bytes().startswith(PNG)
-
-
-def test_the_numbers_of_each_picture_are_written(numbers):
-    assert numbers.keys() == {*NAMES, "omitted"}
-    assert numbers["omitted"] == {}
-
-
-def test_a_model_is_one_point_of_alignment_and_uniformity(numbers):
-    assert numbers["alignment_uniformity"]["model"] == [[0, 0.2, -2.0]]
-
-
-def test_a_run_is_a_point_of_alignment_and_uniformity_for_each_evaluation(numbers):
-    assert numbers["alignment_uniformity"]["run"] == [
-        [0, 0.1, -1.0],
-        [10, 0.1, -1.5],
-        [20, 0.1, -2.0],
-        [30, 0.1, -2.5],
-    ]
-
-
-def test_a_model_has_singular_values(numbers):
+def test_the_command_draws_four_pictures_and_writes_their_numbers(tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    model = write_model(tmp_path / "model.json")
+    assert main(["analyze", str(run), str(model), "--output", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    for name in NAMES:
+        assert (tmp_path / f"out/{name}.png").read_bytes().startswith(PNG) and f"{name}.png" in printed
+    numbers = json.loads((tmp_path / "out/analysis.json").read_text())
+    assert numbers.keys() == {*NAMES, "omitted"} and numbers["omitted"] == {}
+    assert numbers["alignment_uniformity"] == {
+        "model": [[0, 0.2, -2.0]],
+        "run": [[0, 0.1, -1.0], [10, 0.1, -1.5], [20, 0.1, -2.0], [30, 0.1, -2.5]],
+    }
     assert numbers["singular_values"] == {"model": [1.0, 0.5, 0.25]}
-
-
-def test_a_run_has_curves_of_what_it_logged(numbers):
     curves = numbers["training_curves"]
     assert list(curves) == ["loss", "eval_a_spearman", "alignment", "uniformity"]
     assert curves["eval_a_spearman"]["run"]["30"] == 63
 
 
-def test_the_command_prints_what_it_draws(tmp_path, capsys):
-    run = write_run(tmp_path / "run")
-    main(["analyze", str(run), "--output", str(tmp_path / "out")])
-    assert "training_curves.png" in capsys.readouterr().out
-
-
 # --- pictures without numbers ---
 
 
-@pytest.fixture
-def run_without_evaluation(tmp_path):
-    return analysis.analyze([write_run(tmp_path / "run", dev=False)], tmp_path / "out")
-
-
-def test_a_picture_without_numbers_is_named_with_the_reason(run_without_evaluation):
-    omitted = run_without_evaluation.omitted
-    assert omitted.keys() == {
-        "alignment_uniformity",
-        "cosine_densities",
-        "singular_values",
-    }
-    assert all(omitted.values())
-
-
-def test_a_picture_without_numbers_is_not_drawn(run_without_evaluation, tmp_path):
+def test_a_picture_without_numbers_is_named_with_the_reason_and_not_drawn(tmp_path):
+    found = analysis.analyze([write_run(tmp_path / "run", dev=False)], tmp_path / "out")
+    assert found.omitted.keys() == set(NAMES[:3]) and all(found.omitted.values())
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["training_curves.png"]
-
-
-def test_curves_without_numbers_are_left_out(run_without_evaluation):
-    assert list(run_without_evaluation.numbers["training_curves"]) == ["loss"]
+    assert list(found.numbers["training_curves"]) == ["loss"]
 
 
 # --- densities of cosines, in bands of gold scores ---
 
 
-@pytest.fixture(scope="module")
-def bands(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bands")
-    drawn = analysis.analyze([write_model(folder / "m.json")], folder / "out")
-    return drawn.numbers["cosine_densities"]["m"]
-
-
-def test_a_band_holds_the_pairs_of_one_point_of_score(bands):
+def test_a_density_of_each_point_of_score_integrates_to_one_and_lies_at_its_cosines(tmp_path):
+    bands = analysis.analyze([write_model(tmp_path / "m.json")], tmp_path / "out").numbers["cosine_densities"]["m"]
     assert [band["gold"] for band in bands] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    for number, mode in ((0, 0.05), (4, 0.5)):  # the highest score, 5.0, belongs to the last band
+        band = bands[number]
+        assert band["pairs"] == 200
+        assert trapezoid(band["density"], band["cosine"]) == pytest.approx(1, abs=0.01)
+        assert band["cosine"][np.argmax(band["density"])] == pytest.approx(mode, abs=0.03)
 
 
-# The highest score, 5.0, belongs to the last band.
-FIRST_AND_LAST = pytest.mark.parametrize("number, mode", [(0, 0.05), (4, 0.5)], ids=["first", "last"])
-
-
-@FIRST_AND_LAST
-def test_a_band_counts_its_pairs(bands, number, mode):
-    assert bands[number]["pairs"] == 200
-
-
-@FIRST_AND_LAST
-def test_a_density_integrates_to_one(bands, number, mode):
-    band = bands[number]
-    assert trapezoid(band["density"], band["cosine"]) == pytest.approx(1, abs=0.01)
-
-
-@FIRST_AND_LAST
-def test_a_density_lies_at_its_cosines(bands, number, mode):
-    band = bands[number]
-    highest = np.argmax(band["density"])
-    assert band["cosine"][highest] == pytest.approx(mode, abs=0.03)
-
-
-@pytest.fixture
-def bands_of_single_pairs():
-    """One pair in each band; the cosine of the third is missing."""
+def test_a_band_with_few_cosines_has_no_density_and_one_without_a_cosine_no_mean():
     gold = np.array([0.0, 1.5, 2.5, 3.5, 5.0])
     predicted = np.array([0.1, 0.2, np.nan, 0.3, 0.4])
     scores = {"pairs": {"all": {"predicted": predicted, "gold": gold}}}
-    return analysis.cosine_densities({"m": scores})["m"]
-
-
-def test_a_pair_without_a_cosine_is_not_counted(bands_of_single_pairs):
-    assert [band["pairs"] for band in bands_of_single_pairs] == [1, 1, 0, 1, 1]
-
-
-def test_a_band_with_few_cosines_has_no_density(bands_of_single_pairs):
-    assert not [band for band in bands_of_single_pairs if "density" in band]
-
-
-def test_a_band_with_few_cosines_has_its_mean(bands_of_single_pairs):
-    assert bands_of_single_pairs[0]["mean"] == 0.1
-
-
-def test_a_band_without_cosines_has_no_mean(bands_of_single_pairs):
-    assert "mean" not in bands_of_single_pairs[2]
-
-
-def test_bands_with_few_cosines_are_drawn(bands_of_single_pairs):
-    assert analysis.draw_cosine_densities({"m": bands_of_single_pairs}).axes
+    bands = analysis.cosine_densities({"m": scores})["m"]
+    assert [(band["pairs"], band.get("mean")) for band in bands] == [(1, 0.1), (1, 0.2), (0, None), (1, 0.3), (1, 0.4)]
+    assert not [band for band in bands if "density" in band]
+    assert analysis.draw_cosine_densities({"m": bands}).axes
 
 
 # --- runs ---
@@ -225,23 +126,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         analysis.read_log(tmp_path)
 
 
-def test_a_damaged_log_is_refused(tmp_path):
-    (tmp_path / "trainer_state.json").write_text('{"log_history": 3}')
-    with pytest.raises(ValueError, match="the file is damaged"):
-        analysis.read_log(tmp_path)
-
-
-@pytest.fixture
-def runs_of_one_name(tmp_path):
-    return [write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run")]
-
-
-def test_two_sources_of_one_name_are_refused(tmp_path, runs_of_one_name):
+def test_two_sources_of_one_name_are_refused_unless_they_are_given_names(tmp_path):
+    runs = [write_run(tmp_path / name / "run") for name in "ab"]
     with pytest.raises(ValueError, match="names must give 2 different names"):
-        analysis.analyze(runs_of_one_name, tmp_path / "out")
-
-
-def test_two_sources_of_one_name_may_be_given_names(tmp_path, runs_of_one_name):
-    sources = [str(run) for run in runs_of_one_name]
-    output = ["--output", str(tmp_path / "out")]
-    assert main(["analyze", *sources, "--names", "a", "b", *output]) == 0
+        analysis.analyze(runs, tmp_path / "out")
+    assert main(["analyze", *map(str, runs), "--names", "a", "b", "--output", str(tmp_path / "out")]) == 0

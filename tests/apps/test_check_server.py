@@ -69,27 +69,14 @@ def model(save_checkpoint):
 
 def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
     server.encode = model.encode
-    found = check_server(server.url, model=model)
-    assert (found.texts, found.cause, found.exit_status) == (20, "", 0)
-    assert found.cosine == pytest.approx(1, abs=1e-6) and found.length == pytest.approx(1, abs=1e-6)
-    assert server.asked[0]["model"] == model.name_or_path and len(set(server.asked[0]["input"])) == 20
-    assert (
-        status(
-            "check-server",
-            f"{server.url}/",
-            "--model",
-            model.name_or_path,
-            "--served_name",
-            "mine",
-        )
-        == 0
-    )
-    printed = capsys.readouterr()
-    assert "smallest cosine of 20 texts: 1.000000" in printed.out
-    assert "The server gives the embeddings of the model" in printed.out
-    assert server.asked[1] == server.asked[0] | {"model": "mine"} and "maximum length" not in printed.err
-    assert status("check-server", server.url, "--model", model.name_or_path, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["cause"] == ""
+    command = ("check-server", f"{server.url}/", "--model", model.name_or_path, "--json")
+    assert status(*command, "--served_name", "mine") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["texts"], found["cause"]) == (20, "")
+    assert found["cosine"] == pytest.approx(1, abs=1e-6) and found["length"] == pytest.approx(1, abs=1e-6)
+    assert server.asked[0]["model"] == "mine" and len(set(server.asked[0]["input"])) == 20
+    assert check_server(server.url, model=model).exit_status == 0
+    assert server.asked[1] == server.asked[0] | {"model": model.name_or_path}
 
 
 def test_lengths_that_differ_are_said_and_are_no_difference(model, server):
@@ -100,61 +87,29 @@ def test_lengths_that_differ_are_said_and_are_no_difference(model, server):
 
 
 OTHERWISE = {
-    "a missing head": (
-        dict(pooler_type="cls_before_pooler"),
-        {},
-        "takes the first token of the last layer after",
-    ),
-    "another pooler": (
-        dict(pooler_type="avg"),
-        {},
-        "takes the mean of the last layer over all tokens after",
-    ),
-    "a prompt": (
-        {},
-        dict(prompt_name="document"),
-        "head after the prompt 'a house : ', and the model the first",
-    ),
-    "a pooler and a prompt": (
-        dict(pooler_type="max"),
-        dict(prompt_name="query"),
-        "maximum .* prompt 'the cat : '",
-    ),
-    "a shorter length": (
-        dict(max_length=20),
-        {},
-        "other weights, another tokenizer or another length",
-    ),
-    "a longer length": (
-        dict(max_length=38),
-        {},
-        f"does not cut long texts after {LENGTH} tokens",
-    ),
+    "another pooler": (dict(pooler_type="avg"), {}, "takes the mean of the last layer over all tokens after"),
+    "a prompt": ({}, dict(prompt_name="document"), "head after the prompt 'a house : ', and the model the first"),
+    "a pooler and a prompt": (dict(pooler_type="max"), dict(prompt_name="query"), "maximum .* prompt 'the cat : '"),
+    "a shorter length": (dict(max_length=20), {}, "other weights, another tokenizer or another length"),
+    "a longer length": (dict(max_length=38), {}, f"does not cut long texts after {LENGTH} tokens"),
 }
 
 
 @pytest.mark.parametrize("case", OTHERWISE)
-def test_the_cause_of_other_embeddings_is_found(case, model, server, capsys):
+def test_the_cause_of_other_embeddings_is_found(case, model, server):
     loading, encoding, words = OTHERWISE[case]
     other = SimCSE(model.name_or_path, **loading)
     server.encode = lambda texts: other.encode(texts, **encoding)
     found = check_server(server.url, model=model)
-    assert found.cosine < 0.999 and found.exit_status == 1
     texts = server.asked[0]["input"]
     cosines = torch.cosine_similarity(model.encode(texts).double(), server.encode(texts).double())
     assert found.cosine == pytest.approx(cosines.min().item(), abs=1e-6)
-    assert status("check-server", server.url, "--model", model.name_or_path) == 1
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "gives other embeddings (below 0.999)" in printed
-    assert re.search(words, printed), printed
+    assert found.cosine < 0.999 and found.exit_status == 1 and re.search(words, str(found))
 
 
-@pytest.mark.parametrize("value", [None, float("nan")], ids=["other weights", "not a number"])
-def test_an_unknown_cause_is_said(value, model, server):
-    torch.manual_seed(5)
-    server.encode = lambda texts: torch.randn(len(texts), 32) if value is None else torch.full((len(texts), 32), value)
-    found = check_server(server.url, model=model)
-    assert found.exit_status == 1 and "other weights, another tokenizer or another length" in str(found)
+def test_vectors_that_are_no_numbers_are_a_difference(model, server):
+    server.encode = lambda texts: torch.full((len(texts), 32), float("nan"))
+    assert check_server(server.url, model=model).exit_status == 1
 
 
 def embeddings(*vectors):
@@ -162,23 +117,12 @@ def embeddings(*vectors):
 
 
 ANSWERS = {
-    "an unknown model": (
-        (400, {"error": "no model x, there are a, b"}),
-        "no model x, there are a, b.*give served_name",
-    ),
-    "no JSON": ((200, b"<html>hello</html>"), "gives no embeddings .*JSONDecodeError"),
-    "another form": ((200, {"embeddings": [[1.0]]}), "gives no embeddings .*'data'"),
+    "an unknown model": ((400, {"error": "no model x, there are a, b"}), "no model x, there are a, b.*served_name"),
+    "no JSON": ((200, b"<html>hello</html>"), "gives no embeddings"),
+    "another form": ((200, {"embeddings": [[1.0]]}), "gives no embeddings"),
     "encoded vectors": (embeddings(*["AAAA"] * 20), "gives no embeddings"),
     "uneven vectors": (embeddings(*[[1.0] * 32] * 19, [1.0]), "gives no embeddings"),
-    "fewer vectors": (
-        embeddings(*[[1.0] * 32] * 19),
-        r"of shape \(19, 32\), and .*my-model of \(20, 32\)",
-    ),
-    "another dimension": (
-        embeddings(*[[1.0] * 16] * 20),
-        r"\(20, 16\), .*another model, or leaves out a layer",
-    ),
-    "nothing": (embeddings(), "of shape"),
+    "fewer vectors": (embeddings(*[[1.0] * 32] * 19), r"of shape \(19, 32\), and .*my-model of \(20, 32\)"),
 }
 
 
@@ -189,23 +133,13 @@ def test_an_answer_without_comparable_embeddings_is_refused(case, model, server)
         check_server(server.url, model=model)
 
 
-@pytest.mark.parametrize(
-    "url, words",
-    [
-        ("http://127.0.0.1:9/v1", "Connection refused.*start the server"),
-        ("localhost:8080/v1", "unknown url type"),
-        ("{root}", "404.*Not Found.*often ends in /v1/embeddings"),
-        ("file:///{file}", "gives no embeddings"),
-    ],
-)
-def test_an_address_without_a_server_is_refused_in_one_line(url, words, model, server, tmp_path, capsys):
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1", "localhost:8080/v1", "{root}", "file:///{file}"])
+def test_an_address_without_a_server_is_refused_in_one_line(url, model, server, tmp_path, capsys):
     (tmp_path / "embeddings").write_text("secret")
     url = url.format(root=server.url.removesuffix("/v1"), file=tmp_path)
     assert status("check-server", url, "--model", model.name_or_path) == 2
     error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and "secret" not in error
-    with pytest.raises(ValueError, match=words):
-        check_server(url, model=model)
+    assert len(error.splitlines()) == 1 and "secret" not in error and url in error
 
 
 def test_long_texts_can_be_left_out_for_a_server_that_refuses_them(model, server):

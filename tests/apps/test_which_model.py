@@ -9,7 +9,7 @@ from cli_helpers import status
 from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write_rows
 
 from simcse_hf import which_model
-from simcse_hf.evaluation import Comparison, Evaluation, evaluate
+from simcse_hf.evaluation import Comparison, Evaluation, evaluate, scoring
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.runtime.identity import Identity
 
@@ -47,16 +47,12 @@ def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named
     assert comparison.differences["words"]["mean"]["high"] < 0 < comparison.differences["fast"]["mean"]["high"]
     printed = str(comparison)
     assert "Take fast, the fastest of those that were not shown to be worse than the best (slow)." in printed
-    assert [line.split()[-2:] for line in printed.splitlines()[3:6]] == [
-        ["10.0", "1.0"],
-        ["100.0", "1.0"],
-        ["1,000.0", "1.0"],
-    ]
-
-
-def test_the_best_model_is_named_where_every_other_one_was_shown_to_be_worse():
+    assert [line.split()[-2] for line in printed.splitlines()[3:6]] == ["10.0", "100.0", "1,000.0"]
     apart = {"words": MODELS["words"], "slow": MODELS["slow"]}
     assert compare_evaluations(apart, choose=True).choice == "slow"
+    for lacks in ({"cost": {}}, {"scores": {}}):
+        with pytest.raises(ValueError, match="old was evaluated without"):
+            compare_evaluations(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
 
 
 def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
@@ -88,15 +84,6 @@ def test_the_score_is_the_mean_over_the_tasks():
     assert comparison.averages["mean"]["x"] == pytest.approx(100 * (good.mean() + bad.mean()) / 2)
     assert list(comparison.differences["y"]) == ["knn", "retrieval", "mean"] and comparison.choice == "x"
     assert "Mean over knn, retrieval" in str(comparison) and "aggregation" not in str(comparison)
-
-
-@pytest.mark.parametrize("lacks", [{"cost": {}}, {"scores": {}}])
-def test_nothing_is_chosen_without_speeds_or_scores_of_examples(lacks):
-    with pytest.raises(
-        ValueError,
-        match="without its speed or the scores of single examples: evaluate it again",
-    ):
-        compare_evaluations(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
 
 
 # --- evaluations are kept --------------------------------------------------------------------------------------------
@@ -141,41 +128,17 @@ def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, p
     assert evaluate(Known("a"), task=[task]).results["knn"]["accuracy"] == before.scores["a"]["knn"]
 
 
-def test_without_an_output_the_texts_of_all_tasks_are_encoded_together(task):
-    models = [Known("a"), Known("b", 8)]
-    which_model(models, task=[task, task.replace("knn", "clustering")])
-    assert [len(model.calls) for model in models] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"weights": "trained"},
-        {"tokenizer": "other"},
-        {"prompts": {"query": "q: "}},
-        {"max_length": 8},
-    ],
-)
+@pytest.mark.parametrize("change", [{"weights": "trained"}, {"prompts": {"query": "q: "}}, {"max_length": 8}])
 def test_a_changed_model_is_evaluated_again(change, tmp_path, task):
     called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
-    assert called(tmp_path, Known("a", **change), Known("b", 8), tasks=[task])[0] == [
-        1,
-        0,
-    ]
+    assert called(tmp_path, Known("a", **change), Known("b", 8), tasks=[task])[0] == [1, 0]
 
 
-def test_the_same_rows_in_another_file_are_the_same_task(tmp_path, task):
-    called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
-    moved = write_rows(tmp_path / "moved.tsv", ["text", "label"], labelled_rows(60))
-    assert called(tmp_path, Known("a"), Known("b", 8), tasks=[f"knn={moved}"])[0] == [
-        0,
-        0,
-    ]
-
-
-def test_changed_texts_or_labels_are_evaluated_again(tmp_path, task):
+def test_the_same_rows_in_another_file_are_the_same_task_and_changed_labels_are_another(tmp_path, task):
     called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
     rows = labelled_rows(60)
+    moved = write_rows(tmp_path / "moved.tsv", ["text", "label"], rows)
+    assert called(tmp_path, Known("a"), Known("b", 8), tasks=[f"knn={moved}"])[0] == [0, 0]
     rows[0] = (rows[0][0], rows[1][1])
     write_rows(tmp_path / "rows.csv", ["text", "label"], rows)
     assert called(tmp_path, Known("a"), Known("b", 8), tasks=[task])[0] == [1, 1]
@@ -199,35 +162,9 @@ def test_each_kept_evaluation_is_one_of_evaluate(tmp_path, task):
 
 def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, capsys):
     pytest.importorskip("bm25s")
-    from simcse_hf.evaluation import scoring
-
     monkeypatch.setattr(scoring, "load_model", lambda name, **loading: Known(name))
-    words = [
-        "which-model",
-        "bm25",
-        "a",
-        "--task",
-        task,
-        "--output",
-        str(tmp_path / "c.json"),
-    ]
+    words = ["which-model", "bm25", "a", "--task", task, "--output", str(tmp_path / "c.json")]
     assert status(*words, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["choice"] in ("bm25", "a") and set(printed["costs"]) == {"bm25", "a"}
     assert Comparison.read(tmp_path / "c.json").to_dict() == printed
-    assert status(*words, "--overwrite") == 0
-    assert f"Take {printed['choice']}, the fastest" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("a --task knn=rows.csv", "at least two different models or result files"),
-        ("a a b --task knn=rows.csv", "at least two different models or result files"),
-        ("bm25 a --task classification=rows.csv", "bm25 compares words .* cannot do classification"),
-    ],
-)
-def test_words_that_do_not_fit_together_are_refused(words, message, task, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert status("which-model", *words.split()) == 2
-    assert message.split(" .* ")[0] in capsys.readouterr().err

@@ -20,33 +20,9 @@ SERIALIZING = safetensors.SafetensorError("Error while serializing: I/O error: N
 #: Commands, the function whose write ends early, and its error.
 COMMANDS = {
     "card {model}": (Path, "write_text", FULL),
-    "push {model} org/name": (Path, "write_text", FULL),
-    "encode --model {model} --input {texts} --output {new}": (pq, "write_table", FULL),
-    "encode --model {model} --input {texts} --output {new} --precision int8": (
-        np,
-        "save",
-        SHORT,
-    ),
-    "index --model {model} --input {texts} --output {out}": (
-        np.lib.format,
-        "write_array_header_1_0",
-        FULL,
-    ),
-    "index --model {model} --input {texts} --output {out} --overwrite": (
-        pq,
-        "write_table",
-        FULL,
-    ),
-    "export {model} --to sentence-transformers --output {out}": (
-        safetensors.torch,
-        "serialize_file",
-        SERIALIZING,
-    ),
-    "evaluate --model {model} --task pairs={pairs} --output {out}/results.json": (
-        np,
-        "savez_compressed",
-        FULL,
-    ),
+    "encode --model {model} --input {texts} --output {new} --precision int8": (np, "save", SHORT),
+    "index --model {model} --input {texts} --output {out} --overwrite": (pq, "write_table", FULL),
+    "export {model} --to sentence-transformers --output {out}": (safetensors.torch, "serialize_file", SERIALIZING),
     "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.csv": (
         datasets.Dataset,
         "to_csv",

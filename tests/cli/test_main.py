@@ -145,20 +145,6 @@ def test_a_hub_out_of_reach_is_one_line(error, capsys):
     assert line.startswith("simcse-hf evaluate: error: no route; check") and "HF_HUB_OFFLINE" in line
 
 
-def test_quiet_hides_the_bars_of_every_library():
-    program = (
-        "import sys; from simcse_hf.cli.main import main\n"
-        "try: main(['search', *sys.argv[1:]])\n"
-        "except SystemExit: pass\n"
-        "from tqdm.auto import tqdm\n"
-        "list(tqdm(range(3)))"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
-    for words, shows in (([], True), (["--quiet"], False)):
-        printed = python("-c", program, *words, env=environment).stderr
-        assert ("3/3" in printed) == shows, printed
-
-
 @pytest.mark.parametrize("set_by_user, used", [(None, "passive"), ("active", "active")])
 def test_threads_that_wait_leave_the_cores_to_others_unless_the_user_decides(set_by_user, used, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", set_by_user or "")

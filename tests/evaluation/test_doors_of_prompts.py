@@ -1,8 +1,5 @@
 """Whatever encodes queries and documents puts the same prompts before them. Any other text gets the default prompt."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
@@ -11,7 +8,6 @@ from evaluation_helpers import write, write_beir, write_rows
 
 from simcse_hf import (
     AutoModelForCL,
-    SentenceIndex,
     SimCSE,
     encode,
     evaluate,
@@ -21,7 +17,6 @@ from simcse_hf import (
 )
 from simcse_hf.data.scored_pairs import ScoredPairs
 from simcse_hf.encoding.batching import BatchEncoder
-from simcse_hf.encoding.files import read_shards
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.retrieval.description import PROBE
@@ -59,16 +54,6 @@ def beir(folder):
     return write_beir(folder / "faq", DOCUMENTS, QUERIES, {"q0": {"d0": 1}, "q1": {"d1": 1}})
 
 
-def candidates(folder):
-    first, second = QUERIES.values()
-    bird, woman, house = DOCUMENTS.values()
-    rows = [
-        {"query": first, "positive": [bird], "negative": [woman]},
-        {"query": second, "positive": [woman], "negative": [house]},
-    ]
-    return write(folder / "rerank.jsonl", map(json.dumps, rows))
-
-
 def triplets(folder):
     rows = zip(QUERIES.values(), DOCUMENTS.values(), [DOCUMENTS["d2"]] * 2, strict=False)
     return write_rows(folder / "rows.csv", ["query", "positive", "negative"], rows)
@@ -85,10 +70,6 @@ def search_by_command(model, folder):
     list(search(QUERIES.values(), folder / "index", model=model))
 
 
-def search_in_memory(model, folder):
-    SentenceIndex.build(model, list(DOCUMENTS.values())).search(list(QUERIES.values()))
-
-
 def dev_tasks(model, folder):
     DevSetCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(model.model, model.tokenizer)
 
@@ -99,18 +80,11 @@ DOORS = {
         model.encode_document(list(DOCUMENTS.values())),
     ),
     "index and search": search_by_command,
-    "SentenceIndex": search_in_memory,
     "mine": lambda model, folder: mine(model, triplets(folder), folder / "mined.csv", columns=None),
     "evaluate retrieval": lambda model, folder: evaluate(model, task=[f"retrieval={beir(folder)}"]),
-    "evaluate reranking": lambda model, folder: evaluate(model, task=[f"reranking={candidates(folder)}"]),
-    "a task": lambda model, folder: read_task("retrieval", beir(folder)).evaluate(model),
     "dev tasks": dev_tasks,
     "encode --columns": lambda model, folder: encode(
-        model,
-        triplets(folder),
-        folder / "out",
-        columns=["query", "positive", "negative"],
-        shard_size=2,
+        model, triplets(folder), folder / "out", columns=["query", "positive", "negative"], shard_size=2
     ),
     "teacher or guide": lambda model, folder: RowVectors([model.name_or_path], columns(folder), torch.device("cpu")),
 }
@@ -126,29 +100,12 @@ def test_queries_and_documents_get_their_prompts(door, model, encoded, tmp_path)
 
 
 def scored_pairs(folder):
-    rows = [
-        ("a bird sang", "the woman ran", 1),
-        ("a house", "the cat sat", 3),
-        ("a dog ran", "a bird sang", 2),
-    ]
+    rows = [("a bird sang", "the woman ran", 1), ("a house", "the cat sat", 3), ("a dog ran", "a bird sang", 2)]
     return write_rows(folder / "scored.csv", ["sentence1", "sentence2", "score"], rows)
 
 
-def labelled(folder, *columns):
-    texts = [*QUERIES.values(), *DOCUMENTS.values(), "a man slept"]
-    rows = [(text, number % 2) for number, text in enumerate(texts)]
-    if columns:
-        rows = [(text, texts[0], label) for text, label in rows]
-    return write_rows(folder / "labelled.csv", [*(columns or ["text"]), "label"], rows)
-
-
 def dev_pairs(model, folder):
-    pairs = ScoredPairs(
-        "stsb",
-        ["a bird sang", "a house"] * 2,
-        ["the woman ran", "a dog ran"] * 2,
-        [1, 5, 2, 4],
-    )
+    pairs = ScoredPairs("stsb", ["a bird sang", "a house"] * 2, ["the woman ran", "a dog ran"] * 2, [1, 5, 2, 4])
     SimilarityEvalCallback(pairs).evaluate(model.model, model.tokenizer)
 
 
@@ -156,9 +113,6 @@ OTHER_DOORS = {
     "encode": lambda model, folder: encode(model, write(folder / "t.txt", ["a cat", "a dog"]), folder / "out"),
     "similarity": lambda model, folder: model.similarity("a cat", "a dog"),
     "scored pairs": lambda model, folder: evaluate(model, pairs=[scored_pairs(folder)]),
-    "classification": lambda model, folder: evaluate(model, task=[f"classification={labelled(folder)}"]),
-    "clustering": lambda model, folder: evaluate(model, task=[f"clustering={labelled(folder)}"]),
-    "pairs": lambda model, folder: evaluate(model, task=[f"pairs={labelled(folder, 'sentence1', 'sentence2')}"]),
     "dev set": dev_pairs,
 }
 
@@ -169,56 +123,11 @@ def test_texts_that_are_neither_get_the_default_prompt(door, model, encoded, tmp
     assert {prompt for prompt, _ in encoded} == {PROMPTS["other"] if model.default_prompt_name else ""}
 
 
-@pytest.mark.parametrize("shard_size", [2, 100])
-def test_the_vectors_of_a_teacher_are_those_of_encode_query_and_encode_document(shard_size, model, tmp_path):
-    rows = columns(tmp_path)
-    found = RowVectors([model.name_or_path], rows, torch.device("cpu"))(np.arange(2))
-    encode(model, rows, tmp_path / "out", shard_size=shard_size)
-    written = np.concatenate(list(read_shards(tmp_path / "out"))).reshape(found.shape)
-    for vectors in (found, written):
-        np.testing.assert_allclose(vectors[:, 0], model.encode_query(rows["sent0"][:]), atol=1e-6)
-        for column in (1, 2):
-            expected = model.encode_document(rows[f"sent{column}"][:])
-            np.testing.assert_allclose(vectors[:, column], expected, atol=1e-6)
-
-
-def test_a_teacher_with_a_default_prompt_only_reads_all_columns_with_it(model, encoded, tmp_path):
-    model.prompts = {"query": "", "document": "", "other": "man : "}
-    model.default_prompt_name = "other"
-    encode(model, columns(tmp_path), tmp_path / "out")
-    assert {prompt for prompt, _ in encoded} == {"man : "}
-
-
-def test_a_prompt_that_is_given_stands_before_all_columns(model, encoded, tmp_path):
+def test_a_prompt_that_is_given_or_a_default_prompt_alone_stands_before_all_columns(model, encoded, tmp_path):
     encode(model, columns(tmp_path), tmp_path / "out", prompt="the dog : ")
     assert {prompt for prompt, _ in encoded} == {"the dog : "}
-
-
-@pytest.mark.parametrize("role", ["query", "document"])
-def test_a_default_prompt_that_a_search_does_not_use_is_mentioned(role, model, caplog, tmp_path):
+    encoded.clear()
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
-    model.name_or_path = str(tmp_path)  # a message is said once for a model
-    assert model.resolve_prompt(role=role) == ""
-    assert f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
-
-
-class Foreign:
-    """A model of another package, which has prompts and no method for queries or documents."""
-
-    prompts = {"query": "ask ", "document": "tell "}
-
-    def __init__(self):
-        self.seen = []
-
-    def encode(self, texts, truncate_dim=None, convert_to_numpy=True):
-        self.seen += texts
-        return np.random.default_rng(0).standard_normal((len(texts), 4))
-
-
-@pytest.mark.parametrize("door", ["SentenceIndex", "evaluate retrieval", "evaluate reranking", "a task"])
-def test_a_model_of_another_package_gets_its_prompts_before_the_texts(door, tmp_path):
-    model = Foreign()
-    DOORS[door](model, tmp_path)
-    expected = {f"ask {text}" for text in QUERIES.values()} | {f"tell {text}" for text in DOCUMENTS.values()}
-    assert set(model.seen) - {f"tell {PROBE}"} == expected
+    encode(model, columns(tmp_path), tmp_path / "other")
+    assert {prompt for prompt, _ in encoded} == {"man : "}

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,18 +24,6 @@ from simcse_hf.evaluation.mteb import (
 from simcse_hf.evaluation.report import Evaluation, write_results
 
 FIRST = "MTEB(eng, v1)"
-PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
-#: The averages that the paper prints for its categories in this order, then the average over all data sets.
-CATEGORIES = dict(
-    Classification=12,
-    Clustering=11,
-    PairClassification=3,
-    Reranking=4,
-    Retrieval=15,
-    STS=10,
-)
-CATEGORIES["Summarization"] = 1
-PAPER_AVERAGES = {"SimCSE": [64.6, 30.8, 74.5, 47.3, 23.6, 74.4, 27.7, 47.4]}
 
 
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
@@ -54,11 +41,7 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
         "average": {"value": 50.0, "tasks": 3, "of": 5, "benchmark": BENCHMARK},
     }
     assert mteb_averages({"Some other set": 1.0}, ["all"]) == {}
-    write_results(
-        tmp_path / "r.json",
-        {"results": {"mteb": scores, "mteb_averages": averages}},
-        {},
-    )
+    write_results(tmp_path / "r.json", {"results": {"mteb": scores, "mteb_averages": averages}}, {})
     lines = str(Evaluation.read(tmp_path / "r.json")).splitlines()
     assert " ".join(lines[-3].split()) == "MTEB(eng, v2): STS 60.00 2 of 3"
     assert " ".join(lines[-1].split()) == "MTEB(eng, v2): all data sets 50.00 3 of 5"
@@ -68,23 +51,6 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[mteb\]"):
         evaluate_mteb(BagOfWords(), ["STS12"])
-
-
-def test_the_first_english_benchmark_is_that_of_the_paper():
-    """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
-    pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in read_benchmark([FIRST])[1].items()} == CATEGORIES
-    if not PAPER.is_file():
-        pytest.skip("the text of the paper is not beside the repository")
-    names = {name for tasks in read_benchmark([FIRST])[1].values() for name in tasks}
-    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
-    named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, [FIRST])
-    assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
-    assert [average["tasks"] for average in averages.values()] == [
-        *CATEGORIES.values(),
-        56,
-    ]
 
 
 def offer(monkeypatch, tasks):
@@ -123,37 +89,24 @@ def model(save_checkpoint):
     return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu")
 
 
-def test_all_is_the_second_edition():
-    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert len(mteb.get_benchmark(BENCHMARK).tasks) == 41
-    assert sum(map(len, read_benchmark(["all"])[1].values())) == 41
-
-
 @pytest.mark.parametrize(
-    "tasks, benchmark",
-    [
-        (["all"], BENCHMARK),
-        (["STS12", FIRST], FIRST),
-        (["STS"], BENCHMARK),
-        (["MTEB(fra, v1)"], "MTEB(fra, v1)"),
-    ],
+    "tasks, benchmark, size",
+    [(["all"], BENCHMARK, 41), (["STS12", FIRST], FIRST, 56), (["STS"], BENCHMARK, 41)],
 )
-def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark):
+def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark, size):
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert read_benchmark(tasks)[0] == benchmark
+    name, categories = read_benchmark(tasks)
+    assert name == benchmark and sum(map(len, categories.values())) == size
 
 
 @pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
 def test_what_mteb_does_not_know_is_refused(tasks):
     pytest.importorskip("mteb", reason="needs the mteb extra")
-    with pytest.raises(
-        ValueError,
-        match=f"mteb does not know .* '{re.escape(tasks[-1])}'. Name .* one of its benchm",
-    ):
+    with pytest.raises(ValueError, match=f"mteb does not know .* '{re.escape(tasks[-1])}'"):
         evaluate_mteb(BagOfWords(), tasks)
 
 
-@pytest.mark.parametrize("tasks", [["all"], [FIRST], ["STS"], ["MockSTSTask"]])
+@pytest.mark.parametrize("tasks", [[FIRST], ["MockSTSTask"]])
 def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, cache):
     import mteb
 
@@ -197,24 +150,16 @@ def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(
     assert len(list(cache.glob("*/*"))) == 3
 
 
-def test_a_model_of_the_hub_is_known_by_its_commit_and_measured_again(task, model, cache, monkeypatch):
-    counts = count_texts(monkeypatch, SimCSE)
+def test_a_model_of_the_hub_or_without_weights_is_measured_again(task, model, cache, monkeypatch):
+    """The commit of a model of the hub, which is its revision, does not say how the model was loaded."""
     model.name_or_path, model.revision = "org/model", "a" * 40
-    evaluate_mteb(model, ["all"])
-    first = len(counts)
-    evaluate_mteb(model, ["all"])
-    assert len(counts) == 2 * first
-    assert [str(file.relative_to(cache)) for file in cache.glob("*/*/Mock*")] == [
-        f"org__model/{'a' * 40}/MockSTSTask.json"
-    ]
-
-
-def test_an_encoder_without_weights_is_measured_again(task, cache, monkeypatch):
-    counts = count_texts(monkeypatch, BagOfWords)
-    evaluate_mteb(BagOfWords(), ["all"])
-    first = len(counts)
-    evaluate_mteb(BagOfWords(), ["all"])
-    assert len(counts) == 2 * first and len(list(cache.glob("*/*"))) == 1
+    for encoder in (model, BagOfWords()):
+        counts = count_texts(monkeypatch, type(encoder))
+        evaluate_mteb(encoder, ["all"])
+        first = len(counts)
+        evaluate_mteb(encoder, ["all"])
+        assert len(counts) == 2 * first
+    assert (cache / f"org__model/{'a' * 40}/MockSTSTask.json").exists()
 
 
 def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
@@ -236,12 +181,7 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
 @pytest.mark.parametrize(
     "prompts",
     [
-        {"query": "the dog sang : ", "document": "a small mat : "},
-        {
-            "NFCorpus-query": "the dog sang : ",
-            "Retrieval": "a small mat : ",
-            "query": "old house : ",
-        },
+        {"NFCorpus-query": "the dog sang : ", "Retrieval": "a small mat : ", "query": "old house : "},
         {"query": "the dog sang : ", "other": "a small mat : "},
     ],
     ids=lambda prompts: "+".join(prompts),
@@ -250,11 +190,7 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     from sentence_transformers import SentenceTransformer
 
-    pooling = {
-        "word_embedding_dimension": 32,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_cls_token": False,
-    }
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     torch.manual_seed(0)
     folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
     task = retrieval_task()

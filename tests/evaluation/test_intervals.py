@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import scipy.stats
 from evaluation_helpers import labelled_rows, write_rows
-from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
 from simcse_hf.evaluation import Evaluation, Protocol, bootstrap
 from simcse_hf.evaluation.bootstrap import (
     counted_average_precision,
     counted_correlation,
+    counted_macro_f1,
     counted_v_measure,
     groups_to_draw,
     optimism_of_choice,
@@ -54,6 +55,15 @@ def counted_pearson(x, y, counts):
     return counted_correlation(x, y, counts, "pearson")
 
 
+def macro_f1(assigned, gold):
+    """Of one label, of which a sample may have no row."""
+    return f1_score(gold, assigned) if gold.any() else np.nan
+
+
+def counted_f1(assigned, gold, counts):
+    return counted_macro_f1(assigned[:, None] > 0, gold[:, None] > 0, counts)
+
+
 @pytest.fixture
 def counts():
     """How often each of 40 examples occurs in each of 20 samples."""
@@ -74,6 +84,7 @@ def counts():
             id="average precision",
         ),
         pytest.param(CLUSTERS, GROUPS, counted_v_measure, v_measure, id="v measure"),
+        pytest.param(X > 0, GROUPS > 2, counted_f1, macro_f1, id="F1"),
     ],
 )
 def test_resampled_statistics_equal_those_of_the_written_out_sample(
@@ -93,13 +104,9 @@ def test_resampled_statistics_equal_those_of_the_written_out_sample(
         assert value == pytest.approx(definition(written_out_x, written_out_y))
 
 
-def test_the_average_precision_of_a_sample_without_a_positive_is_not_a_number(counts):
-    no_positive = np.zeros(40, dtype=int)
-    assert np.isnan(counted_average_precision(X, no_positive, counts)).all()
-
-
-def test_the_v_measure_of_one_label_and_one_cluster_is_1(counts):
+def test_samples_that_a_statistic_is_not_defined_for_have_a_limit_or_no_number(counts):
     one = np.zeros(40, dtype=int)
+    assert np.isnan(counted_average_precision(X, one, counts)).all()
     assert (counted_v_measure(one, one, counts) == 1).all()
 
 
@@ -128,29 +135,20 @@ def aggregated(samples, aggregation):
     return (20 * first + 50 * second) / 70
 
 
-AGGREGATIONS = pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
-
-
-@AGGREGATIONS
-def test_resampled_scores_use_the_aggregation(subsets, aggregation):
+@pytest.mark.parametrize("elements", [1, 1 << 22])
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+def test_systems_are_scored_on_the_same_resamples_by_the_aggregation(monkeypatch, subsets, aggregation, elements):
+    monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
     protocol = Protocol(aggregation=aggregation, metric="pearson")
-    scores = resampled_scores([subsets], protocol, 5, np.random.default_rng(3))
+    scores = resampled_scores([subsets, subsets], protocol, 5, np.random.default_rng(3))
+    assert scores.shape == (2, 5) and np.array_equal(scores[0], scores[1])
     drawing = np.random.default_rng(3)
     samples = []
     for part in subsets.values():
         fifth = resampled_counts(part["group"], 5, drawing)[4]
         samples.append([np.repeat(part["predicted"], fifth), np.repeat(part["gold"], fifth)])
-    assert scores[0, 4] == pytest.approx(100 * aggregated(samples, aggregation))
-
-
-@AGGREGATIONS
-@pytest.mark.parametrize("elements", [1, 1 << 22])
-def test_all_systems_are_scored_on_the_same_resamples(monkeypatch, subsets, aggregation, elements):
-    monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
-    protocol = Protocol(aggregation=aggregation, metric="pearson")
-    scores = resampled_scores([subsets, subsets], protocol, 5, np.random.default_rng(3))
-    assert scores.shape == (2, 5)
-    assert np.array_equal(scores[0], scores[1])
+    if elements > 1:
+        assert scores[0, 4] == pytest.approx(100 * aggregated(samples, aggregation))
 
 
 # --- groups of rows that share texts ---
@@ -168,9 +166,6 @@ def standard_error(copies, by_row=False):
 
 def test_rows_that_share_a_text_count_as_one():
     assert standard_error(copies=9) == pytest.approx(standard_error(copies=1), rel=0.05)
-
-
-def test_drawing_rows_that_share_a_text_one_by_one_would_give_a_third_of_the_error():
     assert standard_error(copies=9) == pytest.approx(3 * standard_error(copies=9, by_row=True), rel=0.1)
 
 
@@ -181,52 +176,30 @@ def answers(correct_rows_of_three):
     return {"part": {"correct": correct, "gold": np.ones(90), "group": group}}
 
 
-@pytest.fixture
-def always_one_row_better():
+def test_a_difference_that_is_the_same_in_every_group_has_wilsons_interval():
     """In each group, one system is right in one row of three more than the other, be it two or all three of them."""
     right = 1 + np.arange(30) % 2
-    return [answers(right), answers(right + 1)]
-
-
-def test_a_difference_that_is_the_same_in_every_group_has_wilsons_interval(
-    always_one_row_better,
-):
-    first, second = resampled_scores(always_one_row_better)
+    systems = [answers(right), answers(right + 1)]
+    first, second = resampled_scores(systems)
+    assert np.ptp(second - first) < 1e-12
     wilson = scipy.stats.binomtest(10, 30).proportion_ci(method="wilson")
-    ends = bootstrap.interval(second - first, 0.95, always_one_row_better[:1])
+    ends = bootstrap.interval(second - first, 0.95, systems[:1])
     assert ends == pytest.approx([100 * wilson.low, 100 * wilson.high])
 
 
-def test_no_resample_shows_that_such_a_difference_may_vary(always_one_row_better):
-    first, second = resampled_scores(always_one_row_better)
-    assert np.ptp(second - first) < 1e-12
-
-
 @pytest.mark.parametrize(
-    "groups",
+    "groups, by_row",
     [
-        pytest.param(np.arange(15), id="few rows"),
-        pytest.param(np.maximum(np.arange(15) - 1, 0), id="few rows, of which two share a text"),
-        pytest.param(np.arange(400) // 20, id="20 groups"),
+        pytest.param(np.maximum(np.arange(15) - 1, 0), False, id="few rows, of which two share a text"),
+        pytest.param(np.arange(400) // 20, False, id="20 groups"),
+        pytest.param(np.arange(400) // 21, True, id="19 groups and a rest"),
+        pytest.param(np.maximum(np.arange(400) - 200, 0), True, id="one group has half of the rows"),
     ],
 )
-def test_enough_groups_are_drawn_without_a_warning(groups, caplog):
-    assert np.array_equal(groups_to_draw(groups, f"part {groups.sum()}"), groups)
-    assert "so the intervals resample single rows" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        pytest.param(np.arange(400) // 21, id="19 groups and a rest"),
-        pytest.param(np.zeros(400, dtype=int), id="one group"),
-        pytest.param(np.maximum(np.arange(400) - 200, 0), id="one group has half of the rows"),
-    ],
-)
-def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, caplog):
-    rows = np.arange(len(groups))
-    assert np.array_equal(groups_to_draw(groups, f"part {groups.sum()}"), rows)
-    assert "so the intervals resample single rows" in caplog.text
+def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, by_row, caplog):
+    drawn = groups_to_draw(groups, f"part {groups.sum()}")
+    assert np.array_equal(drawn, np.arange(len(groups)) if by_row else groups)
+    assert ("so the intervals resample single rows" in caplog.text) is by_row
 
 
 # --- the optimism of a choice ---
@@ -260,20 +233,8 @@ def test_the_optimism_of_a_choice_is_estimated_without_bias():
 # --- seeds ---
 
 
-def averages(scores, confidence=0.95):
-    return bootstrap.mean_over_drawn_seeds(scores, np.random.default_rng(2), confidence)
-
-
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-@pytest.mark.parametrize("figures", [(70.0, 71.0), (70.0, 71.0, 74.0), (70.0, 71.0, 72.0, 73.0, 77.0)])
-def test_seeds_alone_make_the_interval_of_students_t(figures, confidence):
-    same_on_every_resample = np.repeat(np.array(figures)[:, None], 20_000, axis=1)
-    drawn = averages(same_on_every_resample, confidence)
-    freedom = len(figures) - 1
-    error = scipy.stats.sem(figures)
-    low, high = scipy.stats.t.interval(confidence, freedom, np.mean(figures), error)
-    ends = bootstrap.interval(drawn, confidence)
-    assert ends == pytest.approx((low, high), abs=0.03 * (high - low))
+def averages(scores):
+    return bootstrap.mean_over_drawn_seeds(scores, np.random.default_rng(2), 0.95)
 
 
 @pytest.fixture(scope="module")
@@ -292,22 +253,11 @@ def test_the_seeds_add_their_variance_beyond_that_of_the_examples(variation_of_e
     of_seeds = max(np.var(offsets, ddof=1) - 1, 0) / 3
     wider = scipy.stats.t.ppf(0.975, 2) / scipy.stats.norm.ppf(0.975)
     assert averages(scores).var() == pytest.approx(of_examples + wider**2 * of_seeds, rel=0.05)
-
-
-def test_a_single_seed_adds_nothing(variation_of_examples):
     single = variation_of_examples[:1]
     assert np.array_equal(averages(single), single[0])
 
 
 # --- a task of a user ---
-
-
-@pytest.fixture
-def task(tmp_path):
-    return read_task(
-        "classification",
-        write_rows(tmp_path / "rows.csv", ["text", "label"], labelled_rows(90)),
-    )
 
 
 def classified(correct):
@@ -316,26 +266,16 @@ def classified(correct):
     return TaskResult({"accuracy": 100 * correct.mean()}, {"classification": scores})
 
 
-def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(task):
+def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(tmp_path):
+    task = read_task("classification", write_rows(tmp_path / "rows.csv", ["text", "label"], labelled_rows(90)))
     before = random.rand(90) < 0.5
     after = random.rand(90) < 0.8
-    _, low, high = paired_interval(
-        task,
-        [classified(before)],
-        [classified(after)],
-        resamples=400,
-        confidence=0.9,
-    )
+    results = [classified(before)], [classified(after)]
+    difference, low, high = paired_interval(task, *results, resamples=400, confidence=0.9)
     differences = []
     for rows in np.random.default_rng(0).integers(90, size=(400, 90)):
         differences.append(100 * (after[rows].mean() - before[rows].mean()))
     assert [low, high] == pytest.approx(np.quantile(differences, [0.05, 0.95]))
-
-
-def test_the_difference_is_that_of_the_accuracies(task):
-    before = random.rand(90) < 0.5
-    after = random.rand(90) < 0.8
-    difference, _, _ = paired_interval(task, [classified(before)], [classified(after)], resamples=2)
     assert difference == pytest.approx(100 * (after.mean() - before.mean()))
 
 
@@ -373,113 +313,41 @@ def evaluation(noise, seed, stored=True, accuracy=None):
     return Evaluation(results, scores if stored else {})
 
 
-@pytest.fixture(scope="module")
-def good_and_bad():
+def test_models_are_compared_with_the_first_in_every_task():
     good = evaluation(0.2, 1, accuracy=0.8)
     bad = evaluation(0.6, 2, accuracy=0.6)
-    return compare_evaluations({"good": good, "bad": bad})
+    comparison = compare_evaluations({"good": good, "bad": bad})
+    assert comparison.baseline == "good" and comparison.tasks == ["STS12", "STS16", "MR"]
+    differences = comparison.differences["bad"]
+    assert list(differences) == ["STS12", "MR", "average", "average_transfer"]
+    for result in differences.values():
+        assert result["low"] < result["difference"] < result["high"] < 0
+    scores = comparison.scores
+    assert differences["STS12"]["difference"] == pytest.approx(scores["bad"]["STS12"] - scores["good"]["STS12"])
+    assert scores["bad"]["STS16"] is None and comparison.averages["average"]["tasks"] == ["STS12"]
 
 
-@pytest.mark.parametrize("task", ["STS12", "MR", "average", "average_transfer"])
-def test_the_interval_of_a_clear_difference_excludes_zero(good_and_bad, task):
-    result = good_and_bad.differences["bad"][task]
-    assert result["low"] < result["difference"] < result["high"] < 0
-
-
-def test_the_first_evaluation_is_the_baseline(good_and_bad):
-    assert good_and_bad.baseline == "good"
-
-
-def test_every_task_that_was_evaluated_or_is_missing_is_compared(good_and_bad):
-    assert good_and_bad.tasks == ["STS12", "STS16", "MR"]
-
-
-def test_a_missing_task_has_no_score(good_and_bad):
-    assert good_and_bad.scores["bad"]["STS16"] is None
-
-
-def test_a_difference_is_that_of_the_scores(good_and_bad):
-    good, bad = good_and_bad.scores.values()
-    found = good_and_bad.differences["bad"]["STS12"]["difference"]
-    assert found == pytest.approx(bad["STS12"] - good["STS12"])
-
-
-def test_a_missing_task_is_left_out_of_the_average(good_and_bad):
-    assert good_and_bad.averages["average"]["tasks"] == ["STS12"]
-
-
-@pytest.fixture(scope="module")
-def one_without_stored_scores():
-    return compare_evaluations(
-        {
-            "x": evaluation(0.2, 0),
-            "y": evaluation(0.6, 1),
-            "z": evaluation(0.3, 2, stored=False),
-        }
-    )
-
-
-def printed_rows(comparison):
-    return [line.split() for line in str(comparison).splitlines()]
-
-
-def test_the_printed_comparison_has_a_row_for_each_model(one_without_stored_scores):
-    header, *rows = printed_rows(one_without_stored_scores)[2:6]
-    assert header == ["STS12", "STS16", "Avg."]
-    assert [row[0] for row in rows] == ["x", "y", "z"]
-
-
-def test_the_printed_comparison_says_where_a_task_is_missing(one_without_stored_scores):
-    row_of_x = printed_rows(one_without_stored_scores)[3]
-    assert row_of_x[2] == "n/a"
-
-
-def test_the_printed_comparison_has_a_row_for_each_difference(
-    one_without_stored_scores,
-):
-    assert ["y", "-", "x", "95%", "interval"] in printed_rows(one_without_stored_scores)
-
-
-def test_without_stored_scores_there_is_a_difference_without_an_interval(
-    one_without_stored_scores,
-):
-    result = one_without_stored_scores.differences["z"]["STS12"]
-    assert result["low"] is None
-    assert result["difference"] < 0
-
-
-def test_the_printed_comparison_says_where_there_is_no_interval(
-    one_without_stored_scores,
-):
-    assert "n/a" in printed_rows(one_without_stored_scores)[-1]
+def test_without_stored_scores_there_is_a_difference_without_an_interval():
+    stored = {"x": evaluation(0.2, 0), "y": evaluation(0.6, 1)}
+    comparison = compare_evaluations({**stored, "z": evaluation(0.3, 2, stored=False)})
+    result = comparison.differences["z"]["STS12"]
+    assert result["low"] is None and result["difference"] < 0
+    lines = [line.split() for line in str(comparison).splitlines()]
+    assert lines[2] == ["STS12", "STS16", "Avg."]
+    assert [line[0] for line in lines[3:6]] == ["x", "y", "z"] and lines[3][2] == "n/a"
+    assert ["y", "-", "x", "95%", "interval"] in lines and "n/a" in lines[-1]
 
 
 def test_answers_on_dev_splits_have_no_interval_because_they_are_not_stored():
-    pair = {
-        "x": evaluation(0.3, 0, accuracy=0.7),
-        "y": evaluation(0.3, 1, accuracy=0.7),
-    }
+    pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
     comparison = compare_evaluations(pair, Protocol(mode="dev"))
     assert comparison.differences["y"]["MR"]["low"] is None
 
 
-@pytest.fixture(scope="module")
-def differences_of_equals():
-    """The differences between two evaluations with the same scores and answers."""
-    pair = {
-        "x": evaluation(0.3, 0, accuracy=0.7),
-        "y": evaluation(0.3, 0, accuracy=0.7),
-    }
-    return compare_evaluations(pair, resamples=10).differences["y"]
-
-
-@pytest.mark.parametrize("task", ["MR", "average_transfer"])
-def test_the_same_answers_do_not_mean_that_two_models_are_equal(differences_of_equals, task):
-    """The interval is Wilson's for 0 of 500 rows."""
-    result = differences_of_equals[task]
-    assert [result["low"], result["high"]] == pytest.approx([-0.7624, 0.7624], abs=1e-3)
-
-
-def test_the_same_predicted_scores_have_no_difference(differences_of_equals):
-    result = differences_of_equals["STS12"]
-    assert result["low"] == result["high"] == 0
+def test_the_same_answers_do_not_mean_that_two_models_are_equal():
+    """The interval of equal answers is Wilson's for 0 of 500 rows; a correlation has no such rows."""
+    pair = {name: evaluation(0.3, 0, accuracy=0.7) for name in "xy"}
+    differences = compare_evaluations(pair, resamples=10).differences["y"]
+    for task, end in (("MR", 0.7624), ("average_transfer", 0.7624), ("STS12", 0)):
+        found = [differences[task]["low"], differences[task]["high"]]
+        assert found == pytest.approx([-end, end], abs=1e-3)

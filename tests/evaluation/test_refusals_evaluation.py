@@ -38,140 +38,34 @@ RANKED = '{"query": "a", "positive": ["b"], "negative": ["c"]}\n'
 
 
 SCORED = read_scored_pairs
-PAIR, CLASSES, RERANKING, RETRIEVAL = (
-    partial(read_task, kind) for kind in ("pairs", "classification", "reranking", "retrieval")
+PAIR, CLASSES, RERANKING, RETRIEVAL, UNKNOWN = (
+    partial(read_task, kind) for kind in ("pairs", "classification", "reranking", "retrieval", "ranking")
 )
-STS13 = (
-    partial(write_sts, task="STS13"),
-    partial(read_sts_task, "STS13", splits=("test",)),
-)
-MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task in ("MR", "SST2", "TREC"))
 
 
 @pytest.mark.parametrize(
     "read, name, text, words",
     [
-        (
-            SCORED,
-            "x.csv",
-            STSB + "g\tf\t2012\t3\t1.0\tonly one\n",
-            "line 2: 6 columns instead of 7",
-        ),
-        (
-            SCORED,
-            "x.csv",
-            STSB + "g\tf\t2012\t3\tfour\ta\tb\n",
-            "line 2: .*'four' is not a finite number",
-        ),
-        (SCORED, "x.tsv", "1\ta\tb\n1\t \tb\n", "line 2: .*empty"),
-        (SCORED, "x.tsv", PAIRS + "a\tb\t1\na\tb\n", "line 3: 2 columns instead of 3"),
-        (
-            SCORED,
-            "x.csv",
-            "sentence1,sentence2,score\na, b, c,1\n",
-            "line 2: 4 cells where the header has 3",
-        ),
-        (SCORED, "x.csv", "one,two\na,b\n", "x.csv: no column 'score'"),
+        (SCORED, "x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", "line 2: 6 columns"),
+        (SCORED, "x.csv", STSB + "g\tf\t2012\t3\tfour\ta\tb\n", "line 2: .*'four'"),
+        (SCORED, "x.tsv", PAIRS + "a\tb\t1\na\tb\n", "line 3: 2 columns"),
+        (SCORED, "x.csv", "one,two\na,b\n", "no column 'score'"),
         (SCORED, "x.csv", "one\ttwo\na\tb\n", "line 1: expected the columns"),
-        (
-            SCORED,
-            "x.jsonl",
-            '{"sentence1": "a", "score": 1}\n{"sentence2": "b"}\n',
-            "line 1: expected a text, got",
-        ),
-        (
-            SCORED,
-            "x.jsonl",
-            '{"sentence1": "a", "sentence2": 7, "score": 1}\n',
-            "line 1: expected a text, got",
-        ),
-        (
-            SCORED,
-            "x.jsonl",
-            f'{{"sentence1": "a", "sentence2": "b", "score": 1{"0" * 400}}}',
-            "line 1: .*finite",
-        ),
-        (SCORED, "x.tsv", PAIRS + "a\tb\t\n", "no scored sentence pair"),
-        (SCORED, "x.csv", "", "only blank lines"),
-        (
-            PAIR,
-            "x.csv",
-            TASK_PAIRS + "e,f,0.5\n",
-            "pair 2 .'e', ....*label 0.5, which must be 0 or 1.*--pairs",
-        ),
+        (PAIR, "x.csv", TASK_PAIRS + "e,f,0.5\n", "pair 2 .'e', ....*label 0.5"),
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0\n", "all 2 pair.s. have the label 0"),
-        (
-            CLASSES,
-            "x.csv",
-            "words,topic\na,b\n",
-            "no column 'text' .*no column 'label' .*'words'",
-        ),
-        (
-            CLASSES,
-            "x.csv",
-            "text,label\na,same\nb,same\n",
-            "all 2 scored rows have the label 'same'",
-        ),
+        (CLASSES, "x.csv", "words,topic\na,b\n", "no column 'text' .*no column 'label'"),
+        (CLASSES, "x.csv", "text,label\na,same\nb,same\n", "all 2 scored rows have the label 'same'"),
         (CLASSES, "x.csv", GOOD + "alone,single\n", "each label needs 2 row.s. .*'single' has 1"),
         (CLASSES, "x.csv", GOOD + " ,good\n", "line 14: the text is empty"),
         (CLASSES, "x.csv", GOOD + "a text,\n", "line 14: the label is empty"),
         (CLASSES, "x.csv", "text,label\n", "holds no rows"),
         (CLASSES, "x.csv", "text,label,split\na,b,dev\n", "holds 'dev', but no 'test'"),
-        (
-            CLASSES,
-            "x.csv",
-            "text,label,split\na,new,test\nb,old,test\nc,old,train\nd,odd,train\n",
-            "each label needs 1 row.s. .*'new' has 0",
-        ),
-        (
-            partial(read_task, "ranking"),
-            "x.csv",
-            "",
-            "'ranking' is no kind of task. Use one of classification",
-        ),
-        (
-            RERANKING,
-            "x.jsonl",
-            RANKED + RANKED.replace('"a"', '""'),
-            "line 2: the text is empty",
-        ),
-        (
-            RERANKING,
-            "x.jsonl",
-            RANKED + RANKED.replace('["b"]', '"b"'),
-            "line 2, column positive: .* got 'b'",
-        ),
-        (
-            RERANKING,
-            "x.jsonl",
-            RANKED + RANKED.replace('"c"', '"", "c"'),
-            "line 2, column negative: .*empty",
-        ),
-        (
-            RERANKING,
-            "x.jsonl",
-            '{"query": "a"}',
-            "no column 'positive' .*no column 'negative'",
-        ),
-        (
-            RERANKING,
-            "x.jsonl",
-            RANKED.replace('"b"', ""),
-            "none of the 1 queries has both",
-        ),
-        (
-            RERANKING,
-            "x.csv",
-            "query,positive,negative\na,b,c\n",
-            "got 'b'. Use a .jsonl or .parquet file",
-        ),
-        (Evaluation.read, "x.json", "{", "not a JSON file"),
-        (
-            Evaluation.read,
-            "x.json",
-            "[]",
-            'not a JSON object with the entry "results".*Name a result file',
-        ),
+        (CLASSES, "x.csv", "text,label,split\na,new,test\nb,old,test\nc,old,train\n", "needs 1 row.s. .*'new'"),
+        (UNKNOWN, "x.csv", "", "'ranking' is no kind of task. Use one of classification"),
+        (RERANKING, "x.jsonl", RANKED + RANKED.replace('["b"]', '"b"'), "line 2, column positive: .* got 'b'"),
+        (RERANKING, "x.jsonl", RANKED + RANKED.replace('"c"', '"", "c"'), "line 2, column negative: .*empty"),
+        (RERANKING, "x.jsonl", RANKED.replace('"b"', ""), "none of the 1 queries has both"),
+        (Evaluation.read, "x.json", "[]", 'with the entry "results".*Name a result file'),
     ],
 )
 def test_a_malformed_file_is_refused_by_name_and_line(tmp_path, read, name, text, words):
@@ -179,138 +73,48 @@ def test_a_malformed_file_is_refused_by_name_and_line(tmp_path, read, name, text
     path.write_text(text)
     with pytest.raises(ValueError, match=words) as error:
         read(path)
-    assert str(path) in str(error.value) or "kind of task" in words
+    assert str(path) in str(error.value) or read is UNKNOWN
 
 
-def beir(folder):
+def write_folder(folder):
     write_beir(folder, {"d0": "a", "d1": "b"}, {"q0": "c"}, {"q0": {"d0": 1}})
+    write_sts(folder, "STS13")
+    write_transfer(folder)
+
+
+QRELS, INPUT, DEV = "qrels/test.tsv", "STS/STS13-en-test/STS.input.FNWN.txt", "SST/binary/sentiment-dev"
+STS13 = partial(read_sts_task, "STS13", splits=("test",))
+MR, SST2, TREC = (partial(read_transfer_task, task) for task in ("MR", "SST2", "TREC"))
 
 
 @pytest.mark.parametrize(
-    "prepare, read, name, text, words",
+    "read, name, text, words",
     [
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "+q0\tno\t1",
-            "test.tsv, line 3: there is no document 'no'",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "+no\td1\t1",
-            "test.tsv, line 3: there is no query 'no'",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "+q0\td1\tyes",
-            "the score 'yes' is not a whole number",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "+q0\td0\t0",
-            "'d0' is judged a second time for query 'q0'",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "corpus.jsonl",
-            '+{"_id": "d0", "text": "x"}',
-            "line 3: the _id 'd0' occurs a second",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "corpus.jsonl",
-            '+{"_id": null, "text": "x"}',
-            "line 3: the _id is empty",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "queries.jsonl",
-            '+{"_id": "", "text": "x"}',
-            "line 2: the _id is empty",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "queries.jsonl",
-            '+{"_id": "q1", "text": " "}',
-            "line 2: the text is empty",
-        ),
-        (beir, RETRIEVAL, "queries.jsonl", '{"_id": "q1"}', "no column 'text'"),
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "query-id\tcorpus-id\tscore\n",
-            "no judgements in this file",
-        ),
-        (
-            beir,
-            RETRIEVAL,
-            "qrels/test.tsv",
-            "q0\td0\t1\n",
-            "test.tsv: no column 'query-id'",
-        ),
-        (beir, RETRIEVAL, "qrels/test.tsv", None, "no qrels/test.tsv"),
-        (beir, RETRIEVAL, "queries.jsonl", None, "there is no queries.jsonl"),
-        (
-            beir,
-            RETRIEVAL,
-            "corpus.jsonl.gz",
-            "",
-            "both corpus.jsonl and corpus.jsonl.gz",
-        ),
-        (beir, CLASSES, "queries.jsonl", None, "has no test.csv"),
-        (
-            *STS13,
-            "STS/STS13-en-test/STS.input.FNWN.txt",
-            "+only one text",
-            "STS.gs.FNWN.txt has 30 lines but",
-        ),
-        (
-            *STS13,
-            "STS/STS13-en-test/STS.input.FNWN.txt",
-            "one\n" * 30,
-            "STS.input.FNWN.txt .*line 1: 1 tab-separated",
-        ),
-        (
-            *STS13,
-            "STS/STS13-en-test/STS.gs.FNWN.txt",
-            "high\n" * 30,
-            "STS.gs.FNWN.txt, line 1: the score 'high'",
-        ),
-        (*STS13, "STS/STS13-en-test/STS.input.FNWN.txt", None, "STS.input.FNWN.txt"),
-        (*MR, "MR/rt-polarity.neg", None, "rt-polarity.neg"),
-        (*SST2, "SST/binary/sentiment-dev", "+none", "expected 2 columns"),
-        (
-            *SST2,
-            "SST/binary/sentiment-dev",
-            "",
-            "the files of SST2 hold no dev examples",
-        ),
-        (*SST2, "SST/binary/sentiment-dev", "a\t7", "line 1: label '7'"),
-        (*TREC, "TREC/TREC_10.label", "+ABBR:exp", "line 73: expected 2"),
-        (*TREC, "TREC/TREC_10.label", "WHAT:exp a b", "label 'WHAT'"),
+        (RETRIEVAL, QRELS, "+q0\tno\t1", "test.tsv, line 3: there is no document 'no'"),
+        (RETRIEVAL, QRELS, "+q0\td0\t0", "'d0' is judged a second time for query 'q0'"),
+        (RETRIEVAL, "corpus.jsonl", '+{"_id": "d0", "text": "x"}', "line 3: the _id 'd0' occurs a second"),
+        (RETRIEVAL, "queries.jsonl", '+{"_id": "", "text": "x"}', "line 2: the _id is empty"),
+        (RETRIEVAL, QRELS, None, "no qrels/test.tsv"),
+        (RETRIEVAL, "queries.jsonl", None, "there is no queries.jsonl"),
+        (RETRIEVAL, "corpus.jsonl.gz", "", "both corpus.jsonl and corpus.jsonl.gz"),
+        (CLASSES, "queries.jsonl", None, "has no test.csv"),
+        (STS13, INPUT, "+only one text", "STS.gs.FNWN.txt has 30 lines but"),
+        (STS13, INPUT, "one\n" * 30, "STS.input.FNWN.txt .*line 1: 1 tab-separated"),
+        (STS13, INPUT.replace("input", "gs"), "high\n" * 30, "STS.gs.FNWN.txt, line 1: the score 'high'"),
+        (STS13, INPUT, None, "STS.input.FNWN.txt"),
+        (SST2, DEV, "+none", "expected 2 columns"),
+        (SST2, DEV, "", "the files of SST2 hold no dev examples"),
+        (SST2, DEV, "a\t7", "line 1: label '7'"),
     ],
 )
-def test_a_malformed_folder_is_refused_by_file_and_line(tmp_path, prepare, read, name, text, words):
-    prepare(tmp_path)
+def test_a_malformed_folder_is_refused_by_file_and_line(tmp_path, read, name, text, words):
+    write_folder(tmp_path)
     path = tmp_path / name
     if text is None:
         path.unlink()
     else:
         path.write_text(path.read_text() + text[1:] if text.startswith("+") else text)
-    is_missing = text is None and prepare is not beir
-    with pytest.raises(FileNotFoundError if is_missing else ValueError, match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
         read(tmp_path)
 
 
@@ -351,90 +155,35 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
 @pytest.mark.parametrize(
     "call, words",
     [
-        (
-            lambda x: scored(x, tasks="STS11"),
-            "unknown task STS11. Use names out of STS12",
-        ),
-        (lambda x: scored(x, tasks="STS12", task_set="sts"), "leave out one of them"),
-        (
-            lambda x: scored(x, mode="train"),
-            "mode must be one of test, dev, fasttest, got 'train'",
-        ),
-        (
-            lambda x: scored(x, aggregation="sum"),
-            "aggregation must be one of all, mean, wmean",
-        ),
-        (
-            lambda x: scored(x, metric="kendall"),
-            "metric must be one of spearman, pearson",
-        ),
-        (lambda x: scored(x / "no"), "data_dir .* does not exist"),
+        (lambda x: scored(x, tasks="STS11"), "unknown task STS11. Use names out of STS12"),
+        (lambda x: scored(x, tasks="STS12", task_set="sts"), "tasks and task_set"),
+        (lambda x: scored(x, mode="train"), "mode"),
         (scored, "data_dir .* has none of the tasks STS12"),
-        (
-            lambda x: scored(x, tasks=(), geometry=True),
-            "STSBenchmark",
-        ),
+        (lambda x: scored(x, tasks=(), geometry=True), "STSBenchmark"),
         (lambda x: scored(None, tasks="STS12", mteb=["STS"]), "data_dir is missing"),
-        (
-            lambda x: scored(None),
-            "nothing to evaluate: give data_dir, pairs, task or mteb",
-        ),
-        (
-            lambda x: scored("hub", tasks="MR"),
-            "MR: .* are read from SentEval's folders only",
-        ),
-        (
-            lambda x: scored(None, mteb=["STS"], max_length=8),
-            "loaded already: leave out max_length",
-        ),
-        (
-            lambda x: compare([BagOfWords(), BagOfWords()]),
-            "at least two different models or result files",
-        ),
+        (lambda x: scored(None), "give data_dir, pairs, task or mteb"),
+        (lambda x: scored("hub", tasks="MR"), "MR: .* are read from SentEval's folders only"),
+        (lambda x: scored(None, mteb=["STS"], max_length=8), "max_length"),
+        (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
         (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
-        (of_modes, "dev.json was evaluated with mode 'dev', not 'test': give the same"),
-        (
-            lambda x: compare(["a", "b"]),
-            "a is a model .*: give data_dir, pairs or task",
-        ),
+        (of_modes, "dev.json was evaluated with mode 'dev', not 'test'"),
+        (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
         (PAIR, "is a folder. Name a file of pairs"),
-        (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
         (hub_set, "test, row 1: a sentence is empty"),
-        (
-            lambda x: score_parts("STS-B", CONSTANT),
-            r"^STS-B dev: all 3 pair\(s\) have the score 2",
-        ),
-        (
-            lambda x: compared("gold"),
-            "STS12: y and x were not evaluated on the same examples",
-        ),
+        (lambda x: score_parts("STS-B", CONSTANT), r"^STS-B dev: all 3 pair\(s\) have the score 2"),
+        (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
         (lambda x: compared("task"), "no task in common"),
-        (
-            lambda x: compared("same", confidence=95),
-            "confidence must lie between 0 and 1",
-        ),
-        (lambda x: compared("same", resamples=0), "resamples must be at least 1"),
+        (lambda x: compared("same", confidence=95), "confidence"),
+        (lambda x: compared("same", resamples=0), "resamples"),
         (lambda x: spearman([1.0, 1.0, 1.0], [1, 2, 3]), "first sequence .*collapsed"),
-        (
-            lambda x: pearson([1, 2, 3], [2.0, 2.0, 2.0]),
-            "second sequence .*gold scores are the same",
-        ),
-        (lambda x: spearman([1, np.nan, 3], [1, 2, 3]), "first sequence are NaN"),
+        (lambda x: pearson([1, np.nan, 3], [1, 2, 3]), "first sequence are NaN"),
         (lambda x: pearson([1, 2], [1, 2, 3]), "of equal length"),
-        (lambda x: spearman([1], [1]), "at least 2"),
-        (
-            lambda x: cosine_similarity_pairs(np.eye(2), np.array([[1, np.nan], [1, 2]])),
-            "row 0 of the second .*NaN",
-        ),
+        (lambda x: cosine_similarity_pairs(np.eye(2), np.array([[1, np.nan], [1, 2]])), "row 0 of the second .*NaN"),
         (lambda x: cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3))), "shape"),
-        (
-            lambda x: encoded([[1, 2], [np.nan, 1]]),
-            r"text 1 \('a'\) has an embedding that is not finite",
-        ),
+        (lambda x: encoded([[1, 2], [np.nan, 1]]), r"text 1 \('a'\) has an embedding that is not finite"),
         (lambda x: encoded([[1.0, 2.0], [1.0 + 1e-7, 2.0]]), "collapsed"),
         (lambda x: encoded([[1.0, 2.0]]), r"shape \(1, 2\) for 2 texts"),
-        (lambda x: encoded([1.0, 2.0]), r"shape \(2,\)"),
     ],
 )
 def test_wrong_arguments_and_numbers_are_refused(tmp_path, call, words):
@@ -443,7 +192,7 @@ def test_wrong_arguments_and_numbers_are_refused(tmp_path, call, words):
 
 
 @pytest.mark.parametrize("measure", [uniformity, singular_spectrum, isotropy, lambda x: alignment(x, x)])
-@pytest.mark.parametrize("value, words", [(math.nan, "NaN"), (math.inf, "infinity"), (0.0, "row 3 is zero")])
+@pytest.mark.parametrize("value, words", [(math.nan, "NaN"), (0.0, "row 3 is zero")])
 def test_broken_embeddings_are_named(measure, value, words):
     broken = torch.eye(5)
     broken[2] = value

@@ -13,7 +13,7 @@ from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_st
 from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
-from simcse_hf.evaluation.tasks import read_task, senteval
+from simcse_hf.evaluation.tasks import senteval
 from simcse_hf.evaluation.tasks.senteval import (
     STS_PAIRS,
     STS_SUBSETS,
@@ -42,10 +42,6 @@ RECORDS = [
         ),
         (
             "x.csv",
-            'score,sentence1,sentence2\n4.5,a cat,a dog\n0.0,"he said ""no""","it is , red"\n',
-        ),
-        (
-            "x.csv",
             '\ufeffsent1,sent2,label\r\na cat,a dog,4.5\r\n"he said ""no""","it is , red",0\r\n',
         ),
         (
@@ -57,15 +53,9 @@ RECORDS = [
             "x.csv",
             'score,Positive,anchor\n4.5,a dog,a cat\n0.0,"it is , red","he said ""no"""\n',
         ),
-        (
-            "x.tsv",
-            'query\tdocument\tscore\na cat\ta dog\t4.5\n"he said ""no"""\tit is , red\t0\n',
-        ),
         ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
         ("x.csv", STSB.replace("a cat", "a\rcat")),
-        ("x.tsv", '4.5\ta cat\ta dog\r\n0.0\the said "no"\tit is , red\r\n'),
-        ("x.csv.gz", STSB),
         ("x.jsonl", data_helpers.content_of("jsonl", RECORDS)),
         ("x.parquet", data_helpers.content_of("parquet", RECORDS)),
     ],
@@ -83,42 +73,13 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "csv"])
-def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_path, suffix):
-    path = tmp_path / f"pairs.{suffix}"
+def test_a_table_of_pandas_gives_training_and_dev_sets_the_same_text(tmp_path):
     frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
-    frame.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
-    pairs = read_scored_pairs(path)
+    frame.to_csv(tmp_path / "pairs.tsv", sep="\t", index=False)
+    pairs = read_scored_pairs(tmp_path / "pairs.tsv")
     assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
     assert read_scored_pairs(frame).to_dataset()[:] == pairs.to_dataset()[:]
-    assert load_text_dataset(path)[:] == pairs.to_dataset().remove_columns("score")[:]
-
-
-@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "parquet"])
-def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
-    """Training keeps white space at the ends of a text, and tasks leave it out."""
-    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
-    rows = {
-        "sentence1": texts,
-        "sentence2": texts[::-1],
-        "text": texts,
-        "label": [i % 2 for i in range(20)],
-    }
-
-    def write_columns(*names):
-        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict("records")
-        return data_helpers.write(
-            tmp_path / f"{'-'.join(names)}.{suffix}",
-            data_helpers.content_of(suffix, records),
-        )
-
-    labelled = write_columns("text", "label")
-    trained = load_text_dataset(labelled)["sent0"][:]
-    assert trained == texts
-    for kind in ("classification", "clustering"):
-        assert [text for text, _ in read_task(kind, labelled).units] == trained
-    task = read_task("pairs", write_columns("sentence1", "sentence2", "label"))
-    assert [*task.first] == trained and [*task.second] == trained[::-1]
+    assert load_text_dataset(tmp_path / "pairs.tsv")[:] == pairs.to_dataset().remove_columns("score")[:]
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
@@ -138,13 +99,14 @@ def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
 
-def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
+def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path, caplog):
     write_sts(tmp_path, "STS15")
     scores = tmp_path / "STS/STS15-en-test/STS.gs.belief.txt"
     lines = scores.read_text().splitlines()
     write(scores, ["", *lines[1:5], " ", *lines[6:]])
     parts = read_sts_task("STS15", tmp_path, ("test",))
     assert tuple(parts) == STS_SUBSETS["STS15"]
+    assert "158 scored pairs, but SentEval has 3000" in caplog.text
     texts = (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
     kept = [i for i in range(len(lines)) if i not in (0, 5)]
     belief = parts["belief"]
@@ -167,14 +129,6 @@ def test_folders_of_tables_are_read(tmp_path):
     )
     assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
     assert list(read_sts_task("STSBenchmark", tmp_path, ("dev",))) == ["dev"]
-
-
-def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeypatch):
-    message = []
-    monkeypatch.setattr(senteval.logger, "warning", message.append)
-    write_sts(tmp_path, "STS13")
-    read_sts_task("STS13", tmp_path, ("test",))
-    assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
 
 
 HEADER = ["sentence1", "sentence2", "score"]

@@ -21,12 +21,7 @@ from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
 from simcse_hf.evaluation.tasks.senteval import read_sts_task, read_transfer_task
-from simcse_hf.training.arguments import (
-    DataArguments,
-    ModelArguments,
-    SimCSETrainingArguments,
-)
-from simcse_hf.training.parser import read_recipe
+from simcse_hf.training.recipe import Recipe
 
 Files = dict[str, bytes]
 
@@ -151,7 +146,7 @@ def _scored(folder):
 
 
 def _recipe(folder):
-    read_recipe(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
+    Recipe.read("unsup", only(folder))
 
 
 def _shards(folder):

@@ -21,7 +21,6 @@ from simcse_hf.kernels.unpadded import avoid_cudnn_attention
 HEADS, SIZE = 2, 8
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
 VARLEN = ["flash", "memory-efficient"]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
 class Attention:
@@ -48,47 +47,15 @@ class Attention:
             out.append(torch.einsum("hqk,khd->qhd", self.weights(q, k, scaling, dropout, window), v))
         return torch.cat(out)
 
-    def flash(
-        self,
-        query,
-        key,
-        value,
-        cum_seq_q,
-        cum_seq_k,
-        max_q,
-        max_k,
-        dropout_p,
-        is_causal,
-        return_debug_mask,
-        *,
-        scale,
-        window_size_left,
-        window_size_right,
-    ):
+    def flash(self, *args, scale, window_size_left, window_size_right):
+        *inputs, first, second, max_q, max_k, dropout, is_causal, return_debug_mask = args
         assert not is_causal and not return_debug_mask and window_size_left == window_size_right
-        bounds, longest = (cum_seq_q, cum_seq_k), (max_q, max_k)
-        return (self.compute(query, key, value, bounds, longest, scale, dropout_p, window_size_left),)
+        return (self.compute(*inputs, (first, second), (max_q, max_k), scale, dropout, window_size_left),)
 
-    def memory_efficient(
-        self,
-        query,
-        key,
-        value,
-        bias,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        custom_mask_type,
-        compute_log_sumexp,
-        *,
-        scale,
-    ):
-        assert bias is None and custom_mask_type == 0 and compute_log_sumexp
-        (query,), (key,), (value,) = query, key, value
-        bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-        return (self.compute(query, key, value, bounds, longest, scale, dropout_p)[None],)
+    def memory_efficient(self, query, key, value, bias, first, second, max_q, max_k, dropout, *others, scale):
+        assert bias is None and others == (0, True)  # no custom mask, with the sums for the backward pass
+        inputs = (query[0], key[0], value[0])
+        return (self.compute(*inputs, (first, second), (max_q, max_k), scale, dropout)[None],)
 
 
 class OneSentence(Attention):
@@ -104,11 +71,6 @@ class OtherMasks(Attention):
     def compute(self, *args):
         forward, backward = (super(OtherMasks, self).compute(*args) for _ in range(2))
         return backward + (forward - backward).detach()
-
-
-class NotANumber(Attention):
-    def compute(self, query, *args):
-        return query * torch.nan
 
 
 def replace_operators(monkeypatch, attention):
@@ -142,14 +104,6 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(monkeypatch, leng
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # which then attends as on an accelerator
     monkeypatch.setattr(unpadded, "choose_kernel", lambda *case: kernel)
     assert_same_outputs(attend(*inputs, packing, **options), expected, inputs)
-
-
-@pytest.mark.parametrize("length", [2, 3, 4, 5])
-def test_a_token_sees_those_in_its_window(length):
-    packing = packing_of([length, 1])
-    inputs = torch.randn(3, length + 1, HEADS, SIZE, dtype=torch.float64)
-    expected = Attention().compute(*inputs, [packing.bounds] * 2, (length, length), 0.3, 0.0, window=2)
-    torch.testing.assert_close(attend(*inputs, packing, scaling=0.3, sliding_window=3), expected)
 
 
 @pytest.mark.parametrize("kernel", VARLEN)
@@ -187,51 +141,31 @@ def choose(device=CUDA, dtype=torch.bfloat16, is_short=True):
 
 
 @pytest.mark.parametrize(
-    ("case", "kernel"),
+    ("case", "wrong", "kernel"),
     [
-        ({}, "flash"),
-        ({"dtype": torch.float16}, "flash"),
-        ({"dtype": torch.float32}, "memory-efficient"),
-        ({"is_short": False}, "flash"),
-        ({"dtype": torch.float32, "is_short": False}, "padded"),
-        ({"device": CPU}, "padded"),
-        ({"device": torch.device("mps")}, "padded"),
+        ({}, "memory-efficient", "flash"),
+        ({}, "flash", "memory-efficient"),
+        ({}, "flash memory-efficient", "padded"),
+        ({"dtype": torch.float16}, "", "flash"),
+        ({"dtype": torch.float32}, "", "memory-efficient"),
+        ({"dtype": torch.float32, "is_short": False}, "", "padded"),
+        ({"device": torch.device("mps")}, "", "padded"),
     ],
 )
-@pytest.mark.usefixtures("gpu")
-def test_the_first_kernel_that_can_compute_a_batch_is_chosen(case, kernel):
+def test_the_first_kernel_that_is_right_and_can_compute_a_batch_is_chosen(gpu, case, wrong, kernel):
+    gpu -= set(wrong.split())
     assert choose(**case) == kernel
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kernel"),
-    [
-        ("memory-efficient", "flash"),
-        ("flash", "memory-efficient"),
-        ("flash memory-efficient", "padded"),
-    ],
-)
-def test_a_kernel_that_is_wrong_is_not_chosen(gpu, wrong, kernel):
-    for name in wrong.split():
-        gpu.remove(name)
-    assert choose() == kernel
-
-
 @pytest.mark.usefixtures("gpu")
-def test_flash_and_memory_efficient_attention_can_be_switched_off():
+def test_flash_and_memory_efficient_attention_can_be_switched_off(monkeypatch):
     with sdpa_kernel(SDPBackend.MATH):
         assert choose() == "padded"
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
         assert choose() == "flash"
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         assert choose() == "memory-efficient"
-    assert choose() == "flash"
-
-
-@pytest.mark.usefixtures("gpu")
-def test_versions_whose_graphs_count_draws_with_32_bits_have_no_memory_efficient_kernel(
-    monkeypatch,
-):
+    # Graphs of this version count draws with 32 bits.
     monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.9.1"))
     assert choose(dtype=torch.float32) == "padded"
 
@@ -292,7 +226,6 @@ def is_right(name, dtype=torch.float32):
         (Attention(), ""),
         (OneSentence(), "not close"),
         (OtherMasks(), "not close"),
-        (NotANumber(), "not close"),
         (None, "Could not run 'aten::_"),  # there is none for this device
     ],
 )
@@ -306,18 +239,11 @@ def test_a_kernel_is_used_only_after_it_reproduced_the_formula(monkeypatch, capl
     assert (said in caplog.text) is bool(problem)
 
 
-@pytest.mark.usefixtures("states")
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_a_kernel_proves_itself_also_where_the_caller_takes_no_gradients(monkeypatch, context):
-    replace_operators(monkeypatch, Attention())
-    with context():
-        assert is_right("memory-efficient")
-
-
-def test_the_choice_leaves_the_random_state_as_it_was(monkeypatch, states):
+def test_the_probe_needs_no_gradients_of_the_caller_and_leaves_the_random_state(monkeypatch, states, context):
     replace_operators(monkeypatch, Attention())
     before = torch.get_rng_state()
-    with torch.no_grad():
+    with context():
         assert is_right("flash")
     assert torch.equal(torch.get_rng_state(), before)
     assert states == ["saved", "restored"]
@@ -334,30 +260,3 @@ def test_cudnn_attention_is_avoided_on_a_gpu_and_only_there():
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         with avoid_cudnn_attention(CUDA):
             assert enabled(), "all that the user has switched on"
-
-
-@needs_gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("kernel", "first_only", "window"), CALLS)
-def test_a_kernel_equals_the_formula_on_a_gpu(kernel, first_only, window, dtype):
-    if kernel == "flash" and dtype == torch.float32:
-        pytest.skip("flash attention knows half precision only")
-    lengths = [64, 32, 17, 5, 1]
-    shapes = [
-        (len(lengths) if first_only else sum(lengths), 4, 64),
-        *[(sum(lengths), 4, 64)] * 2,
-    ]
-    doubles = [torch.randn(shape).to(dtype).double().requires_grad_() for shape in shapes]
-    on_gpu = [x.to("cuda", dtype) for x in doubles]
-    packing = packing_of(lengths, torch.device("cuda", 0))
-    found = attend_packed(kernel, packing, *on_gpu, scaling=0.125, window=window).double().cpu()
-    expected = attend(
-        *doubles,
-        packing_of(lengths),
-        scaling=0.125,
-        sliding_window=window and window + 1,
-    )
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-3
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
-    gradients = [torch.autograd.grad(x.square().sum(), doubles) for x in (found, expected)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=10 * tolerance)

@@ -11,19 +11,15 @@ from transformers import AutoModel, ModernBertModel
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.kernels.cpu import keep_mask
 from simcse_hf.kernels.packing import Packing
-from simcse_hf.kernels.unpadded import (
-    install_unpadded_attention,
-    run_encoder,
-    supports_unpadded,
-)
+from simcse_hf.kernels.unpadded import install_unpadded_attention, run_encoder
 from simcse_hf.names import POOLER_TYPES
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
 if not ModernBertModel._can_set_attn_implementation():  # transformers 5.2: no replaceable attention
     PADDED_ONLY |= {"modernbert"}
 UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
-EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
-EVERY_UNPADDED_FAMILY = pytest.mark.parametrize("family", UNPADDED)
+#: Encoders by what an error in them would be: columns or tokens counted, a window, layers that are not BERT's.
+MECHANISMS = sorted({"bert", "roberta", "distilbert", "albert", "modernbert"} - PADDED_ONLY)
 
 
 def encoder(family, **changes):
@@ -42,32 +38,19 @@ def gradients(model, scalar):
 # --- which encoders ---
 
 
-@EVERY_FAMILY
-def test_which_encoders_run_without_padding(family):
-    assert supports_unpadded(encoder(family)) == (family in UNPADDED)
-
-
-@EVERY_FAMILY
-def test_a_model_runs_without_padding_if_its_encoder_can(family):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_runs_without_padding_if_its_encoder_can_and_nobody_switches_it_off(family):
     model = AutoModelForCL.from_config(tiny_config(family))
     assert model.runs_unpadded == (family in UNPADDED)
-
-
-@EVERY_FAMILY
-def test_running_without_padding_can_be_switched_off_and_is_not_saved(family):
-    model = AutoModelForCL.from_config(tiny_config(family))
     model.unpadded = False
     assert not model.runs_unpadded
     assert "unpadded" not in model.config.to_dict()["simcse"]
 
 
 @pytest.mark.parametrize(
-    "device_map, unpadded",
-    [
-        pytest.param({"": 0}, True, id="one accelerator"),
-        pytest.param({"bert.embeddings": 0, "bert.encoder": "cpu"}, True, id="offloaded"),
-        pytest.param({"bert": 0, "pooler": 1}, False, id="two accelerators"),
-    ],
+    ("device_map", "unpadded"),
+    [({"bert.embeddings": 0, "bert.encoder": "cpu"}, True), ({"bert": 0, "pooler": 1}, False)],
+    ids=["offloaded", "two accelerators"],
 )
 def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
     model = AutoModelForCL.from_config(tiny_config("bert"))
@@ -77,7 +60,6 @@ def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_ma
 
 def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
     model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
-    assert model.runs_unpadded
     batch = random_batch(4)
     expected = model(**batch).sentence_embeddings
     disk_offload(model, tmp_path, execution_device="cpu")
@@ -85,85 +67,34 @@ def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
         assert torch.equal(model(**batch).sentence_embeddings, expected)
 
 
-# --- another attention implementation ---
-
-
-@pytest.fixture
-def checkpoint(save_checkpoint):
-    return save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
-
-
-@pytest.fixture
-def eager(checkpoint):
-    return BertForCL.from_pretrained(checkpoint, attn_implementation="eager").eval()
-
-
-@pytest.fixture
-def default(checkpoint):
-    return BertForCL.from_pretrained(checkpoint).eval()
-
-
-def test_another_attention_implementation_runs_with_padding(eager, default):
-    assert default.runs_unpadded
-    assert not eager.runs_unpadded
-
-
-def test_another_attention_implementation_gives_the_same_embeddings(eager, default):
+def test_another_attention_implementation_runs_with_padding_whenever_it_is_set(save_checkpoint):
+    checkpoint = save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
+    eager = BertForCL.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    model = BertForCL.from_pretrained(checkpoint).eval()
     batch = random_batch(4)
-    found = default(**batch).sentence_embeddings
     expected = eager(**batch).sentence_embeddings
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-@pytest.fixture
-def switched(default):
-    """A model whose attention was replaced after it was loaded."""
-    default.set_attn_implementation("eager")
-    return default
-
-
-def test_an_attention_implementation_that_is_set_later_is_respected(switched, eager):
-    batch = random_batch(4)
-    assert not switched.runs_unpadded
-    assert torch.equal(switched(**batch).sentence_embeddings, eager(**batch).sentence_embeddings)
-
-
-def test_eager_attention_returns_the_attentions_of_each_layer(switched):
-    output = switched.base_model(**random_batch(4), output_attentions=True)
-    assert len(output.attentions) == 2
+    assert model.runs_unpadded and not eager.runs_unpadded
+    torch.testing.assert_close(model(**batch).sentence_embeddings, expected, rtol=0, atol=1e-5)
+    model.set_attn_implementation("eager")
+    assert not model.runs_unpadded
+    assert torch.equal(model(**batch).sentence_embeddings, expected)
+    assert len(model.base_model(**batch, output_attentions=True).attentions) == 2
 
 
 # --- local attention ---
 
-NEEDS_MODERNBERT = pytest.mark.skipif(
-    "modernbert" in PADDED_ONLY,
-    reason="ModernBERT runs with padding here",
-)
 
-
-@pytest.fixture
-def modernbert():
-    """Three layers, some of which see eight tokens."""
-    return encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
-
-
-@NEEDS_MODERNBERT
-def test_local_attention_has_the_window_of_the_padded_pass(modernbert):
+@pytest.mark.skipif("modernbert" in PADDED_ONLY, reason="ModernBERT runs with padding here")
+def test_local_attention_has_the_window_of_the_padded_pass_and_dropout():
+    model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
     batch = random_batch(6, length=24)
-    found = run_encoder(modernbert, **batch).last_hidden_state
-    expected = modernbert(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    found = run_encoder(model, **batch).last_hidden_state
+    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-@NEEDS_MODERNBERT
-@pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_local_attention_has_dropout(modernbert, rate):
-    for layer in modernbert.layers:
-        layer.attn.attention_dropout = rate
-    batch = random_batch(6, length=24)
-    first = run_encoder(modernbert, **batch).last_hidden_state
-    second = run_encoder(modernbert, **batch).last_hidden_state
-    assert torch.equal(first, second) == (rate == 0.0)
+    assert torch.equal(run_encoder(model, **batch).last_hidden_state, found)
+    for layer in model.layers:
+        layer.attn.attention_dropout = 0.1
+    assert not torch.equal(run_encoder(model, **batch).last_hidden_state, found)
 
 
 # --- attention against a slow reference ---
@@ -235,46 +166,18 @@ class AttentionCase:
         return torch.cat(outputs)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]],
-    ids=str,
-)
-def lengths(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[0.0, 0.1, 0.5])
-def rate(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["first token", "all tokens"])
-def case(request, lengths, rate):
-    return AttentionCase(lengths, rate, first_only=request.param)
-
-
-@pytest.fixture(scope="module")
-def expected(case):
-    """The output of the slow reference, which takes most of the time."""
-    return case.slow_attention()
-
-
-def test_attention_equals_a_loop_over_sentences_and_heads(case, expected):
-    found = case.attend(case.leaves).double()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-def test_attention_in_float64_equals_a_loop_over_sentences_and_heads(case, expected):
-    found = case.attend(case.doubles)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-def test_the_gradient_of_attention_equals_that_of_a_loop(case, expected):
+@pytest.mark.parametrize("first_only", [True, False], ids=["first token", "all tokens"])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]], ids=str)
+def test_attention_and_its_gradient_equal_a_loop_over_sentences_and_heads(lengths, rate, first_only):
+    case = AttentionCase(lengths, rate, first_only)
+    expected = case.slow_attention()
+    torch.testing.assert_close(case.attend(case.doubles), expected, rtol=0, atol=1e-12)
     output = case.attend(case.leaves)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
     weight = torch.randn(output.shape)
     found = torch.autograd.grad((output * weight).sum(), case.leaves)
-    exact = torch.autograd.grad((expected * weight.double()).sum(), case.doubles, retain_graph=True)
+    exact = torch.autograd.grad((expected * weight.double()).sum(), case.doubles)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
@@ -282,29 +185,18 @@ def test_the_gradient_of_attention_equals_that_of_a_loop(case, expected):
 # --- autocast ---
 
 
-@pytest.fixture(params=[0.0, 0.1])
-def dropout(request):
-    return request.param
-
-
-@EVERY_UNPADDED_FAMILY
-def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("family", MECHANISMS)
+def test_bfloat16_autocast_stays_close_to_float32_and_its_gradients_are_finite(family, dropout):
     model = encoder(family, dropout=dropout).train()
     batch = random_batch(6)
     torch.manual_seed(2)
-    full = run_encoder(model, **batch, first_only=True).last_hidden_state
+    full = run_encoder(model, **batch, first_only=True).last_hidden_state[:, 0]
     torch.manual_seed(2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = run_encoder(model, **batch, first_only=True).last_hidden_state
-    assert F.cosine_similarity(full, half.float(), dim=-1).min() > 0.999
-
-
-@EVERY_UNPADDED_FAMILY
-def test_gradients_with_bfloat16_autocast_are_finite(family, dropout):
-    model = encoder(family, dropout=dropout).train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = run_encoder(model, **random_batch(6), first_only=True).last_hidden_state
-        loss = half.float().square().sum()
+        half = run_encoder(model, **batch, first_only=True).last_hidden_state[:, 0].float()
+        loss = half.square().sum()
+    assert F.cosine_similarity(full, half, dim=-1).min() > 0.999
     for gradient in gradients(model, loss).values():
         assert gradient.isfinite().all()
 
@@ -327,18 +219,13 @@ def with_gaps(batch):
     return changed
 
 
-def with_a_row_as_long_as_possible():
-    batch = random_batch(3, length=38)
-    batch["attention_mask"][0] = 1
-    return batch
-
-
 BATCHES = {
     "right": random_batch(6, length=11),
     "left": left_padded(random_batch(6, length=11)),
     "gaps": with_gaps(random_batch(6, length=11)),
-    "longest": with_a_row_as_long_as_possible(),
+    "longest": random_batch(3, length=38),
 }
+BATCHES["longest"]["attention_mask"][0] = 1
 
 
 def embeddings_and_gradients(model, batch, unpadded):
@@ -353,30 +240,22 @@ def assert_close_at_scale(found, expected):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
 
 
-@pytest.fixture(scope="module", params=UNPADDED)
-def family_of_model(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=POOLER_TYPES)
-def model(request, family_of_model):
-    torch.manual_seed(0)
-    config = tiny_config(family_of_model, dropout=0.0, initializer_range=0.2)
-    return AutoModelForCL.from_config(config, pooler_type=request.param)
+#: Every encoder that may run unpadded, and every pooler of one with layers like BERT's and of one without.
+PAIRS = [(family, "avg") for family in UNPADDED]
+PAIRS += [(family, pooler) for family in ("bert", "distilbert") for pooler in POOLER_TYPES if pooler != "avg"]
+PAIRS += [("albert", "cls")]  # whose pooler has its tanh beside it
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("padding", BATCHES)
-def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(
-    model,
-    family_of_model,
-    training,
-    padding,
-):
+@pytest.mark.parametrize(("family", "pooler_type"), PAIRS)
+def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(family, pooler_type, padding, training):
     """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
-    model.train(training)
+    torch.manual_seed(0)
+    config = tiny_config(family, dropout=0.0, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, pooler_type=pooler_type).train(training)
     batch = dict(BATCHES[padding])
-    if family_of_model in ("bert", "albert"):
+    if family in ("bert", "albert"):
         batch["token_type_ids"] = batch["input_ids"] % 2
     found, found_gradients = embeddings_and_gradients(model, batch, unpadded=True)
     expected, expected_gradients = embeddings_and_gradients(model, batch, unpadded=False)

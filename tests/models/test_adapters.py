@@ -7,40 +7,27 @@ from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, random_batch, tin
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.models.adapters import check_adapter, unwrap
+from simcse_hf.models.adapters import check_adapter
 from simcse_hf.publishing.card import write_card
 from simcse_hf.publishing.hub import push_model
 
 pytestmark = NEEDS_PEFT
 LAYERS = {"target_modules": ["query", "value"]}
 IDS = random_batch(3)["input_ids"]
-#: The options of each kind beside the layers, of those that can be saved merged and not.
+#: The options of each kind beside the layers: by what is trained, and whether peft merges it by `merge` or unloads it.
 KINDS = {
+    "LoRA": {"r": 4},
     "DoRA": {"r": 4, "use_dora": True},
     "bias": {"r": 4, "bias": "all"},
     "embeddings": {"r": 4, "target_modules": ["query", "word_embeddings"]},
     "tokens": {"r": 4, "trainable_token_indices": [5, 6]},
     "modules": {"r": 4, "modules_to_save": ["LayerNorm"]},
     "PiSSA": {"r": 4, "init_lora_weights": "pissa"},
-    "AdaLoraConfig": {"init_r": 4, "target_r": 2, "total_step": 10},
     "IA3Config": {"feedforward_modules": ["value"]},
     "OFTConfig": {"oft_block_size": 4},
-    "BOFTConfig": {"boft_block_size": 4},
     "LNTuningConfig": {"target_modules": ["LayerNorm"]},
-    "TrainableTokensConfig": {
-        "token_indices": [5, 6],
-        "target_modules": ["word_embeddings"],
-    },
-    "C3AConfig": {"block_size": 8},
-    "RoadConfig": {"group_size": 8},
-    **dict.fromkeys(("FourierFTConfig", "WaveFTConfig"), {"n_frequency": 20}),
-    **dict.fromkeys(("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}),
-    **dict.fromkeys(("ShiraConfig", "DeloraConfig", "GraloraConfig"), {"r": 4}),
-}
-#: Kinds whose weights lie outside of the layers. They are saved merged only.
-SHARED = {
-    "VeraConfig": {"r": 4},
-    "VBLoRAConfig": {"r": 4, "vector_length": 8, "num_vectors": 16},
+    "TrainableTokensConfig": {"token_indices": [5, 6], "target_modules": ["word_embeddings"]},
+    "LoHaConfig": {"r": 4},
 }
 
 
@@ -61,7 +48,7 @@ def adapted(start, kind, options, way="get_peft_model"):
     torch.manual_seed(1)
     model = AutoModelForCL.from_pretrained(start)
     if way == "get_peft_model":
-        model = unwrap(peft.get_peft_model(model, config))
+        model = peft.get_peft_model(model, config).get_base_model()
     else:
         model.add_adapter(config)
     assert model.has_adapter()
@@ -81,8 +68,9 @@ def train(model):
     return after
 
 
-@pytest.mark.parametrize("way", ["get_peft_model", "add_adapter"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "way"), [*[(kind, "get_peft_model") for kind in KINDS], ("DoRA", "add_adapter"), ("bias", "add_adapter")]
+)
 def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
     model = adapted(start, kind, KINDS[kind], way)
     if OLD_TRANSFORMERS and kind == "TrainableTokensConfig":
@@ -101,17 +89,13 @@ def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, t
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", SHARED)
-def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind, start, tmp_path):
-    model = adapted(start, kind, SHARED[kind])
-    check_adapter(model)
+def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(start, tmp_path):
+    model = adapted(start, "VeraConfig", {"r": 4})
     model.save_adapter = True
-    with pytest.raises(
-        ValueError,
-        match="adapter .* cannot be saved by itself, so leave save_adapter",
-    ):
+    with pytest.raises(ValueError, match="cannot be saved by itself, so leave save_adapter"):
         check_adapter(model)
     model.save_adapter = False
+    check_adapter(model)
     expected = train(model)
     model.save_pretrained(tmp_path / "saved")
     torch.testing.assert_close(AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected)
@@ -119,10 +103,7 @@ def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind
 
 def test_an_adapter_that_cannot_be_merged_is_refused(start):
     model = adapted(start, "aLoRA", {"r": 4, "alora_invocation_tokens": [5]})
-    with pytest.raises(
-        ValueError,
-        match="adapter LORA cannot be saved merged, so use another kind: aLoRA does not",
-    ):
+    with pytest.raises(ValueError, match="adapter LORA cannot be saved merged"):
         check_adapter(model)
 
 
@@ -133,28 +114,18 @@ def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, s
     model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
     check_adapter(model)
     model.save_adapter = True
-    with pytest.raises(
-        ValueError,
-        match="save_adapter: weights of the model differ from those in .*start",
-    ):
+    with pytest.raises(ValueError, match="save_adapter: weights of the model differ from those in .*start"):
         check_adapter(model)
 
 
 def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(start, tmp_path, tokenizer, monkeypatch):
     monkeypatch.chdir(start.parent)
-    model = AutoModelForCL.from_pretrained("start")  # which could be a name on the hub
-    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
-    model.save_adapter = True
-    folder = tmp_path / "adapter"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    adapter = save_lora("start", tmp_path / "adapter", tokenizer)  # which could be a name on the hub
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert SimCSE(folder, device="cpu").encode("a cat").shape == (32,)
-    front_matter = ModelCard.load(write_card(folder)).data
+    assert SimCSE(adapter, device="cpu").encode("a cat").shape == (32,)
+    front_matter = ModelCard.load(write_card(adapter)).data
     assert front_matter.base_model is None and front_matter.base_model_relation == "adapter"
-    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
-        push_model(folder, "org/name")
 
 
 # --- an adapter knows the model that it was trained on ------------------------------------------------------------
@@ -184,10 +155,7 @@ def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(star
     config.write_text(config.read_text().replace(str(start), str(moved)))
     assert torch.equal(SimCSE(adapter, device="cpu").encode("a cat"), before)
     train_again(moved)
-    with pytest.raises(
-        ValueError,
-        match=f"{adapter}: the adapter was trained on other weights than those in {moved} now",
-    ):
+    with pytest.raises(ValueError, match=f"{adapter}: .* other weights than those in {moved}"):
         SimCSE(adapter, device="cpu")
 
 

@@ -18,22 +18,18 @@ from simcse_hf.objectives.base import named_losses
 ROWS = 7
 BARLOW_TWINS = {"objective": "barlow_twins", "objective_options": {"projector_dim": 12}}
 VICREG = {"objective": "vicreg", "objective_options": {"projector_dim": 12}}
-SYMMETRIC = {"symmetric": True, "mask_duplicates": True}
 #: For each case, the sentences of a row, and the settings of the model.
 CASES = {
     "views of a sentence": (1, {}),
-    "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
-    "symmetric, with duplicates masked": (2, {"objective_options": SYMMETRIC}),
+    "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
     "barlow_twins": (2, BARLOW_TWINS),
     "vicreg": (2, VICREG),
     "ragged simcse": (3, {"objective": "simcse"}),
     "ragged supcon": (3, {"objective": "supcon"}),
-    "ragged softmax": (3, {"objective": "softmax"}),
-    "ragged class_labels": (3, {"objective": "class_labels"}),
 }
 for _name, _class in OBJECTIVES.items():
     if _class.supports_gradcache and _name not in CASES:
@@ -98,7 +94,6 @@ class CachedStep:
     """A step with GradCache: its output, the rows and the seed of each chunk, and the gradients."""
 
     def __init__(self, model, batch, chunk_size):
-        self.chunk_size = chunk_size
         torch.manual_seed(1)
         cached = CachedBatch(model, batch, chunk_size)
         cached.output.loss.backward()
@@ -163,112 +158,48 @@ class WholeBatchStep:
 # --- a step under the same dropout, in float64, so that only a real difference exceeds the tolerance ---
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[3, 100], ids=["chunks of 3", "one chunk"])
-def cached(request, case):
-    return CachedStep(case_model(case), case_batch(case), request.param)
-
-
-@pytest.fixture(scope="module")
-def whole(case, cached):
-    return WholeBatchStep(case_model(case), case_batch(case), cached.chunk_rows, cached.seeds)
-
-
-@pytest.fixture
-def tolerance(case):
-    """The masked-LM loss is computed in float32, whatever the model's precision."""
-    return 1e-6 if case == "masked-LM" else 1e-9
-
-
-def test_each_chunk_has_a_seed_of_its_own(cached):
-    assert len(set(cached.seeds)) == len(cached.chunk_rows)
-
-
-def test_a_batch_is_cut_into_chunks_if_it_has_more_rows(cached):
-    is_cut = len(cached.chunk_rows) > 1
-    assert is_cut == (cached.chunk_size < ROWS)
-
-
-def test_the_loss_equals_that_of_the_whole_batch(cached, whole, tolerance):
-    assert cached.output.loss.item() == pytest.approx(whole.loss.item(), rel=tolerance)
-
-
-def test_the_contrastive_loss_equals_that_of_the_whole_batch(cached, whole):
-    expected = whole.contrastive_loss.item()
-    assert cached.output.contrastive_loss.item() == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_gradient_equals_that_of_the_whole_batch(cached, whole, tolerance):
-    assert_same_gradients(cached.gradients, whole.gradients, tolerance)
-
-
-def test_the_loss_is_the_sum_of_the_contrastive_and_the_masked_lm_loss(cached, case):
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_and_the_gradient_equal_those_of_the_whole_batch(case):
+    cached = CachedStep(case_model(case), case_batch(case), 3)
+    whole = WholeBatchStep(case_model(case), case_batch(case), cached.chunk_rows, cached.seeds)
+    assert len(set(cached.seeds)) == len(cached.chunk_rows) > 1, "each chunk has its own"
     output = cached.output
-    expected = output.contrastive_loss.item()
+    # The masked-LM loss is computed in float32.
+    tolerance = 1e-6 if case == "masked-LM" else 1e-9
+    assert output.loss.item() == pytest.approx(whole.loss.item(), rel=tolerance)
+    contrastive = output.contrastive_loss.item()
+    assert contrastive == pytest.approx(whole.contrastive_loss.item(), rel=1e-9)
+    assert_same_gradients(cached.gradients, whole.gradients, tolerance)
     if output.mlm_loss is not None:
-        _, settings = CASES[case]
-        expected += settings["mlm_weight"] * output.mlm_loss.item()
-    assert output.loss.item() == pytest.approx(expected)
+        assert output.loss.item() == pytest.approx(contrastive + 0.5 * output.mlm_loss.item())
 
 
 # --- chunks ---
 
 
-@pytest.fixture
-def passes():
-    """For each pass through the encoder, the size of the states, and whether it has a graph."""
+def test_each_chunk_is_encoded_once_without_and_once_with_a_graph_and_is_held_alone():
     model = case_model("hard negatives")
-    seen = []
+    passes = []
 
     def record(module, inputs, states):
-        seen.append((states.numel(), torch.is_grad_enabled()))
+        passes.append((states.numel(), torch.is_grad_enabled()))
 
     model.base_model.embeddings.register_forward_hook(record)
     CachedStep(model, case_batch("hard negatives"), 3)
-    return seen
-
-
-def test_each_chunk_is_encoded_once_without_and_once_with_a_graph(passes):
     assert [has_graph for _, has_graph in passes] == [False] * 3 + [True] * 3
     sizes = [size for size, _ in passes]
     assert sizes[:3] == sizes[3:]
+    rows, sentences_of_a_row, length, dim = 3, 4, 9, 32
+    assert max(sizes) <= rows * sentences_of_a_row * length * dim
 
 
-def test_the_encoder_holds_one_chunk_at_a_time(passes):
-    rows, sentences, length, dim = 3, 4, 9, 32
-    assert max(size for size, _ in passes) <= rows * sentences * length * dim
-
-
-@pytest.fixture(params=["pairs", "hard negatives"])
-def uneven(request):
-    """A case, and a batch with one text of 40 tokens and 15 of at most 5."""
-    batch = random_batch(16, CASES[request.param][0], length=40)
-    lengths = torch.tensor([3, 40, *[5, 2] * 7])
-    is_token = torch.arange(40) < lengths[:, None]
+def test_chunks_are_filled_by_tokens():
+    """One row of 40 tokens and 15 of at most 5: two chunks of 2 rows of the longest, where 16 rows made 8 chunks."""
+    batch = random_batch(16, 4, length=40)
+    is_token = torch.arange(40) < torch.tensor([3, 40, *[5, 2] * 7])[:, None]
     batch["attention_mask"] = is_token[:, None].expand(batch["input_ids"].shape).long()
-    return request.param, batch
-
-
-def test_chunks_are_filled_by_tokens(uneven):
-    """Two chunks of 2 rows of the longest, where 16 rows made 8 chunks."""
-    case, batch = uneven
-    cached = CachedBatch(case_model(case, dropout=0.0), batch, 2)
-    shapes = [(len(chunk["input_ids"]), chunk["input_ids"].shape[-1]) for chunk in cached.chunks]
-    assert shapes == [(2, 40), (14, 5)]
-
-
-def test_chunks_of_other_lengths_keep_the_loss_and_the_gradient(uneven):
-    case, batch = uneven
-    found = CachedStep(case_model(case, dropout=0.0), batch, 2)
-    model = case_model(case, dropout=0.0)
-    loss = model(**batch).loss
-    loss.backward()
-    assert found.output.loss.item() == pytest.approx(loss.item(), rel=1e-12)
-    assert_same_gradients(found.gradients, gradients(model), 1e-10)
+    chunks = CachedBatch(case_model("hard negatives"), batch, 2).chunks
+    assert [(len(chunk["input_ids"]), chunk["input_ids"].shape[-1]) for chunk in chunks] == [(2, 40), (14, 5)]
 
 
 # --- with the Trainer ---
@@ -291,80 +222,31 @@ def train(folder, columns=2, settings=None, **changes):
 
 
 RUNS = {
-    "hard negatives": {"columns": 4},
-    "accumulated": {"gradient_accumulation_steps": 2},
-    "an objective with a projector": {"settings": BARLOW_TWINS},
+    "accumulated, with a projector": {"gradient_accumulation_steps": 2, "settings": BARLOW_TWINS},
+    "masked-LM": {"columns": 3, "settings": {"do_mlm": True}},
 }
-MASKED = {"columns": 3, "settings": {"do_mlm": True}}
-EVERY_RUN = pytest.mark.parametrize("run", RUNS)
 
 
 def _train_in_process(folder):
     """Train with 4 rows in chunks of 3 and 1; gradients are exchanged in the last chunk."""
-    values = {
-        "per_device_train_batch_size": 4,
-        "gradcache_chunk_size": 3,
-        "ddp_backend": "gloo",
-    }
-    results = {}
-    for name, options in (RUNS | {"masked-LM": MASKED}).items():
-        results[name] = train(folder / "two", **(values | options))
+    values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
+    results = {name: train(folder / "two", **values, **options) for name, options in RUNS.items()}
     torch.save(results, folder / f"{os.environ['RANK']}.pt")
 
 
-@pytest.fixture(scope="module")
-def of_two_processes(tmp_path_factory):
-    """The weights and the log of each run, in each of two processes."""
-    folder = tmp_path_factory.mktemp("processes")
-    launch(_train_in_process, folder)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
-
-
-@pytest.fixture(scope="module")
-def of_one_process(tmp_path_factory):
-    """The weights and the log of each run with the whole batch."""
-    folder = tmp_path_factory.mktemp("one")
-    return {run: train(folder / run, **options) for run, options in RUNS.items()}
-
-
-@EVERY_RUN
-def test_two_processes_with_gradcache_have_the_weights_of_one_with_the_whole_batch(
-    run,
-    of_one_process,
-    of_two_processes,
-):
-    expected, _ = of_one_process[run]
-    found, _ = of_two_processes[0][run]
+def test_two_processes_with_gradcache_train_and_log_as_one_with_the_whole_batch(tmp_path):
+    launch(_train_in_process, tmp_path)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for run, (weights, _) in first.items():
+        for name, tensor in weights.items():
+            assert torch.equal(tensor, second[run][0][name]), (run, name)
+    name = "accumulated, with a projector"
+    expected, expected_steps = train(tmp_path / "one", **RUNS[name])
+    found, steps = first[name]
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
-
-
-@EVERY_RUN
-@pytest.mark.parametrize("part", ["loss", "contrastive_loss", "grad_norm"])
-def test_two_processes_with_gradcache_log_what_one_logs(run, part, of_one_process, of_two_processes):
-    _, expected = of_one_process[run]
-    _, found = of_two_processes[0][run]
-    assert [entry[part] for entry in found] == pytest.approx(
-        [entry[part] for entry in expected],
-        rel=1e-3,
-    )
-
-
-@EVERY_RUN
-def test_two_processes_log_nothing_else(run, of_one_process, of_two_processes):
-    _, expected = of_one_process[run]
-    _, found = of_two_processes[0][run]
-    assert [entry.keys() for entry in found] == [entry.keys() for entry in expected]
-
-
-@pytest.mark.parametrize("run", [*RUNS, "masked-LM"])
-def test_both_processes_have_the_same_weights(run, of_two_processes):
-    (first, _), (second, _) = (results[run] for results in of_two_processes)
-    for name, tensor in second.items():
-        assert torch.equal(first[name], tensor)
-
-
-def test_processes_whose_texts_fill_different_numbers_of_chunks_count_masked_tokens_together(
-    of_two_processes,
-):
-    _, steps = of_two_processes[0]["masked-LM"]
-    assert all(entry["mlm_loss"] > 0 for entry in steps)
+    for step, expected_step in zip(steps, expected_steps, strict=True):
+        assert step.keys() == expected_step.keys()
+        for part in ("loss", "contrastive_loss", "grad_norm"):
+            assert step[part] == pytest.approx(expected_step[part], rel=1e-3), part
+    # The texts of the two processes fill different numbers of chunks, and masked tokens are counted together.
+    assert all(step["mlm_loss"] > 0 for step in first["masked-LM"][1])

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import FAMILIES, flat, random_batch, tiny_config, with_masked_inputs
+from conftest import flat, random_batch, tiny_config, with_masked_inputs
 from encoding_helpers import perturb
 from model_helpers import dense, unused
 from safetensors.torch import load_file, save_file
@@ -20,7 +20,6 @@ from transformers import (
     DistilBertModel,
     MobileBertConfig,
     PreTrainedModel,
-    RobertaForMaskedLM,
     RobertaModel,
 )
 
@@ -31,7 +30,7 @@ from simcse_hf.models.checkpoint import reload_model
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "mpnet", "albert"])
+@pytest.mark.parametrize("family", ["bert", "mpnet", "albert"])
 def test_the_pooler_of_automodel_gives_the_same_embeddings(family, save_checkpoint):
     model = perturb(AutoModelForCL.from_config(tiny_config(family), unpadded=False).eval(), 0.01)
     stock, info = AutoModel.from_pretrained(save_checkpoint(model), output_loading_info=True)
@@ -40,23 +39,16 @@ def test_the_pooler_of_automodel_gives_the_same_embeddings(family, save_checkpoi
     assert torch.equal(stock.eval()(**batch).pooler_output, model(**batch).sentence_embeddings)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "modernbert"])
 def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(family, save_checkpoint):
     """The loss is that of the stock class, from its checkpoint and, after a step, from ours."""
     stock = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))
     perturb(stock, 0.05)
-    model, info = AutoModelForCL.from_pretrained(
-        save_checkpoint(stock, "stock"),
-        do_mlm=True,
-        mlm_weight=0.3,
-        output_loading_info=True,
-    )
+    arguments = {"do_mlm": True, "mlm_weight": 0.3, "output_loading_info": True}
+    model, info = AutoModelForCL.from_pretrained(save_checkpoint(stock, "stock"), **arguments)
     assert all("pooler" in key or "sentence_head" in key for key in info["missing_keys"]), info["missing_keys"]
     batch = with_masked_inputs(random_batch(8, 2))
-    inputs = {
-        "input_ids": batch["mlm_input_ids"],
-        "attention_mask": batch["attention_mask"],
-    }
+    inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": batch["attention_mask"]}
     for _ in range(2):
         output = model(**batch)
         wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
@@ -106,31 +98,27 @@ def test_only_the_main_process_writes(tmp_path):
 # --- which head ---------------------------------------------------------------------------------------------------
 
 
-def write(directory, config, state_dict, suffix):
+def write(directory, config, state_dict, suffix=".safetensors"):
     """Write a checkpoint with exactly these keys."""
     config.save_pretrained(directory)
     if suffix == ".bin":
         torch.save(state_dict, directory / "pytorch_model.bin")
     else:
-        tensors = {k: v.contiguous() for k, v in state_dict.items()}
-        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+        save_file(state_dict, directory / "model.safetensors", {"format": "pt"})
 
 
-def reference_output(directory, suffix, cls=BertModel, family="bert"):
+def reference_output(directory, suffix=".safetensors", cls=BertModel, family="bert"):
     """Write a checkpoint as the reference's training does: a prefixed encoder without pooler, and `mlp.dense.*`."""
     stock = cls(tiny_config(family))
-    state = {f"{family}.{k}": v for k, v in stock.state_dict().items() if not k.startswith("pooler.")}
-    state |= {k.replace("pooler.", "mlp."): v for k, v in stock.state_dict().items() if k.startswith("pooler.")}
-    assert {"mlp.dense.weight", "mlp.dense.bias"} < state.keys()
+    state = {f"{family}.{k}".replace(f"{family}.pooler.", "mlp."): v for k, v in stock.state_dict().items()}
     write(directory, stock.config, state, suffix)
     return stock.pooler.dense
 
 
-def published(directory, cls=BertModel, family="bert"):
+def published(directory):
     """Write the layout of princeton-nlp/*-simcse-*: the encoder with its pooler, and the old key `position_ids`."""
-    stock = cls(tiny_config(family))
-    state = stock.state_dict() | {"embeddings.position_ids": torch.arange(40)[None]}
-    write(directory, stock.config, state, ".bin")
+    stock = BertModel(tiny_config())
+    write(directory, stock.config, stock.state_dict() | {"embeddings.position_ids": torch.arange(40)[None]}, ".bin")
     return stock.pooler.dense
 
 
@@ -142,18 +130,6 @@ def stock(cls, family="bert"):
         return pooler and pooler.dense
 
     return save
-
-
-def roberta_base(directory):
-    """Write the layout of roberta-base: a masked-LM head and a pooler that was never trained."""
-    masked_lm, encoder = (
-        RobertaForMaskedLM(tiny_config("roberta")),
-        RobertaModel(tiny_config("roberta")),
-    )
-    pooler = {f"roberta.pooler.{k}": v for k, v in encoder.pooler.state_dict().items()}
-    state = {k: v for k, v in masked_lm.state_dict().items() if "decoder" not in k} | pooler
-    write(directory, masked_lm.config, state, ".safetensors")
-    return encoder.pooler.dense
 
 
 def ours(family="bert", **settings):
@@ -179,25 +155,12 @@ STARTS = {  # what saves the start and returns its pooler, and the head that `au
     "classifier": (stock(BertForSequenceClassification), "fresh"),
     "bare": (stock(BertModel), "kept"),
     "published BERT": (published, "kept"),
-    "published RoBERTa": (lambda d: published(d, RobertaModel, "roberta"), "kept"),
-    "roberta-base": (roberta_base, "fresh"),
-    "ours, cls": (ours(), "kept"),
     "ours, cls in training only": (ours(mlp_only_train=True), "kept"),
     "ours, cls_before_pooler": (ours(pooler_type="cls_before_pooler"), "fresh"),
-    "ours, avg": (ours(pooler_type="avg"), "fresh"),
     "ours, DistilBERT": (ours("distilbert"), "kept"),
-    "ours, DistilBERT, avg": (
-        lambda d: ours("distilbert", pooler_type="avg")(d) and None,
-        "fresh",
-    ),
-    "DistilBERT": (stock(DistilBertModel, "distilbert"), "fresh"),
     "DistilBERT with a layer of another model": (with_other_layer, "fresh"),
-    "reference, .bin": (lambda d: reference_output(d, ".bin"), "kept"),
-    "reference, .safetensors": (lambda d: reference_output(d, ".safetensors"), "kept"),
-    "reference, RoBERTa": (
-        lambda d: reference_output(d, ".bin", RobertaModel, "roberta"),
-        "kept",
-    ),
+    "reference": (reference_output, "kept"),
+    "reference, RoBERTa": (lambda folder: reference_output(folder, ".bin", RobertaModel, "roberta"), "kept"),
 }
 
 
@@ -210,21 +173,19 @@ def test_auto_keeps_a_trained_head_and_keep_and_fresh_do_as_they_are_told(start,
     with caplog.at_level(logging.INFO, "simcse_hf.models.checkpoint"):
         auto = load()
     assert f"{tmp_path}: the dense + tanh head is {expected}." in caplog.messages
-    models = {expected: [auto], "fresh": [load(head="fresh")]}
+    models = [(expected, auto), ("fresh", load(head="fresh"))]
     if pooler is not None:
-        models.setdefault("kept", []).append(load(head="keep"))
-    elif expected == "fresh":
-        with pytest.raises(ValueError, match="head='keep', but .* holds no dense"):
+        models.append(("kept", load(head="keep")))
+    else:
+        with pytest.raises(ValueError, match="head='keep'"):
             load(head="keep")
-    for source, found in models.items():
-        for model in found:
-            assert model.head_source == source
-            if source == "fresh":
-                assert dense(model).weight.std().item() == pytest.approx(0.02, rel=0.1)
-                assert (dense(model).bias == 0).all()
-                assert pooler is None or not torch.equal(dense(model).weight, pooler.weight)
-            else:
-                assert torch.equal(dense(model).weight, pooler.weight) and torch.equal(dense(model).bias, pooler.bias)
+    for source, model in models:
+        assert model.head_source == source
+        if source == "fresh":
+            assert dense(model).weight.std().item() == pytest.approx(0.02, rel=0.1)
+            assert (dense(model).bias == 0).all()
+        else:
+            assert torch.equal(dense(model).weight, pooler.weight) and torch.equal(dense(model).bias, pooler.bias)
     again = load().base_model.state_dict()
     for name, x in auto.base_model.state_dict().items():
         assert "pooler" in name or torch.equal(x, again[name]), "loaded"
@@ -239,22 +200,14 @@ def sharded_bin(model, directory):
     (directory / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
 
+def fp16_variant(model, directory):
+    model.save_pretrained(directory, variant="fp16")
+
+
 @pytest.mark.parametrize(
     ("cls", "save", "arguments"),
-    [
-        (
-            BertModel,
-            lambda model, folder: model.save_pretrained(folder, variant="fp16"),
-            {"variant": "fp16"},
-        ),
-        (
-            BertForCL,
-            lambda model, folder: model.save_pretrained(folder, variant="fp16"),
-            {"variant": "fp16"},
-        ),
-        (BertModel, sharded_bin, {}),
-    ],
-    ids=["variant", "our variant", "sharded bin"],
+    [(BertForCL, fp16_variant, {"variant": "fp16"}), (BertModel, sharded_bin, {})],
+    ids=["variant", "sharded bin"],
 )
 def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_path):
     start = cls(tiny_config())
@@ -263,9 +216,8 @@ def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_pa
     assert model.head_source == "kept" and torch.equal(dense(model).weight, start.base_model.pooler.dense.weight)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
-    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family)))
+def test_the_unused_head_stays_frozen_when_loaded(save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config("distilbert")))
     model = AutoModelForCL.from_pretrained(directory, pooler_type="avg")
     model(**random_batch(4, 2)).loss.backward()
     assert not unused(model)
@@ -275,11 +227,11 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
 def test_old_names_of_weights_are_not_saved_again_so_that_a_checkpoint_can_be_resumed(keys, tmp_path):
     """The weights of bert-base-uncased are called LayerNorm.gamma, those of the reference's head mlp."""
     if keys == "reference":
-        reference_output(tmp_path, ".safetensors")
+        reference_output(tmp_path)
     else:
         state = BertForMaskedLM(tiny_config()).state_dict()
         old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x.clone() for name, x in state.items()}
-        write(tmp_path, tiny_config(), old, ".safetensors")
+        write(tmp_path, tiny_config(), old)
     model = AutoModelForCL.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path / "saved")
     assert load_file(tmp_path / "saved" / "model.safetensors").keys() <= model.state_dict().keys()
@@ -294,24 +246,19 @@ def test_old_names_of_weights_are_not_saved_again_so_that_a_checkpoint_can_be_re
 def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoint):
     """The config.json of bert-base-chinese has a `pooler_type`, which is not ours."""
     config = tiny_config()
-    config.pooler_type, config.max_seq_length = "first_token_transform", 512
-    directory = save_checkpoint(BertModel(config))
-    model = AutoModelForCL.from_pretrained(directory, pooler_type="avg", max_seq_length=20)
-    assert (model.settings.pooler_type, model.settings.max_seq_length) == ("avg", 20)
-    assert model.config.pooler_type == "first_token_transform"
+    config.pooler_type = "first_token_transform"
+    model = AutoModelForCL.from_pretrained(save_checkpoint(BertModel(config)), pooler_type="avg")
     again = AutoModelForCL.from_pretrained(save_checkpoint(model, "again"))
-    assert (again.settings.pooler_type, again.settings.max_seq_length) == ("avg", 20)
+    assert model.settings.pooler_type == again.settings.pooler_type == "avg"
+    assert again.config.pooler_type == "first_token_transform"
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_the_config_names_the_stock_architecture(family, save_checkpoint):
+def test_the_config_names_the_stock_architecture(save_checkpoint):
     """Converters and servers read the architecture; this package recognises its models by the section `simcse`."""
-    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), do_mlm=True))
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), do_mlm=True))
     config = json.loads((directory / "config.json").read_text())
-    assert config["model_type"] == family and "auto_map" not in config
-    (name,) = config["architectures"]
-    assert name == type(AutoModel.from_pretrained(directory)).__name__
-    assert type(AutoModelForCL.from_pretrained(directory)).__name__ == name.replace("Model", "ForCL")
+    assert config["architectures"] == ["BertModel"] and "auto_map" not in config
+    assert type(AutoModelForCL.from_pretrained(directory)) is BertForCL
 
 
 def test_the_objective_starts_anew_with_another_number_of_encoders(save_checkpoint):
@@ -322,23 +269,7 @@ def test_the_objective_starts_anew_with_another_number_of_encoders(save_checkpoi
     assert again.second_encoder is None
 
 
-def test_a_mobilebert_pooler_without_layers_is_not_the_head(save_checkpoint):
-    sizes = dict.fromkeys(
-        ("hidden_size", "embedding_size", "intra_bottleneck_size", "true_hidden_size"),
-        32,
-    )
-    sizes |= {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 48,
-        "vocab_size": 31,
-    }
-    config = MobileBertConfig(classifier_activation=False, pad_token_id=1, **sizes)
-    model = AutoModelForCL.from_config(config).eval()
-    batch = random_batch(4)
-    first = model.base_model(**batch).last_hidden_state[:, 0]
-    wanted = torch.tanh(first @ dense(model).weight.T + dense(model).bias)
-    again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
-    for found in (model, again):
-        assert not found.has_own_pooler
-        torch.testing.assert_close(found(**batch).sentence_embeddings, wanted)
+def test_a_mobilebert_pooler_without_layers_is_not_the_head():
+    sizes = dict.fromkeys(("hidden_size", "embedding_size", "intra_bottleneck_size", "true_hidden_size"), 32)
+    config = MobileBertConfig(classifier_activation=False, num_hidden_layers=1, vocab_size=31, **sizes)
+    assert not AutoModelForCL.from_config(config).has_own_pooler

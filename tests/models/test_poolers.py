@@ -13,8 +13,6 @@ TOKENS = 5
 DIM = 4
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 
-# --- every pooler ---
-
 
 @pytest.fixture
 def layers():
@@ -28,11 +26,7 @@ def layers():
 
 
 #: The layers that the paper names, where they are not the last one alone.
-LAYERS_OF = {
-    "avg_top2": [-2, -1],
-    "avg_first_last": [1, -1],
-    "avg_embeddings_last": [0, -1],
-}
+LAYERS_OF = {"avg_top2": [-2, -1], "avg_first_last": [1, -1], "avg_embeddings_last": [0, -1]}
 
 
 def tokens_of(pooler_type, text):
@@ -69,44 +63,22 @@ def test_a_pooler_equals_a_loop_over_the_tokens(pooler_type, layers):
     torch.testing.assert_close(pooled, expected, rtol=0, atol=1e-12)
 
 
-# --- half precision ---
-
-EVERY_PRECISION = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-
-
-def mean_of_many_nines(dtype):
-    """The mean of 8192 tokens, whose sum is beyond float16."""
-    states = torch.full((1, 8192, 2), 9.0, dtype=dtype)
-    return masked_mean(states, torch.ones(1, 8192))
-
-
-@EVERY_PRECISION
-def test_the_mean_of_many_tokens_does_not_overflow(dtype):
-    assert (mean_of_many_nines(dtype) == 9).all()
-
-
-@EVERY_PRECISION
-def test_a_mean_has_the_precision_of_the_states(dtype):
-    assert mean_of_many_nines(dtype).dtype == dtype
-
-
-# --- a pooler of the user ---
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_mean_of_many_tokens_does_not_overflow_and_has_the_precision_of_the_states(dtype):
+    mean = masked_mean(torch.full((1, 8192, 2), 9.0, dtype=dtype), torch.ones(1, 8192))
+    assert (mean == 9).all() and mean.dtype == dtype
 
 
 @pytest.fixture
 def largest():
-    """The name of a pooler that the user has defined, which does the same as `max`."""
-
     class Largest(Maximum):
         name = "largest"
 
-    yield "largest"
+    yield Largest.name
     del POOLERS["largest"]
 
 
 def test_a_pooler_of_the_user_is_taken_by_its_name(largest, save_checkpoint):
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type="max")
-    checkpoint = save_checkpoint(model)
-    found = SimCSE(checkpoint, pooler_type=largest, device="cpu").encode("a cat")
-    expected = SimCSE(checkpoint, device="cpu").encode("a cat")
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="max"))
+    found, expected = (SimCSE(checkpoint, pooler_type=name, device="cpu").encode("a cat") for name in (largest, "max"))
     assert torch.equal(found, expected)

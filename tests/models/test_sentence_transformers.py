@@ -96,102 +96,18 @@ def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect(
         assert names <= KEYS[cls.__name__].keys(), cls
 
 
-OTHER_MODE = {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}}
+TRANSFORMER_FILE = TRANSFORMER[0]
 REFUSED = [  # a file, what it holds, and the key or the module that is named
-    (
-        "modules.json",
-        [module("Transformer"), module("Dense", "2_Dense")],
-        r"model of Transformer \+ Dense",
-    ),
-    (
-        "modules.json",
-        [*MEAN, module("LSTM", "2_LSTM")],
-        r"model of Transformer \+ Pooling \+ LSTM",
-    ),
-    ("modules.json", [*MEAN, module("LayerNorm", "2_LayerNorm")], "LayerNorm"),
-    (
-        "modules.json",
-        [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}],
-        r"modeling\.Pooling",
-    ),
+    ("modules.json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
     ("modules.json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
-    (
-        "modules.json",
-        [MEAN[0], MEAN[1] | {"kwargs": ["task"]}],
-        r"kwargs = \['task'\] in modules\.json",
-    ),
-    (
-        "1_Pooling/config.json",
-        {"pooling_mode": "weightedmean"},
-        "pools by weightedmean",
-    ),
+    ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
     ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
-    (
-        "1_Pooling/config.json",
-        {"pooling_mode_mean_sqrt_len_tokens": True},
-        "pools by mean_sqrt_len_tokens",
-    ),
-    (
-        "1_Pooling/config.json",
-        {"include_prompt": False},
-        "include_prompt = False in config.json",
-    ),
-    ("2_Dense/config.json", TANH | {"use_residual": True}, "use_residual"),
-    (
-        "2_Dense/config.json",
-        TANH | {"module_input_name": "token_embeddings"},
-        "module_input_name",
-    ),
-    (
-        "3_Normalize/config.json",
-        {"module_output_name": "token_embeddings"},
-        "module_output_name",
-    ),
-    (LIBRARY, {"truncate_dim": 16}, "truncate_dim = 16 in config_sentence"),
-    (LIBRARY, {"similarity_fn_name": "hamming"}, "similarity_fn_name = 'hamming'"),
-    (LIBRARY, {"model_type": "SparseEncoder"}, "model_type = 'SparseEncoder'"),
+    ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = False in config.json"),
+    ("2_Dense/config.json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
     (LIBRARY, {"query_prefix": "[Q] "}, "query_prefix"),
-    (
-        "sentence_bert_config.json",
-        {"do_lower_case": True},
-        "do_lower_case with a tokenizer that keeps capitals",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"tokenizer_name_or_path": "other"},
-        "tokenizer_name_or_path = 'other'",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"transformer_task": "fill-mask"},
-        "transformer_task",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"modality_config": OTHER_MODE},
-        r"modality_config\.text",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"processing_kwargs": {"text": {"max_length": 9}}},
-        "processing_kwargs",
-    ),
-    ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
-    (
-        "sentence_bert_config.json",
-        {"model_args": {"torch_dtype": "float16"}},
-        r"model_args\.torch_dtype = 'float16'",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"config_args": {"hidden_act": "relu"}},
-        r"config_args\.hidden_act",
-    ),
-    (
-        "sentence_bert_config.json",
-        {"something_new": 1},
-        "something_new = 1 in sentence_bert_config.json",
-    ),
+    (TRANSFORMER_FILE, {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
+    (TRANSFORMER_FILE, {"modality_config": {"text": {"method": "features"}}}, r"modality_config\.text"),
+    (TRANSFORMER_FILE, {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
 ]
 
 
@@ -202,33 +118,18 @@ def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(f
     write(tmp_path, {"modules.json": rows, file: content})
     with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
-    if file == "1_Pooling/config.json":
-        assert AutoModelForCL.from_pretrained(tmp_path, pooler_type="cls_before_pooler").settings.dense_layers == []
 
 
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        (LIBRARY, [], "config_sentence_transformers.json"),
         (LIBRARY, {"prompts": {"query": 1}}, "prompts"),
         (LIBRARY, {"default_prompt_name": "query"}, "default_prompt_name"),
         ("modules.json", {"a": 1}, "modules.json"),
-        ("modules.json", "[", "modules.json"),
         ("modules.json", [{"type": "x.Transformer"}], "modules.json.*path"),
         ("modules.json", [module("Transformer", "../..")], "modules.json.*leaves"),
-        ("sentence_bert_config.json", {"max_seq_length": "128"}, "max_seq_length"),
-        ("sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length"),
-        ("sentence_bert_config.json", {"model_args": 1}, "model_args"),
-        (
-            "2_Dense/config.json",
-            {"in_features": 4},
-            "2_Dense/config.json.*out_features",
-        ),
-        (
-            "2_Dense/config.json",
-            {"in_features": 4, "out_features": -1},
-            "2_Dense/config.json.*out_features",
-        ),
+        (TRANSFORMER_FILE, {"max_seq_length": True}, "max_seq_length"),
+        ("2_Dense/config.json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
     ],
 )
 def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp_path, file, content, words):
@@ -286,49 +187,42 @@ def remove(folder, name):
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
-    elif name.endswith(".json"):
-        (folder / name).unlink()
     else:
-        shutil.rmtree(folder / name)
+        (folder / name).unlink()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        (
-            "folders",
-            "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names",
-        ),
-        ("1_Pooling", "lacks 1_Pooling/config.json, which"),
-        ("2_Dense", "lacks 2_Dense/config.json, which"),
-        (
-            "modules.json",
-            "has config_sentence_transformers.json and no modules.json, so its pooling is unknown",
-        ),
+        ("folders", "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names"),
+        ("modules.json", "has config_sentence_transformers.json and no modules.json"),
     ],
 )
-def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_named(
-    pooling, lost, words, save_library_model
-):
-    folder = save_library_model(pooling, dense_modules("narrow"))
+def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_named(lost, words, save_library_model):
+    folder = save_library_model("mean", dense_modules("narrow"))
     remove(folder, lost)
     with pytest.raises(ValueError, match=f"{folder} {words}.*pass pooler_type"):
         SimCSE(folder, device="cpu")
     assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (32,)
 
 
-def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(
-    save_checkpoint,
-):
+def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(save_checkpoint):
     folder = save_checkpoint(perturb(BertForCL(tiny_config())))
     expected = SimCSE(folder, device="cpu").encode(TEXTS)
     remove(folder, "folders")
     assert torch.equal(SimCSE(folder, device="cpu").encode(TEXTS), expected)
 
 
-@pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])
-@pytest.mark.parametrize(("pooling", "ours"), [("cls", "cls_before_pooler"), ("mean", "avg"), ("max", "max")])
+@pytest.mark.parametrize(
+    ("pooling", "ours", "layers"),
+    [
+        ("cls", "cls_before_pooler", "none"),
+        ("max", "max", "normalize"),
+        ("cls", "cls_before_pooler", "LaBSE"),
+        ("mean", "avg", "narrow"),
+        ("mean", "avg", "two"),
+    ],
+)
 def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     pooling, ours, layers, save_library_model, tmp_path
 ):
@@ -342,46 +236,23 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("3", 2), ("2", 1)])
-def test_a_dense_folder_that_is_listed_twice_counts_by_its_names_as_in_the_library(name, count, save_library_model):
-    folder = save_library_model("mean", dense_modules("LaBSE")[:1])
-    rows = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([*rows, rows[-1] | {"name": name}]))
-    assert len(assert_same_there(folder).model.dense_layers) == count
-
-
-@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
-def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path, similarity):
-    prompts = {"query": "the cat : ", "document": ""}
-    options = {
-        "prompts": prompts,
-        "default_prompt_name": "query",
-        "similarity_fn_name": similarity,
-    }
+def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path):
+    options = {"prompts": {"query": "the cat : ", "document": ""}, "default_prompt_name": "query"}
+    options["similarity_fn_name"] = "euclidean"
     model = SimCSE(save_library_model(max_seq_length=7, **options), device="cpu")
-    assert (model.max_length, model.model.settings.similarity_fn_name) == (
-        7,
-        similarity,
-    )
     model.save_pretrained(tmp_path / "saved")
     again = there(tmp_path / "saved")
-    assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (
-        prompts,
-        "query",
-        7,
-    )
-    assert again.similarity_fn_name == similarity
+    assert model.max_length == again.max_seq_length == 7
+    assert {name: getattr(again, name) for name in options} == options
     assert SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
 
 
-@pytest.mark.parametrize("file", TRANSFORMER)
 @pytest.mark.parametrize(
-    ("content", "tokenizer_length", "wanted"),
+    ("file", "content", "tokenizer_length", "wanted"),
     [
-        ({"max_seq_length": 9}, 40, 9),
-        ({"max_seq_length": 12}, 8, 12),
-        ({"max_seq_length": None}, 8, 8),
-        ({"max_seq_length": 12, "tokenizer_args": {"model_max_length": 6}}, 40, 6),
+        (TRANSFORMER[0], {"max_seq_length": 12}, 8, 12),
+        (TRANSFORMER[0], {"max_seq_length": None}, 8, 8),
+        (TRANSFORMER[-1], {"max_seq_length": 12, "tokenizer_args": {"model_max_length": 6}}, 40, 6),
     ],
 )
 def test_the_length_of_a_folder_is_the_librarys(
@@ -398,13 +269,8 @@ def test_the_length_of_a_folder_is_the_librarys(
 
 
 def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(save_checkpoint, tmp_path):
-    options = {
-        "prompts": {"query": "a "},
-        "default_prompt_name": "query",
-        "max_length": 20,
-        "pooler_type": "avg",
-    }
-    theirs = there(save_checkpoint(BertForCL(tiny_config(), **options)))
+    options = {"prompts": {"query": "a "}, "default_prompt_name": "query", "max_length": 20}
+    theirs = there(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg", **options)))
     theirs.max_seq_length = 6
     theirs.similarity_fn_name = "dot"
     theirs.prompts["query"] = "the "
@@ -419,17 +285,12 @@ def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_co
 
 def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(tokenizer, tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
-    for length in (40, 12):
-        BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=length).save_pretrained(tmp_path)
-        AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
-        config = json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())
-        assert config["max_seq_length"] == length
+    BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=12).save_pretrained(tmp_path)
+    AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())["max_seq_length"] == 12
     pooling = json.loads((tmp_path / "saved" / "1_Pooling" / "config.json").read_text())
-    assert [name for name, value in pooling.items() if value is True] == [
-        "include_prompt",
-        "pooling_mode_mean_tokens",
-    ]
-    assert pooling["pooling_mode_cls_token"] is False and pooling["pooling_mode"] == "mean"
+    assert [name for name, value in pooling.items() if value is True] == ["include_prompt", "pooling_mode_mean_tokens"]
+    assert pooling["pooling_mode"] == "mean"
 
 
 def test_another_pooler_replaces_the_pooling_with_its_dense_layers(save_library_model):
@@ -483,14 +344,9 @@ def test_two_heads_that_differ_are_refused_unless_none_is_kept_or_used(
     trained_on_in_the_library,
 ):
     directory, _ = trained_on_in_the_library
-    for load in (AutoModelForCL.from_pretrained, SimCSE):
-        with pytest.raises(
-            ValueError,
-            match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'",
-        ):
-            load(directory)
-    with pytest.raises(ValueError, match="two different heads"):
-        AutoModelForCL.from_pretrained(directory, head="keep")
+    for head in ("auto", "keep"):
+        with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
+            AutoModelForCL.from_pretrained(directory, head=head)
     with pytest.raises(ValueError, match="has no trained head"):
         SimCSE(directory, device="cpu", head="fresh")
     assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
@@ -503,14 +359,12 @@ def test_the_newer_head_can_be_chosen(trained_on_in_the_library, tmp_path):
     embeddings = newer.encode(TEXTS, normalize_embeddings=False)
     torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6)
     newer.save_pretrained(tmp_path / "again")
-    again = AutoModelForCL.from_pretrained(tmp_path / "again")
-    assert torch.equal(again.bert.pooler.dense.weight, theirs[2].linear.weight)
-    difference = theirs[2].linear.weight - older.model.bert.pooler.dense.weight
-    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+    weights = [theirs[2].linear.weight, AutoModelForCL.from_pretrained(tmp_path / "again").bert.pooler.dense.weight]
+    assert torch.equal(*weights)
+    torch.testing.assert_close(weights[0] - older.model.bert.pooler.dense.weight, torch.full((32, 32), 0.1))
 
 
-@pytest.mark.parametrize("head", ["auto", "dense", "pooler"])
-def test_equal_heads_load_in_any_dtype(save_checkpoint, head):
+def test_equal_heads_load_in_any_dtype(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
-    model = AutoModelForCL.from_pretrained(directory, head=head, dtype=torch.bfloat16)
+    model = AutoModelForCL.from_pretrained(directory, dtype=torch.bfloat16)
     assert model.head_source == "kept" and model.dtype == torch.bfloat16

@@ -17,57 +17,32 @@ from simcse_hf.models.settings import (
     resolve_settings,
     settings_of_config,
 )
-from simcse_hf.names import POOLER_TYPES
-from simcse_hf.objectives import OBJECTIVES, build_objective
-from simcse_hf.training.recipe import Recipe
+from simcse_hf.objectives import OBJECTIVES
 
-IDENTITY = "torch.nn.modules.linear.Identity"
-LAYER = {
-    "in_features": 32,
-    "out_features": 8,
-    "bias": False,
-    "activation_function": IDENTITY,
-}
-VICREG = {
-    "projector_dim": 64,
-    "invariance_weight": 25.0,
-    "variance_weight": 25.0,
-    "covariance_weight": 2.0,
-}
-COSENT = {"objective": "cosent", "objective_options": {"temperature": 0.2}}
-NO_TEMPLATE = {
+LAYER = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.Identity"}
+#: Another value than the default of every setting, without a template.
+OTHER_VALUES = {
+    "pooler_type": "cls",
+    "mlp_only_train": True,
     "templates": [],
     "mask_token_id": -1,
     "template_edges": [],
     "denoising": "none",
-}
-OTHER_VALUES = {
-    "pooler_type": "cls",
-    "mlp_only_train": True,
     "dense_layers": [LAYER],
     "normalize": True,
-} | NO_TEMPLATE
-OTHER_VALUES |= {
+    "similarity_fn_name": "dot",
+    "max_length": 20,
+    "prompts": {"query": "query: "},
+    "default_prompt_name": "query",
+    "objective": "barlow_twins",
+    "objective_options": {"projector_dim": 64, "off_diagonal_weight": 0.01, "matryoshka_dims": [16, 8]},
+    "dataset_objectives": {"plain": {}, "other": {"objective": "cosent", "objective_options": {"temperature": 0.2}}},
     "do_mlm": True,
     "mlm_weight": 0.2,
     "fixed_mask": True,
     "max_seq_length": 17,
-    "max_length": 20,
 }
-OTHER_VALUES |= {
-    "objective": "vicreg",
-    "objective_options": VICREG | {"matryoshka_dims": [16, 8]},
-}
-OTHER_VALUES |= {
-    "dataset_objectives": {"plain": {}, "other": COSENT},
-    "similarity_fn_name": "dot",
-}
-OTHER_VALUES |= {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-IN_A_TEMPLATE = {
-    "pooler_type": "mask",
-    "mlp_only_train": False,
-    "templates": ["{text} is [MASK] ."],
-}
+IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["{text} is [MASK] ."]}
 IN_A_TEMPLATE |= {"mask_token_id": 9, "template_edges": [[1, 3]], "denoising": "tanh"}
 
 
@@ -77,15 +52,8 @@ def option(settings, name):
 
 def test_the_defaults_are_the_papers():
     settings = resolve_settings()
-    assert (settings.objective, settings.pooler_type, settings.max_seq_length) == (
-        "simcse",
-        "cls",
-        32,
-    )
-    assert (option(settings, "temperature"), option(settings, "similarity")) == (
-        0.05,
-        "cosine",
-    )
+    assert (settings.objective, settings.pooler_type, settings.max_seq_length) == ("simcse", "cls", 32)
+    assert (option(settings, "temperature"), option(settings, "similarity")) == (0.05, "cosine")
     assert settings.mlm_weight == 0.1
 
 
@@ -101,81 +69,25 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
 
 # The settings of a checkpoint.
 SAVED = {
-    "pooling": {
-        "pooler_type": "cls",
-        "mlp_only_train": True,
-        "dense_layers": [LAYER],
-        "max_length": 20,
-    },
+    "pooling": {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "max_length": 20},
     "training": {
         "objective": "simcse",
-        "objective_options": {
-            "temperature": 0.2,
-            "similarity": "cosine",
-            "encoders": 2,
-        },
+        "objective_options": {"temperature": 0.2, "similarity": "cosine", "encoders": 2},
     },
 }
 RESOLVED = [  # what is given over SAVED, and what comes out
-    (
-        {},
-        {
-            "pooler_type": "cls",
-            "mlp_only_train": True,
-            "temperature": 0.2,
-            "max_length": 20,
-            "encoders": 2,
-        },
-    ),
-    (
-        {"temperature": 0.3, "pooler_type": None},
-        {"temperature": 0.3, "pooler_type": "cls", "encoders": 2},
-    ),
+    ({}, {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.2, "max_length": 20, "encoders": 2}),
     ({"max_length": None}, {"max_length": None, "dense_layers": [LAYER]}),
-    ({"similarity": "dot"}, {"temperature": 1.0}),
     ({"objective_options": {"similarity": "dot"}}, {"temperature": 1.0}),
     ({"similarity": "dot", "temperature": 0.2}, {"temperature": 0.2}),
-    ({"similarity": "cosine"}, {"temperature": 0.2}),
+    ({"pooler_type": "avg"}, {"mlp_only_train": False, "dense_layers": [], "max_length": 20, "temperature": 0.2}),
+    ({"pooler_type": "cls_before_pooler"}, {"mlp_only_train": False, "dense_layers": [LAYER]}),
+    ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"}),
     (
-        {"pooler_type": "avg"},
-        {
-            "mlp_only_train": False,
-            "dense_layers": [],
-            "max_length": 20,
-            "temperature": 0.2,
-        },
+        {"objective": "simcse+distill", "objective_options": {"simcse.similarity": "dot"}},
+        {"simcse.temperature": 1.0},
     ),
-    (
-        {"pooler_type": "cls_before_pooler"},
-        {"mlp_only_train": False, "dense_layers": [LAYER]},
-    ),
-    (
-        {"objective": "supcon"},
-        {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"},
-    ),
-    *[
-        (
-            {"objective": "simcse+distill", "objective_options": {name: "dot"}},
-            {"simcse.temperature": 1.0},
-        )
-        for name in ("similarity", "simcse.similarity")
-    ],
-    *[
-        (
-            {"objective": "softmax+supcon", "objective_options": options},
-            {"supcon.temperature": temperature},
-        )
-        for options, temperature in (({"supcon.similarity": "cosine"}, 0.05), ({}, 1.0))
-    ],
-    (
-        {"objective": "declutr"},
-        {
-            "do_mlm": True,
-            "mlm_weight": 1.0,
-            "pooler_type": "cls",
-            "mlp_only_train": True,
-        },
-    ),
+    ({"objective": "declutr"}, {"do_mlm": True, "mlm_weight": 1.0, "pooler_type": "cls", "mlp_only_train": True}),
     ({"matryoshka_dims": [8]}, {"matryoshka_dims": [8], "temperature": 0.2}),
     ({"mlm_weight": np.float64(0.5)}, {"mlm_weight": 0.5}),
 ]
@@ -191,52 +103,32 @@ def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_pape
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objective, tmp_path, save_checkpoint):
+def test_an_objective_has_the_settings_of_its_paper_whatever_it_starts_from(objective, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()), "start")
-    (tmp_path / "run.yaml").write_text(f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n")
-    line = f"--objective {objective} --model_name_or_path {start} --use_cpu --output_dir {tmp_path / 'run'}".split()
-    commands = (line, [str(tmp_path / "run.yaml"), *line[-2:]])
-    arguments = [Recipe.read("sup", words).decide().model for words in commands]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
-    others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
-    others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))
-    assert all(other.settings == model.settings for other in others)
+    assert AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")).settings == model.settings
     switched = AutoModelForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config()), "other"), objective=objective)
     assert switched.settings.to_section()["training"] == model.settings.to_section()["training"]
     for name, value in OBJECTIVES[objective].defaults.items():
         if name in SETTING_NAMES - {"max_seq_length"}:
             assert getattr(model.settings, name) == value, name
-    options = {name: value for name, value in model.settings.objective_options.items() if value is not None}
-    assert isinstance(build_objective(objective, 32, options), OBJECTIVES[objective]), "which takes all of them"
 
 
-NAN, INFINITE = float("nan"), float("inf")
 WRONG = {
-    "pooler_type": ["mean", 1, ["cls"]],
-    "mlp_only_train": ["false", 1],
-    "temperature": [0, -0.05, NAN, INFINITE, "0.05", True],
-    "similarity": ["euclidean", ["dot"]],
-    "hard_negative_weight": [INFINITE, NAN],
+    "pooler_type": ["mean", ["cls"]],
+    "mlp_only_train": [1],
+    "temperature": [-0.05, True],
     "matryoshka_dims": [[0]],
-    "encoders": [3],
     "objective": [["simcse"], "simcsee"],
-    "do_mlm": [0],
-    "mlm_weight": [-0.1, INFINITE, NAN],
-    "fixed_mask": ["yes"],
-    "max_seq_length": [2, 32.0, True],
-    "max_length": [2],
+    "mlm_weight": [-0.1, float("nan")],
+    "max_seq_length": [2, 32.0],
     "prompts": [{"query": 1}],
     "default_prompt_name": ["query"],
     "dense_layers": [["dense"]],
-    "similarity_fn_name": ["jaccard"],
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name in WRONG for value in WRONG[name]],
-    ids=repr,
-)
+@pytest.mark.parametrize(("name", "value"), [(name, x) for name, values in WRONG.items() for x in values], ids=repr)
 def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
     with pytest.raises(ValueError, match=name) as error:
         BertForCL(tiny_config(), **{name: value})
@@ -245,14 +137,7 @@ def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
 
 
 @pytest.mark.parametrize(
-    "section",
-    [
-        {"training": {"mlm_weight": -1.0}},
-        {"pooling": {"temp": 0.1}},
-        {"temp": 1},
-        "cls",
-        ["cls"],
-    ],
+    "section", [{"training": {"mlm_weight": -1.0}}, {"pooling": {"temp": 0.1}}, {"temp": 1}, "cls"]
 )
 def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
     BertForCL(tiny_config()).save_pretrained(tmp_path)
@@ -267,8 +152,8 @@ def test_an_unknown_setting_is_refused_and_a_similar_one_is_named():
         BertForCL(tiny_config(), mlm_wieght=0.05)
 
 
-@pytest.mark.parametrize("objective", ["cosent", "angle", "declutr", "distill"])
-def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
+def test_an_option_that_no_part_of_the_objective_reads_is_refused():
+    objective = "cosent"
     with pytest.raises(ValueError, match=f"{objective}.* similarity"):
         resolve_settings(objective=objective, similarity="dot")
     assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
@@ -287,7 +172,6 @@ def test_an_objective_that_a_checkpoint_names_is_not_imported(tmp_path):
         loaded.prepare_objective()
 
 
-@pytest.mark.parametrize("pooler_type", [p for p in POOLER_TYPES if p != "cls"])
-def test_mlp_only_train_needs_the_head(pooler_type):
-    with pytest.raises(ValueError, match=f"mlp_only_train .*'{pooler_type}' has none"):
-        ContrastiveSettings(pooler_type=pooler_type, mlp_only_train=True)
+def test_mlp_only_train_needs_the_head():
+    with pytest.raises(ValueError, match="mlp_only_train .*'avg' has none"):
+        ContrastiveSettings(pooler_type="avg", mlp_only_train=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import FAMILIES, VOCABULARY, tiny_config
+from conftest import VOCABULARY, tiny_config
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -33,7 +33,7 @@ def used(tokenizer):
     return fast
 
 
-@pytest.mark.parametrize(("max_length", "wanted"), [(None, 30), (20, 20), (35, 35), (60, 40)])
+@pytest.mark.parametrize(("max_length", "wanted"), [(None, 30), (35, 35), (60, 40)])
 def test_the_length_is_that_of_inference(used, tmp_path, max_length, wanted):
     model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", max_length=max_length)
     save_tokenizer(used, tmp_path, model)
@@ -60,41 +60,21 @@ TEXTS = [
     "the TACHYCARDIA 2024 heart heart.",
     "a heart of tachycardias",
 ] * 5
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "and",
-    "a",
-    "of",
-    "ta",
-    "##chy",
-    "##cardia",
-    "##s",
-]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the and a of ta ##chy ##cardia ##s he ##art , .".split()
 
 
 @pytest.fixture
 def wordpiece():
-    vocab = {token: i for i, token in enumerate([*PIECES, "he", "##art", ",", "."])}
-    return BertTokenizer(vocab=vocab, do_lower_case=True)
+    return BertTokenizer(vocab={token: i for i, token in enumerate(PIECES)}, do_lower_case=True)
 
 
 def byte_level():
     """A tokenizer that counts the space before a word among the word, as RoBERTa's does."""
     backend = Tokenizer(BPE())
-    backend.pre_tokenizer, backend.decoder = (
-        ByteLevel(add_prefix_space=False),
-        ByteLevelDecoder(),
-    )
-    trainer = BpeTrainer(
-        initial_alphabet=ByteLevel.alphabet(),
-        special_tokens=["<pad>", "<mask>"],
-        vocab_size=260,
-    )
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteLevelDecoder()
+    alphabet = ByteLevel.alphabet()
+    trainer = BpeTrainer(initial_alphabet=alphabet, special_tokens=["<pad>", "<mask>"], vocab_size=260)
     backend.train_from_iterator(["the the a of"], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
 
@@ -114,7 +94,7 @@ def model_for(tokenizer, family="bert", spare=0):
 
 
 @pytest.mark.parametrize("spare", [0, 7])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
 def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(wordpiece, family, spare):
     model, size = model_for(wordpiece, family, spare), len(wordpiece)
     old = model.get_input_embeddings().weight.detach().clone()
@@ -122,18 +102,11 @@ def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_out
     assert extend_vocabulary(model, wordpiece, TEXTS, 9) == 3
     new = {"heart": ["he", "##art"], "tachycardia": ["ta", "##chy", "##cardia"]}
     new["tachycardias"] = [*new["tachycardia"], "##s"]
-    assert wordpiece.convert_tokens_to_ids(list(new)) == [
-        size,
-        size + 1,
-        size + 2,
-    ]  # most frequent first
+    assert wordpiece.convert_tokens_to_ids(list(new)) == [size, size + 1, size + 2]  # most frequent first
     table, output = model.get_input_embeddings().weight, model.get_output_embeddings()
     torch.testing.assert_close(table[:size], old[:size], rtol=0, atol=0)
     for word, pieces in new.items():
-        token, ids = (
-            wordpiece.convert_tokens_to_ids(word),
-            wordpiece.convert_tokens_to_ids(pieces),
-        )
+        token, ids = (wordpiece.convert_tokens_to_ids(x) for x in (word, pieces))
         torch.testing.assert_close(table[token], old[ids].mean(0))
         torch.testing.assert_close(output.weight[token], old[ids].mean(0))
         torch.testing.assert_close(output.bias[token], bias[ids].mean(0))
@@ -156,9 +129,8 @@ def test_a_word_is_one_token_with_and_without_a_space_before_it():
 
 def test_the_most_frequent_words_are_added_and_rare_ones_are_not(wordpiece):
     texts = ["heart"] * 6 + ["tas"] * 5 + ["hes"] * 4
-    assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 1) == 1
-    assert words(wordpiece, "heart tas") == ["heart", "ta", "##s"]
-    assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9) == 1
-    assert words(wordpiece, "heart tas hes") == ["heart", "tas", "he", "##s"]
+    for found in ("heart ta ##s he ##s", "heart tas he ##s"):
+        assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 1) == 1
+        assert words(wordpiece, "heart tas hes") == found.split()
     with pytest.raises(ValueError, match="knows every word that occurs 5 times or more"):
         extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9)

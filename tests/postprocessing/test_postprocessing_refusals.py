@@ -30,19 +30,10 @@ EVERY_ROW = slice(None)
 # --- a flow ---
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"blocks": 0}, "blocks must be an integer between 1 and 1000, got 0"),
-        ({"width": 0}, "width must be an integer above 0, got 0"),
-        ({"epochs": 0}, "epochs.*got 0"),
-        ({"batch_size": 0}, "batch_size.*got 0"),
-        ({"learning_rate": math.nan}, "learning_rate.*nan"),
-    ],
-)
-def test_an_option_of_a_flow_that_is_out_of_range_is_named(options, words):
-    with pytest.raises(ValueError, match=words):
-        fit_flow(skewed(30, 4), **options)
+@pytest.mark.parametrize("option, value", [("blocks", 0), ("batch_size", 0), ("learning_rate", math.nan)])
+def test_an_option_of_a_flow_that_is_out_of_range_is_named(option, value):
+    with pytest.raises(ValueError, match=f"{option}.*{value}"):
+        fit_flow(skewed(30, 4), **{option: value})
 
 
 @pytest.mark.parametrize(
@@ -68,10 +59,9 @@ def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
 # --- a whitening ---
 
 
-@pytest.mark.parametrize("dim", [0, 5])
-def test_a_whitening_to_more_or_fewer_dimensions_than_there_are_is_refused(dim):
-    with pytest.raises(ValueError, match=f"dim must be an integer between 1 and 4, got {dim}"):
-        fit_whitening([skewed(50, 4)], dim)
+def test_a_whitening_to_more_dimensions_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="dim .*5"):
+        fit_whitening([skewed(50, 4)], 5)
 
 
 @pytest.mark.parametrize(
@@ -81,26 +71,17 @@ def test_a_whitening_to_more_or_fewer_dimensions_than_there_are_is_refused(dim):
         ([with_value(math.nan, 3, 1)], "sentence 4 of those to fit on.*not finite"),
         ([skewed(5, 8)], "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
         ([skewed(4, 8).repeat(100, 1)], "these 400 vary in 3"),
-        ([skewed(1, 8)], "these 1 vary in 0"),
     ],
-    ids=["none", "not finite", "too few", "four that repeat", "one"],
 )
 def test_embeddings_that_no_whitening_can_be_fitted_on_are_refused(parts, words):
     with pytest.raises(ValueError, match=words):
         fit_whitening(parts)
 
 
-@pytest.mark.parametrize(
-    "transform, dim",
-    [
-        (Flow(4, 1, 4), 3),
-        (Whitening(4, 2), 5),
-    ],
-    ids=["flow", "whitening"],
-)
-def test_embeddings_of_other_dimensions_are_not_transformed(transform, dim):
+@pytest.mark.parametrize("transform", [Flow(4, 1, 4), Whitening(4, 2)], ids=["flow", "whitening"])
+def test_embeddings_of_other_dimensions_are_not_transformed(transform):
     with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions got shape"):
-        transform.transform(torch.zeros(2, dim))
+        transform.transform(torch.zeros(2, 3))
 
 
 # --- files ---
@@ -116,36 +97,18 @@ def saved(tmp_path):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"method": "glow"}, "unknown method 'glow'; known are"),
-        ({"method": ["flow"]}, "unknown method"),
-        ({"options": {"dims": 6}}, "damaged .*dims"),
-        (
-            {"options": {"dim": 4, "blocks": 2**31}},
-            "damaged .*blocks must be an integer between 1 and 1000",
-        ),
-        ({"options": {"dim": "4"}}, "damaged .*TypeError"),
-        ({"options": None}, "damaged"),
-        ({"fit": {}}, "damaged .*pooler"),
-        ({"fit": 3}, "damaged"),
+        ({"method": "glow"}, "json: unknown method 'glow'"),
+        ({"options": {"dims": 6}}, "json: damaged .*dims"),
+        ({"options": {"dim": 4, "blocks": 2**31}}, "json: damaged .*blocks"),
+        ({"options": None}, "json: damaged"),
+        ({"fit": {}}, "json: damaged .*pooler"),
+        ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
+        ({"options": {"dim": 2**20}}, "model.safetensors: damaged .*size mismatch"),  # without memory for it
     ],
 )
 def test_an_invalid_description_is_named(changes, words, saved):
     change_description(saved, changes)
-    with pytest.raises(ValueError, match=f"postprocessing.json: {words}") as error:
-        find_transform(saved, {})
-    assert str(saved) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"dim": 7, "blocks": 2, "width": 5}, id="other sizes"),
-        pytest.param({"dim": 2**20}, id="huge"),
-    ],
-)
-def test_a_description_of_other_sizes_than_the_weights_is_refused_and_uses_no_memory(options, saved):
-    change_description(saved, {"options": options})
-    with pytest.raises(ValueError, match="model.safetensors: damaged .*size mismatch") as error:
+    with pytest.raises(ValueError, match=words) as error:
         find_transform(saved, {})
     assert str(saved) in str(error.value)
 
@@ -155,34 +118,21 @@ def change_description(folder, changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("text", ['{"fit": {},', "[]"])
-def test_a_description_that_is_no_json_object_is_named(text, saved):
-    (saved / FOLDER / TRANSFORM_FILE).write_text(text)
-    with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
-        find_transform(saved, {})
-
-
-def test_weights_that_are_not_finite_are_named(saved):
+def test_a_damaged_or_missing_file_is_named(saved):
     flow, fit = find_transform(saved, {})
     next(flow.parameters()).data.view(-1)[0] = torch.nan
     save_transform(saved, flow, fit)
     with pytest.raises(ValueError, match="model.safetensors: .*values that are not finite"):
         find_transform(saved, {})
-
-
-def test_a_file_of_weights_that_is_cut_off_is_named(saved):
     weights = saved / FOLDER / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ValueError, match="model.safetensors: damaged"):
         find_transform(saved, {})
-
-
-def test_a_missing_file_of_weights_is_named(saved):
-    (saved / FOLDER / WEIGHTS).unlink()
+    weights.unlink()
     with pytest.raises(ValueError, match="model.safetensors is missing"):
         find_transform(saved, {})
-
-
-def test_without_its_folder_there_is_no_transform(saved):
+    (saved / FOLDER / TRANSFORM_FILE).write_text("[]")
+    with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
+        find_transform(saved, {})
     shutil.rmtree(saved / FOLDER)
     assert find_transform(saved, {}) == (None, None)

@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.__main__ import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -22,13 +20,6 @@ def test_every_benchmark_is_registered():
     assert BENCHMARKS.keys() == set(names)
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_an_experiment_is_a_program_of_one_screen_that_names_its_command(path):
-    text = path.read_text()
-    assert text.count("\n") <= 65
-    assert f"python -m benchmarks.experiments.{path.stem}" in text.partition('"""\n')[0]
-
-
 def test_every_benchmark_that_a_document_names_exists_or_names_its_commit():
     programs = {f"benchmarks.experiments.{path.stem}" for path in EXPERIMENTS} | {"benchmarks.experiments"}
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
@@ -37,9 +28,3 @@ def test_every_benchmark_that_a_document_names_exists_or_names_its_commit():
             module, *names = command.split()[2:]
             kept = names[0] in BENCHMARKS if module == "benchmarks" else module in programs
             assert kept or command.endswith("# at 566eddf"), f"{page}: {command}"
-
-
-def test_a_wrong_name_of_texts_is_refused_with_the_names_that_exist():
-    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
-    with pytest.raises(SystemExit, match=r"--texts nosuch: choose from .*NLI triplets"):
-        main(["cpu", "--texts", "nosuch"])

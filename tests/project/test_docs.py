@@ -54,35 +54,6 @@ def test_the_documentation_is_short():
     assert words["notebook.md"] <= 500
 
 
-#: The letters of a line of code in its box: on the site at 1,300 pixels, and of the README on GitHub.
-WIDEST = {"README.md": 97}
-WIDEST_OF_SITE = 125
-FENCED = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"(?<=\n\n)(?:    [^\n]+\n)+")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [ROOT / "README.md", *PAGES, *sorted((DOCS / "results").glob("*.md"))],
-    ids=lambda path: path.name,
-)
-def test_a_line_of_code_fits_its_box(path):
-    page = text_of(path)
-    blocks = FENCED.findall(page)
-    if path.parent.name == "results":
-        blocks += INDENTED.findall(page)
-    limit = WIDEST.get(path.name, WIDEST_OF_SITE)
-    lines = "".join(blocks).splitlines()
-    assert [line for line in lines if len(line.expandtabs(4)) > limit] == []
-
-
-def test_the_changelog_says_what_this_version_brings_on_two_screens():
-    changelog = text_of(ROOT / "CHANGELOG.md")
-    _, release = changelog.split(f"\n## {simcse_hf.__version__} ", 1)
-    release = release.split("\n## ")[0]
-    assert len(release.split()) <= 900
-
-
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
 def test_the_files_beside_the_code_link_what_exists(name):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text_of(ROOT / name))

@@ -24,8 +24,6 @@ ENTRY = {
 SECTION = re.compile(r"^( *)(Args:|Raises:)\n((?:\1 .*\n|\n)*)", re.MULTILINE)
 
 
-#: An example: its heading, which the documentation site knows, then code to the end of the docstring.
-EXAMPLE = re.compile(r"\n\nExamples:\n    >>> (?:.*\n    )*.*$")
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 
@@ -35,13 +33,6 @@ def docstrings(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, DOCUMENTED):
             yield node, ast.get_docstring(node) or ""
-
-
-@EACH_FILE
-def test_an_example_is_the_last_section(path):
-    for node, text in docstrings(path):
-        if ">>> " in text:
-            assert EXAMPLE.search(text), f"{path.name}: {getattr(node, 'name', 'module')}"
 
 
 @EACH_FILE

@@ -17,7 +17,6 @@ from evaluation_helpers import write_rows
 
 import simcse_hf
 from simcse_hf import train
-from simcse_hf.cli.main import COMMANDS, main
 from simcse_hf.data.sample import sample_files
 from simcse_hf.data.views import VIEW_CLASSES
 from simcse_hf.objectives import OBJECTIVES
@@ -127,15 +126,3 @@ def test_the_example_of_a_docstring_gives_what_stands_there(name, workspace, tmp
 @pytest.mark.parametrize("name", sorted(set(simcse_hf.__all__) - NO_EXAMPLE))
 def test_a_public_name_has_an_example(name):
     assert f"{simcse_hf._MODULE_OF[name]}.{name}" in EXAMPLES
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_no_example_is_skipped(name):
-    assert "doctest:" not in EXAMPLES[name][0]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_no_example(command, capsys):
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert ">>>" not in capsys.readouterr().out

@@ -33,25 +33,8 @@ def cluster(save_checkpoint, tmp_path):
     folder.mkdir()
 
     def start(*options):
-        command = [
-            sys.executable,
-            str(PROGRAM),
-            "--model",
-            str(checkpoint),
-            "--batch_size",
-            "8",
-            "--workers",
-            "2",
-        ]
-        command += [
-            "--input",
-            str(folder),
-            "--output",
-            str(tmp_path / "out"),
-            "--id_column",
-            "id",
-            *options,
-        ]
+        line = f"--model {checkpoint} --batch_size 8 --workers 2 --input {folder} --output {tmp_path / 'out'}"
+        command = [sys.executable, str(PROGRAM), *line.split(), "--id_column", "id", *options]
         environment = os.environ | {
             "RAY_ADDRESS": "local",
             "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}',

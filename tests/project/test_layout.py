@@ -1,16 +1,13 @@
 """The layout of the package: imports go downwards, never in a circle, apps are on top, and a run is decided once."""
 
 import ast
-import inspect
 import re
 from graphlib import TopologicalSorter
 
 import pytest
 from docs_workspace import ROOT
-from transformers import Trainer
 
 import simcse_hf
-from simcse_hf import SimCSETrainer
 
 PACKAGE = ROOT / "simcse_hf"
 #: The subpackages from the bottom to the top. Each imports from itself and from those before it.
@@ -31,8 +28,6 @@ SUBPACKAGES = [
 ]
 #: The file that decides what a run is. No other one changes the arguments of training.
 RESOLVE = "training/decide.py"
-#: Any release of transformers may change its private methods.
-MOST_PRIVATE_METHODS = 5
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = [path for path in FILES if path.parent != PACKAGE]
@@ -101,11 +96,7 @@ def public_names():
     return listed | {("", name) for name in simcse_hf.__all__}
 
 
-#: Apps whose imports are on their way to public names.
-MOVING = ("which_model.py",)
-
-
-@pytest.mark.parametrize("path", [path for path in APPS if path.name not in MOVING], ids=name_of)
+@pytest.mark.parametrize("path", APPS, ids=name_of)
 def test_apps_import_public_names_only(path):
     found = [(".".join(module), name) for module, name in imports_of(path) if module[:1] != ("apps",)]
     assert set(found) <= public_names()
@@ -121,9 +112,3 @@ def test_only_one_file_assigns_to_the_arguments_of_training():
                 if ast.unparse(node.value) in ("args", "self.args"):
                     found.append(f"{name_of(path)}:{node.lineno}")
     assert found == []
-
-
-def test_the_trainer_overrides_few_private_methods_of_transformers():
-    own = [name for name, value in vars(SimCSETrainer).items() if inspect.isfunction(value)]
-    private = [name for name in own if re.match("_[^_]", name) and hasattr(Trainer, name)]
-    assert len(private) <= MOST_PRIVATE_METHODS, private

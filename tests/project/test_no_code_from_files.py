@@ -22,7 +22,7 @@ from simcse_hf.encoding.simcse import load_model
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.training.arguments import ModelArguments
-from simcse_hf.training.parser import read_recipe
+from simcse_hf.training.parser import WordParser
 
 PACKAGE = Path(simcse_hf.__file__).parent
 FORBIDDEN = {
@@ -283,4 +283,4 @@ def test_data_files_run_nothing(name, payload, tmp_path):
 def test_a_recipe_runs_nothing(tag, payload, tmp_path):
     (tmp_path / "recipe.yaml").write_text(f"pooler_type: !!python/object/{tag} [{payload.folder}]\n")
     with pytest.raises(ValueError, match=r"recipe\.yaml is not valid YAML"):
-        read_recipe(str(tmp_path / "recipe.yaml"), [ModelArguments])
+        WordParser([ModelArguments]).read(tmp_path / "recipe.yaml")

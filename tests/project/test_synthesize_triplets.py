@@ -7,9 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import VOCABULARY, tiny_config
-
-from simcse_hf import AutoModelForCL, SimCSE
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "synthesize_triplets.py"
 SENTENCES = [
@@ -83,26 +80,6 @@ def test_every_sentence_gets_a_positive_and_a_negative_from_a_server(generate):
     assert server.options["api_key"] == "none", "the token of the hub is not for other servers"
 
 
-LONGER = [
-    "The old sailor sleeps at home.",
-    "A young woman reads a letter.",
-    "The children play in gardens.",
-]
-
-
-def test_positives_that_share_no_word_with_their_sentence_are_warned_of(generate):
-    _, printed = generate(
-        ChatServer(lambda text, negative: f"Purple {text[-8:-5]} {negative}"),
-        sentences=LONGER,
-    )
-    assert "WARNING: 3 of 3 positives share no word with their sentence: ['The old sailor" in printed
-
-
-def test_without_a_guide_it_says_that_nobody_has_looked_at_the_meaning(generate):
-    _, printed = generate(ChatServer(plain_reply), sentences=LONGER)
-    assert "Nobody has looked at what the triplets mean" in printed and "WARNING" not in printed
-
-
 def test_an_interrupted_run_continues_and_asks_the_same(generate, tmp_path):
     first, second, third = (ChatServer(plain_reply) for _ in range(3))
     expected, _ = generate(first)
@@ -133,20 +110,3 @@ def test_unfit_answers_are_dropped_and_counted(generate):
     assert rows[1:] == [["A woman ran.", "A lady ran.", "A lady stood."]]
     counts = ("2 copies", "1 refusals", "1 questions back", "1 empty", "1 duplicates")
     assert all(count in printed for count in counts)
-
-
-def test_a_guide_drops_negatives_that_are_closer_than_the_positive(generate, save_checkpoint):
-    guide = save_checkpoint(AutoModelForCL.from_config(tiny_config(initializer_range=0.2)), "guide")
-    words = VOCABULARY[5:20]
-    sentences = [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
-
-    def reply(sentence, negative):
-        word = "cat" if negative else "tree house"
-        return f"{sentence} {word} {sentence[0]}"
-
-    everything, _ = generate(ChatServer(reply), sentences=sentences)
-    rows, printed = generate(ChatServer(reply), "--guide", str(guide), sentences=sentences)
-    model = SimCSE(guide, device="cpu")
-    close = [model.similarity(a, p) >= model.similarity(a, n) for a, p, n in everything[1:]]
-    assert rows[1:] == [row for row, keep in zip(everything[1:], close, strict=True) if keep] and not all(close)
-    assert f"{close.count(False)} negatives closer than the positive" in printed

@@ -90,10 +90,6 @@ def difference(shown, printed):
             "  -0.9000  The exhausted schoolmaster.",
         ),
         ("  0.8826  The exhausted schoolmaster.", "  0.8826  The tired schoolmaster."),
-        (
-            "change +15.35 [+9.29, +21.09]: significant at 95%",
-            "change +15.35 [+9.29, +21.09]: not significant at 95%",
-        ),
         ("best 44.69 (step 100)", "best 44.69 (step 80)"),
         ("best 44.69 (step 100)", "best 44.75 (step 100)"),
         ("one\nthree", "one\ntwo\nthree"),

@@ -1,19 +1,16 @@
 """sentence-transformers and ONNX Runtime give the same embeddings as this package."""
 
 import copy
-from contextlib import redirect_stdout
-from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 import torch
 from cli_helpers import export_main
 from conftest import FAMILIES, fast_first, tiny_config
 from encoding_helpers import perturb
-from publishing_fixtures import save_random
+from publishing_fixtures import save_transformed
 from transformers import BertModel
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SimCSE, export
 from simcse_hf.apps.export import export_sentence_transformers
 from simcse_hf.encoding.graphs import GRAPHS, export_graph
 from simcse_hf.models.pooling import POOLERS
@@ -74,127 +71,67 @@ def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(fa
     assert_same_embeddings(theirs, embeddings_of(SimCSE(folder)))
 
 
-@pytest.fixture
-def with_head_for_training(saved):
-    """A model whose head is for training only."""
-    return SimCSE(saved(pooler_type="cls", mlp_only_train=True))
+def test_a_head_for_training_only_is_not_used_anywhere(saved):
+    model = SimCSE(saved(pooler_type="cls", mlp_only_train=True))
+    assert model.pooler_type == "cls_before_pooler"
+    assert_same_embeddings(sentence_transformer_vectors(model.name_or_path), embeddings_of(model))
 
 
-def test_a_head_for_training_only_is_not_used(with_head_for_training):
-    assert with_head_for_training.pooler_type == "cls_before_pooler"
-
-
-def test_a_head_for_training_only_is_not_used_in_sentence_transformers(
-    with_head_for_training,
-):
-    theirs = sentence_transformer_vectors(with_head_for_training.name_or_path)
-    assert_same_embeddings(theirs, embeddings_of(with_head_for_training))
-
-
-@pytest.fixture(scope="module")
-def of_published(pooler, published):
-    """The embeddings of the published model with a pooler."""
-    return embeddings_of(SimCSE(published, pooler_type=pooler))
-
-
-@pytest.fixture(scope="module")
-def exported(pooler, published, tmp_path_factory):
-    """The folder of its export."""
-    folder = tmp_path_factory.mktemp("exported") / "out"
-    return export_sentence_transformers(SimCSE(published, pooler_type=pooler), folder)
-
-
-EVERY_POOLER = pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS, scope="module")
-
-
-@EVERY_POOLER
-def test_a_published_model_gives_equal_embeddings_in_sentence_transformers(exported, of_published):
-    assert_same_embeddings(sentence_transformer_vectors(exported), of_published)
-
-
-@EVERY_POOLER
-def test_an_export_has_the_pooler_with_which_it_was_made(exported, pooler):
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
+def test_the_export_of_a_published_model_gives_equal_embeddings_in_sentence_transformers(pooler, published, tmp_path):
+    model = SimCSE(published, pooler_type=pooler)
+    exported = export_sentence_transformers(model, tmp_path / "out")
+    expected = embeddings_of(model)
+    assert_same_embeddings(sentence_transformer_vectors(exported), expected)
     assert SimCSE(exported).pooler_type == pooler
+    assert torch.equal(embeddings_of(SimCSE(exported)), expected)
 
 
-@EVERY_POOLER
-def test_an_export_gives_the_same_embeddings(exported, of_published):
-    assert torch.equal(embeddings_of(SimCSE(exported)), of_published)
+@pytest.mark.parametrize("pooler", fast_first("cls", *(name for name in POOLER_TYPES if name != "cls")))
+def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(pooler, saved, onnx, tmp_path):
+    simcse = SimCSE(saved(pooler_type=pooler))
+    export_graph(simcse, tmp_path / "out", "onnx")
+    assert_same_embeddings(embeddings_of(SimCSE(tmp_path / "out", backend="onnx")), embeddings_of(simcse))
+    # It has the modules of a pooler that sentence-transformers has alone.
+    has_modules = POOLERS[pooler].mode is not None and POOLERS[pooler].second_layer is None
+    assert (tmp_path / "out" / "modules.json").exists() is has_modules
 
 
-@pytest.fixture(scope="module")
-def in_onnx(name, tokenizer, tmp_path_factory):
-    """A model with a pooler, and the folder of its graph."""
-    for package in ("onnxruntime", "onnxscript"):
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    folder = tmp_path_factory.mktemp("onnx")
-    simcse = SimCSE(save_random(folder, tokenizer, pooler_type=name))
-    export_graph(simcse, folder / "out", "onnx")
-    return simcse, folder / "out"
+# --- what sentence-transformers lacks ---
 
 
-CLS_FIRST = fast_first("cls", *(name for name in POOLER_TYPES if name != "cls"))
-EVERY_POOLER_IN_ONNX = pytest.mark.parametrize("name", CLS_FIRST, scope="module")
-
-
-@EVERY_POOLER_IN_ONNX
-def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(in_onnx):
-    simcse, folder = in_onnx
-    found = embeddings_of(SimCSE(folder, backend="onnx"))
-    assert_same_embeddings(found, embeddings_of(simcse))
-
-
-@EVERY_POOLER_IN_ONNX
-def test_a_graph_has_the_modules_of_a_pooler_that_sentence_transformers_has_alone(in_onnx, name):
-    _, folder = in_onnx
-    pooler = POOLERS[name]
-    has_modules = pooler.mode is not None and pooler.second_layer is None
-    assert (folder / "modules.json").exists() is has_modules
-
-
-# --- the files of every save ---
-
-
-@pytest.fixture(scope="module")
-def unsupported(pooler, tokenizer, tmp_path_factory):
-    """The folder of a model that is saved with a pooler that sentence-transformers lacks; before, it had another."""
-    folder = tmp_path_factory.mktemp("unsupported") / "model"
-    for each in ("avg", pooler):
-        model = AutoModelForCL.from_config(tiny_config(), pooler_type=each)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    return folder
-
-
-LACKING_POOLERS = pytest.mark.parametrize("pooler", LACKING, scope="module")
-
-
-@LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_saved_with_a_warning(pooler, tmp_path, caplog):
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)
-    model.save_pretrained(tmp_path)
-    assert f"no pooling like '{pooler}'" in caplog.text
-
-
-@LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_leaves_no_pooling_of_before(
-    unsupported,
+@pytest.mark.parametrize("pooler", LACKING)
+def test_a_pooler_that_sentence_transformers_lacks_is_saved_with_a_warning_and_not_exported(
+    pooler, tmp_path, tokenizer, caplog
 ):
-    assert not (unsupported / "1_Pooling").exists()
-
-
-@LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_named_in_its_modules(unsupported, pooler):
-    """SentenceTransformer refuses the name."""
-    assert pooler in (unsupported / "modules.json").read_text()
-
-
-@LACKING_POOLERS
-def test_a_pooler_that_sentence_transformers_lacks_is_not_exported(unsupported, pooler, tmp_path):
-    words = f"no pooling like '{pooler}'.*Choose another pooler"
-    with pytest.raises(ValueError, match=words):
-        export_sentence_transformers(SimCSE(unsupported), tmp_path / "out")
+    """The folder had another pooler before. SentenceTransformer refuses the name in its modules."""
+    folder = tmp_path / "model"
+    for each in ("avg", pooler):
+        AutoModelForCL.from_config(tiny_config(), pooler_type=each).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    assert f"no pooling like '{pooler}'" in caplog.text
+    assert not (folder / "1_Pooling").exists()
+    assert pooler in (folder / "modules.json").read_text()
+    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Choose another pooler"):
+        export_sentence_transformers(SimCSE(folder), tmp_path / "out")
     assert not (tmp_path / "out").exists(), "nothing is written"
+
+
+def test_a_flow_is_not_exported_and_a_whitening_is(transformed, tmp_path):
+    flow = transformed("flow")
+    with pytest.raises(ValueError, match="applies a flow.*postprocess=False"):
+        export(flow, tmp_path / "out", to="sentence-transformers")
+    assert not (tmp_path / "out").exists(), "nothing is written"
+    export(flow, tmp_path / "out", to="sentence-transformers", postprocess=False)
+    assert_same_embeddings(
+        sentence_transformer_vectors(tmp_path / "out"), embeddings_of(SimCSE(flow, postprocess=False))
+    )
+    (tmp_path / "white").mkdir()
+    whitened = save_transformed(tmp_path / "white", SimCSE(flow).tokenizer, "whitening")
+    export(whitened, tmp_path / "whitened", to="sentence-transformers")
+    vectors = SimCSE(whitened).encode(TEXTS)
+    theirs = torch.nn.functional.normalize(sentence_transformer_vectors(tmp_path / "whitened"), dim=-1)
+    torch.testing.assert_close(theirs, vectors, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -217,31 +154,17 @@ def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_pa
 # --- the command ---
 
 
-@pytest.fixture(scope="module")
-def by_command(published, tmp_path_factory):
-    """The folder that the command wrote, what it printed, and the source before."""
-    folder = tmp_path_factory.mktemp("command") / "x"
-    before = contents(published)
-    words = f"{published} --to sentence-transformers --output {folder} --pooler avg"
-    with redirect_stdout(StringIO()) as printed:
-        assert export_main(words.split()) == 0
-    return SimpleNamespace(folder=folder, printed=printed.getvalue(), before=before)
-
-
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_export_command_names_the_pooler(by_command):
-    assert "'avg'" in by_command.printed
-
-
-def test_the_export_command_writes_the_pooler(by_command):
-    assert SimCSE(by_command.folder).pooler_type == "avg"
-
-
-def test_the_export_command_does_not_change_the_source(by_command, published):
-    assert contents(published) == by_command.before
+def test_the_export_command_names_and_writes_the_pooler_and_does_not_change_the_source(published, tmp_path, capsys):
+    before = contents(published)
+    words = f"{published} --to sentence-transformers --output {tmp_path / 'x'} --pooler avg"
+    assert export_main(words.split()) == 0
+    assert "'avg'" in capsys.readouterr().out
+    assert SimCSE(tmp_path / "x").pooler_type == "avg"
+    assert contents(published) == before
 
 
 @pytest.mark.slow

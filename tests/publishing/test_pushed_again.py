@@ -12,7 +12,9 @@ from conftest import NEEDS_PEFT, fast_first, tiny_config
 from datasets import Dataset
 from encoding_helpers import perturb, random_texts
 from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
+from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
+from tqdm import tqdm
 from yaml import safe_dump
 
 from simcse_hf import (
@@ -398,6 +400,7 @@ def test_the_files_of_a_running_push_stay_until_it_has_ended(make_trainer, clien
     """The push reads its files at its end, during which the next checkpoint is saved; one checkpoint is kept."""
     trainer = make_trainer("checkpoint", save_total_limit=1)
     trainer.train()
+    assert tqdm.get_lock() is hub_tqdm.get_lock(), "or a line of the log ends the run while the push makes a bar"
     trainer._finish_current_push()
     paths = [client / "run" / folder / "model.safetensors" for folder in ("2_Dense", "checkpoint-4")]
 

@@ -74,33 +74,19 @@ def table(tmp_path):
     return table_of(tmp_path, columns=COLUMNS, rows=[SCANNED])
 
 
-@pytest.fixture
-def planned(table, sources):
-    """The runs of the table with two seeds."""
-    return plan(table, Options(sources, seeds=2))
-
-
-def test_a_row_is_run_with_each_combination_and_seed_and_columns_share_the_runs(planned, sources):
-    runs = {each.run.key(sources) for each in planned}
-    assert len(runs) == len(TEMPERATURES) * len(LEARNING_RATES) * 2
-
-
-@pytest.mark.parametrize("column, quantile", [(0, 1.0), (1, 0.5)], ids=["max", "median"])
-def test_a_scanned_row_shows_the_quantile_over_all_combinations(table, planned, column, quantile):
+def test_a_scanned_row_shows_quantiles_over_all_combinations_of_finished_seeds(table, sources):
+    planned = plan(table, Options(sources, seeds=2))
+    assert len({each.run.key(sources) for each in planned}) == len(TEMPERATURES) * len(LEARNING_RATES) * 2
     samples, _ = _samples(table, planned, planned, FinishedRuns())
     scores = [score_of(*values) for values in product(TEMPERATURES, LEARNING_RATES)]
-    expected = {seed: np.quantile(scores, quantile) + seed for seed in (42, 43)}
-    sample = samples["scanned", column]
-    assert sample.figures == pytest.approx(expected)
-    assert sample.resampled[42] == pytest.approx(expected[42])
-
-
-def test_a_seed_counts_once_all_its_runs_are_finished(table, planned, sources):
-    not_finished = planned[0].run.key(sources)
-    finished = [each for each in planned if each.run.key(sources) != not_finished]
+    for column, quantile in enumerate((1.0, 0.5)):
+        expected = {seed: np.quantile(scores, quantile) + seed for seed in (42, 43)}
+        sample = samples["scanned", column]
+        assert sample.figures == pytest.approx(expected)
+        assert sample.resampled[42] == pytest.approx(expected[42])
+    finished = [each for each in planned if each.run.key(sources) != planned[0].run.key(sources)]
     samples, _ = _samples(table, planned, finished, FinishedRuns())
-    seeds = {seed for sample in samples.values() for seed in sample.figures}
-    assert seeds == {43}
+    assert {seed for sample in samples.values() for seed in sample.figures} == {43}
 
 
 # --- transforms ---
@@ -109,11 +95,6 @@ PLAIN = Variant()
 FITTED_ON_TARGET = Variant(method="whitening", fit_on="target")
 FITTED_ON_NLI = Variant(method="whitening", fit_on="nli")
 VARIANTS = [PLAIN, FITTED_ON_TARGET, FITTED_ON_NLI]
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=["plain", "target", "nli"])
-def test_the_name_of_what_is_measured_says_the_variant(variant):
-    assert split_variant(variant.of("dev")) == ("dev", variant)
 
 
 @pytest.fixture
@@ -128,46 +109,22 @@ def nli(tmp_path):
     return write_rows(tmp_path / "nli.csv", ["sent0", "sent1"], pairs)
 
 
-@pytest.fixture
-def loaded():
-    """The poolers with which a model was loaded, in order."""
-    return []
+def test_a_model_is_loaded_once_and_scored_with_each_transform(tmp_path, scored, nli):
+    poolers = []
 
-
-@pytest.fixture
-def load(loaded):
     def load(pooler):
-        loaded.append(pooler)
+        poolers.append(pooler)
         return RandomVectors()
 
-    return load
-
-
-@pytest.fixture
-def measured(load, tmp_path, scored, nli):
-    """A model that is measured without a transform and with two."""
-    return measure(load, [variant.of("dev") for variant in VARIANTS], tmp_path, scored, nli)
-
-
-def test_a_model_is_loaded_once_for_all_transforms(measured, loaded):
-    assert loaded == [None]
-
-
-def test_each_transform_gives_a_score_of_its_own(measured):
+    names = [variant.of("dev") for variant in VARIANTS]
+    assert [split_variant(name) for name in names] == [("dev", variant) for variant in VARIANTS]
+    measured = measure(load, names, tmp_path, scored, nli)
+    assert poolers == [None]
     scores = [figure(measured, "dev", "all", "spearman", variant)[0] for variant in VARIANTS]
     assert len(set(scores)) == 3
-
-
-def test_a_score_after_a_transform_is_resampled(measured):
-    score, *_ = figure(measured, "dev", "all", "spearman", FITTED_ON_TARGET)
     drawn = resample(measured, "dev", "all", "spearman", FITTED_ON_TARGET, resamples=20)
-    assert drawn.shape == (20,)
-    assert drawn.mean() == pytest.approx(score, abs=30)
-
-
-def test_a_transform_of_nli_without_its_file_is_refused(load, tmp_path, scored):
-    message = "put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"
-    with pytest.raises(ValueError, match=message):
+    assert drawn.shape == (20,) and drawn.mean() == pytest.approx(scores[1], abs=30)
+    with pytest.raises(ValueError, match="put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"):
         measure(load, [FITTED_ON_NLI.of("dev")], tmp_path, scored, None)
 
 
@@ -184,18 +141,6 @@ def pairs_of(name, count=40):
 
 STS_B = pairs_of("b")
 OF_USER = pairs_of("c")
-METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
-
-
-@pytest.fixture
-def results(method):
-    """The results of STS-B and of a user's pairs; STS12 is missing."""
-    data = {
-        "STSBenchmark": ScoredPairsTask.of("STSBenchmark", {"test": STS_B}, "folder"),
-        "c": ScoredPairsTask.of("c", {"pairs": OF_USER}, "c.csv"),
-        "STS12": MissingTask("folder", "STS12", ["no folder"]),
-    }
-    return score_per_set(data, RandomVectors().encode, method).results
 
 
 def score_by_hand(pairs, method):
@@ -206,60 +151,43 @@ def score_by_hand(pairs, method):
     return 100 * spearman(cosine_similarity_pairs(first, second), pairs.scores)
 
 
-@METHODS
-def test_a_split_is_scored_with_a_transform_fitted_on_its_own_texts(results, method):
-    found = results["STSBenchmark"]["splits"]["test"]["spearman"]
-    assert found == pytest.approx(score_by_hand(STS_B, method), abs=1e-6)
-
-
-@METHODS
-def test_a_users_pairs_are_scored_with_a_transform_fitted_on_their_own_texts(results, method):
-    found = results["c"]["spearman"]
-    assert found == pytest.approx(score_by_hand(OF_USER, method), abs=1e-6)
-
-
-@METHODS
-def test_a_missing_set_is_named(results):
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
+    data = {
+        "STSBenchmark": ScoredPairsTask.of("STSBenchmark", {"test": STS_B}, "folder"),
+        "c": ScoredPairsTask.of("c", {"pairs": OF_USER}, "c.csv"),
+        "STS12": MissingTask("folder", "STS12", ["no folder"]),
+    }
+    results = score_per_set(data, RandomVectors().encode, method).results
+    found = results["STSBenchmark"]["splits"]["test"]["spearman"], results["c"]["spearman"]
+    assert found == pytest.approx((score_by_hand(STS_B, method), score_by_hand(OF_USER, method)), abs=1e-6)
     assert results["STS12"] == {"missing": "no folder"}
 
 
-def test_a_set_with_too_few_texts_for_a_whitening_is_named():
-    data = {"c": ScoredPairsTask.of("c", {"pairs": pairs_of("c", 2)}, "c.csv")}
-    message = "c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
-    with pytest.raises(ValueError, match=message):
-        score_per_set(data, RandomVectors().encode, "whitening")
-
-
-@METHODS
-def test_a_transfer_task_is_not_scored_with_a_transform_of_its_own(method):
-    task = TransferTask.of("MR", {"train": [(["a text"], 0)]}, "folder")
-    with pytest.raises(ValueError, match="leave out MR"):
-        score_per_set({"MR": task}, RandomVectors().encode, method)
+@pytest.mark.parametrize(
+    "name, task, words",
+    [
+        ("c", ScoredPairsTask.of("c", {"pairs": pairs_of("c", 2)}, "c.csv"), "c: no whitening .*at least 5"),
+        ("MR", TransferTask.of("MR", {"train": [(["a text"], 0)]}, "folder"), "leave out MR"),
+    ],
+)
+def test_a_set_that_no_transform_can_be_fitted_on_is_named(name, task, words):
+    with pytest.raises(ValueError, match=words):
+        score_per_set({name: task}, RandomVectors().encode, "whitening")
 
 
 # --- rows without training ---
 
 
-@pytest.fixture
-def table_with_a_start(tmp_path):
-    """A row that is measured without training, and one that is trained."""
+def test_a_row_without_training_is_one_run_for_all_seeds_with_its_pooler(sources, tmp_path):
     start = {"name": "start", "recipe": "evaluation", "pooler": "avg"}
-    return table_of(tmp_path, rows=[start, {"name": "trained"}])
-
-
-@pytest.mark.parametrize("name, number", [("start", 1), ("trained", 3)])
-def test_a_row_without_training_is_one_run_for_all_seeds(table_with_a_start, sources, name, number):
-    runs = set()
-    for row, _, run in runs_of(table_with_a_start, "small", 3, sources):
-        if row.name == name:
-            runs.add(run.key(sources))
-    assert len(runs) == number
-
-
-def test_a_row_without_training_is_measured_with_its_pooler(table_with_a_start, sources):
-    start, trained, *_ = plan(table_with_a_start, Options(sources))
-    assert start.groups == ("dev;avg;;",)
-    assert trained.groups == ("dev",)
+    table = table_of(tmp_path, rows=[start, {"name": "trained"}])
+    runs = {"start": set(), "trained": set()}
+    for row, _, run in runs_of(table, "small", 3, sources):
+        runs[row.name].add(run.key(sources))
+    assert len(runs["start"]) == 1 and len(runs["trained"]) == 3
+    first, second, *_ = plan(table, Options(sources))
+    assert first.groups == ("dev;avg;;",) and second.groups == ("dev",)
 
 
 # --- training files ---
@@ -298,21 +226,12 @@ def made(tmp_path, write_nli):
     return read
 
 
-def test_entailed_pairs_are_taken_from_the_training_sets(made):
-    assert made("entailment") == [["A dog runs.", "An animal moves."]]  # not from breaking-nli
-
-
-def test_contradicted_pairs_are_taken_from_the_training_sets(made):
+def test_pairs_of_a_label_are_taken_from_the_training_sets(made):
+    """And so not from breaking-nli; a neutral hypothesis may follow the contradicted one."""
+    assert made("entailment") == [["A dog runs.", "An animal moves."]]
     assert made("contradiction") == [["A dog runs.", "A dog sleeps."]]
-
-
-def test_pairs_of_all_labels_are_taken_from_the_training_sets(made):
     assert len(made("all-labels")) == 3
-
-
-def test_a_neutral_hypothesis_may_follow_the_contradicted_one(made):
-    row = ["A dog runs.", "An animal moves.", "A dog sleeps.", "A dog is brown."]
-    assert made("with-neutral") == [row]
+    assert made("with-neutral") == [["A dog runs.", "An animal moves.", "A dog sleeps.", "A dog is brown."]]
 
 
 def test_pairs_of_questions_are_the_different_duplicates_of_qqp(made, tmp_path):
@@ -331,12 +250,6 @@ def test_the_digest_of_a_file_changes_with_its_source(made, write_nli, tmp_path)
     before = content_digest("prepared/neutral.csv", tmp_path)
     write_nli([*PAIRS, ("B", "C", "neutral", "snli-dev")])
     assert content_digest("prepared/neutral.csv", tmp_path) != before
-
-
-def test_a_file_whose_source_is_missing_has_no_digest(made, tmp_path):
-    assert content_digest("prepared/paranmt.csv", tmp_path) is None
-
-
-def test_a_file_that_is_not_defined_is_refused():
+    assert content_digest("prepared/paranmt.csv", tmp_path) is None  # its source is missing
     with pytest.raises(ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"):
         source_files("prepared/none.csv")

@@ -12,7 +12,6 @@ from reproduction_helpers import table_of
 from trainer_helpers import sentences
 from transformers import TrainerCallback
 
-from reproduction import runs as runs_module
 from reproduction.__main__ import main
 from reproduction.report import format_markdown
 from reproduction.reproduce import Options, dry_run, plan, reproduce
@@ -55,20 +54,9 @@ def finished(tmp_path_factory, data_dir):
     """A table whose runs were finished by the command: two rows, two seeds."""
     folder = tmp_path_factory.mktemp("finished")
     table_of(folder, **DEFAULTS)
-    words = [
-        "--data_dir",
-        str(data_dir),
-        "--output",
-        str(folder / "out"),
-        "--seeds",
-        "2",
-        "--quiet",
-    ]
+    words = ["--data_dir", str(data_dir), "--output", str(folder / "out"), "--seeds", "2", "--quiet"]
     assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
-    assert sorted(path.name for path in (folder / "docs").iterdir()) == [
-        "test.json",
-        "test.md",
-    ]
+    assert sorted(path.name for path in (folder / "docs").iterdir()) == ["test.json", "test.md"]
     return json.loads((folder / "out/test.json").read_text()), Options(Sources(data_dir, folder / "out"), seeds=2)
 
 
@@ -136,11 +124,7 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
 def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
     document, options = finished
     rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
-    monkeypatch.setattr(
-        runs_module,
-        "_train",
-        lambda *args: pytest.fail("a finished run was trained again"),
-    )
+    monkeypatch.setattr(Recipe, "trainer", lambda recipe: pytest.fail("a finished run was trained again"))
     # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
     first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
     assert first == second == scores(document)["plain"]
@@ -179,16 +163,3 @@ RESULTS = Path(__file__).parents[2] / "docs/results"
 def test_a_page_of_results_is_what_the_command_writes_from_its_numbers(path):
     page = format_markdown(json.loads(path.read_text()))
     assert page == path.with_suffix(".md").read_text()
-
-
-@pytest.mark.parametrize("name", ["supcon-2", "noncontrastive-2"])
-def test_a_page_of_results_splits_a_table_of_many_columns_and_a_long_command(name):
-    document = json.loads((RESULTS / f"{name}.json").read_text())
-    document["command"] += ["--model_name_or_path", "a/" + 60 * "b"]
-    lines = format_markdown(document).splitlines()
-    tables = [line for line in lines if line.startswith("|  |")]
-    assert len(tables) == 2 and all(line.count("|") <= 12 for line in tables)
-    assert all(line.endswith("| seeds |") for line in tables)
-    code = [line for line in lines if line.startswith("    ")]
-    assert len(code) > 1 and all(len(line) <= 119 for line in code)
-    assert all(line.endswith("\\") for line in code[:-1])

@@ -27,34 +27,22 @@ def test_the_command_lists_the_22_tables(tmp_path, capsys):
         load_table("simcse/99")
 
 
+def options_of(folder, **options):
+    words = []
+    for name, value in ({"data_dir": folder, "output": folder / "out"} | options).items():
+        words += [f"--{name}", str(value)]
+    return words
+
+
 def test_a_table_of_which_nothing_could_be_run_is_an_error(tmp_path):
-    words = [
-        "simcse/3",
-        "--data_dir",
-        str(tmp_path / "absent"),
-        "--output",
-        str(tmp_path / "out"),
-        "--seeds",
-        "1",
-    ]
-    with pytest.raises(
-        ValueError,
-        match="simcse/3: none of 8 runs could be made: missing: .* put this file at",
-    ):
-        main(words)
+    words = options_of(tmp_path, data_dir=tmp_path / "absent", seeds=1)
+    with pytest.raises(ValueError, match="simcse/3: none of 8 runs could be made: missing: .* put this file at"):
+        main(["simcse/3", *words])
     assert (tmp_path / "out" / "simcse-3.json").exists()
 
 
 def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_the_hours(tmp_path, capsys):
-    words = [
-        "--scale",
-        "paper",
-        "--data_dir",
-        str(tmp_path),
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    assert main(["simcse/3", "--dry_run", *words]) == 0
+    assert main(["simcse/3", "--dry_run", *options_of(tmp_path, scale="paper")]) == 0
     printed = capsys.readouterr().out
     assert "p = 0.01 (dropout=0.01): 15625 steps of 64 rows; seeds 42, 43, 44\n" in printed
     assert "24 runs, of which 0 are done" in printed and "NVIDIA H200: about 3.6 hours and 3 GiB" in printed
@@ -63,17 +51,7 @@ def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_th
 @pytest.mark.parametrize("name", table_names())
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_table_has_a_plan(name, scale, tmp_path, capsys):
-    words = [
-        "--scale",
-        scale,
-        "--seeds",
-        "1",
-        "--data_dir",
-        str(tmp_path),
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    assert main([name, "--dry_run", "--json", *words]) == 0
+    assert main([name, "--dry_run", "--json", *options_of(tmp_path, scale=scale, seeds=1)]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["missing"] and len({run["key"] for run in planned["runs"]}) >= 2
     assert not any(run["done"] for run in planned["runs"]) and not (tmp_path / "out").exists()
@@ -109,57 +87,16 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (
-            {"rows": [{"name": "a", "paper": [1.0, 2.0]}]},
-            "row a has 2 scores of the paper, and the table has 1 col",
-        ),
-        ({"rows": [{"name": "a"}, {"name": "a"}]}, "two rows are named a; rename one"),
-        (
-            {"rows": [{"title": "a"}]},
-            "rows, entry 1: unknown entry title; known are name, paper",
-        ),
-        ({"rows": [{"settings": {}}]}, "rows, entry 1: name is missing"),
-        ({"rows": {"a": 1}}, "rows must be a list"),
-        (
-            {"rows": [{"name": "a", "postprocess": {"method": "flow"}}]},
-            "row a: postprocess must have method",
-        ),
-        (
-            {"rows": [{"name": "a", "scan": {"temp": [0.1]}}]},
-            "row a: scan must name scales and their arguments",
-        ),
-        (
-            {"columns": [{"name": "c", "quantile": 75}]},
-            "column c: quantile must be from 0 to 1",
-        ),
-        (
-            {"paper": "nobody"},
-            "paper 'nobody' has no entry in publishing/papers.bib; add one",
-        ),
-        (
-            {"claims": [{"says": "x", "better": "a", "than": ["c"]}]},
-            "claim 'x' names c, and there is no such row",
-        ),
-        (
-            {"claims": [{"says": "x", "better": "a"}]},
-            "needs either better and than, or similar",
-        ),
-        (
-            {"claims": [{"says": "x", "column": "no", "better": "a", "than": ["b"]}]},
-            "there is no such column",
-        ),
-        (
-            {"recipe": "nothing"},
-            "row a, column dev: there is no recipe nothing; use one of ",
-        ),
-        (
-            {"rows": [{"name": "a", "settings": {"tempo": 1}}]},
-            "row a, column dev: unknown argument(s) tempo",
-        ),
-        (
-            {"rows": [{"name": "a", "settings": {"temp": "hot"}}]},
-            "row a, column dev: argument --temp:",
-        ),
+        ({"rows": [{"name": "a", "paper": [1.0, 2.0]}]}, "row a has 2 scores of the paper"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "two rows are named a"),
+        ({"rows": [{"title": "a"}]}, "rows, entry 1: unknown entry title"),
+        ({"rows": [{"name": "a", "postprocess": {"method": "flow"}}]}, "row a: postprocess"),
+        ({"rows": [{"name": "a", "scan": {"temp": [0.1]}}]}, "row a: scan"),
+        ({"columns": [{"name": "c", "quantile": 75}]}, "column c: quantile"),
+        ({"claims": [{"says": "x", "better": "a", "than": ["c"]}]}, "claim 'x' names c"),
+        ({"claims": [{"says": "x", "better": "a"}]}, "needs either better and than, or similar"),
+        ({"recipe": "nothing"}, "row a, column dev: there is no recipe nothing"),
+        ({"rows": [{"name": "a", "settings": {"tempo": 1}}]}, "row a, column dev: unknown argument(s) tempo"),
     ],
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):

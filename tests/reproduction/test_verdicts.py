@@ -39,69 +39,28 @@ def samples_of(means):
 # --- the interval of a difference ---
 
 
-@pytest.fixture(params=[2, 3, 5])
-def cells_without_noise_of_pairs(request):
-    first = sample(80, request.param, pair_sd=0)
-    second = sample(79.5, request.param, pair_sd=0, shift=1)
-    return first, second
-
-
-def differences_by_seed(first, second):
-    return [first.figures[seed] - second.figures[seed] for seed in first.figures]
-
-
-def test_a_difference_is_the_mean_over_all_seeds(cells_without_noise_of_pairs):
-    value, _, _, seeds = difference(*cells_without_noise_of_pairs)
-    by_seed = differences_by_seed(*cells_without_noise_of_pairs)
-    assert seeds == len(by_seed)
-    assert value == pytest.approx(np.mean(by_seed))
-
-
-@pytest.mark.parametrize("level", [0.9, 0.99])
-def test_without_noise_of_the_pairs_the_interval_is_that_of_the_t_test(
-    cells_without_noise_of_pairs,
-    level,
-):
-    value, low, high, seeds = difference(*cells_without_noise_of_pairs, level)
-    standard_error = scipy.stats.sem(differences_by_seed(*cells_without_noise_of_pairs))
-    half_width = scipy.stats.t.ppf((1 + level) / 2, seeds - 1) * standard_error
-    assert low == pytest.approx(value - half_width, abs=0.2 * half_width)
-    assert high == pytest.approx(value + half_width, abs=0.2 * half_width)
+@pytest.mark.parametrize("count, level", [(2, 0.9), (5, 0.99)])
+def test_without_noise_of_the_pairs_the_interval_is_that_of_the_t_test(count, level):
+    first = sample(80, count, pair_sd=0)
+    second = sample(79.5, count, pair_sd=0, shift=1)
+    value, low, high, seeds = difference(first, second, level)
+    by_seed = [first.figures[seed] - second.figures[seed] for seed in first.figures]
+    assert seeds == count and value == pytest.approx(np.mean(by_seed))
+    half_width = scipy.stats.t.ppf((1 + level) / 2, seeds - 1) * scipy.stats.sem(by_seed)
+    assert [low, high] == pytest.approx([value - half_width, value + half_width], abs=0.2 * half_width)
 
 
 # --- verdicts ---
 
 
-@pytest.mark.parametrize(
-    "means, verdict",
-    [
-        ((82, 78, 77), AGREES),
-        ((82, 78, 84), DISAGREES),
-        ((82, 78, 82), NOISE),
-    ],
-)
+@pytest.mark.parametrize("means, verdict", [((82, 78, 77), AGREES), ((82, 78, 84), DISAGREES), ((82, 78, 82), NOISE)])
 def test_an_ordering_agrees_only_if_every_difference_does(means, verdict):
-    claim = Claim("0 is best", better="0", than=["1", "2"])
-    assert judge(claim, samples_of(means)).verdict == verdict
+    judged = judge(Claim("0 is best", better="0", than=["1", "2"]), samples_of(means))
+    assert judged.verdict == verdict
+    assert [(each.first, each.second, each.seeds) for each in judged.differences] == [("0", "1", 3), ("0", "2", 3)]
 
 
-def test_a_verdict_shows_every_difference_and_its_number_of_seeds():
-    judged = judge(Claim("0 is best", better="0", than=["1", "2"]), samples_of((82, 78, 77)))
-    assert [(each.first, each.second) for each in judged.differences] == [
-        ("0", "1"),
-        ("0", "2"),
-    ]
-    assert [each.seeds for each in judged.differences] == [3, 3]
-
-
-@pytest.mark.parametrize(
-    "means, verdict",
-    [
-        ((80, 80.1, 80.2), AGREES),
-        ((80, 84, 80), DISAGREES),
-        ((80, 82), NOISE),
-    ],
-)
+@pytest.mark.parametrize("means, verdict", [((80, 80.1, 80.2), AGREES), ((80, 84, 80), DISAGREES), ((80, 82), NOISE)])
 def test_rows_that_the_paper_calls_alike_must_lie_within_the_margin(means, verdict):
     samples = samples_of(means)
     claim = Claim("no difference", similar=list(samples), within=2.0)
@@ -113,21 +72,13 @@ def test_rows_that_the_paper_calls_alike_must_lie_within_the_margin(means, verdi
 A_ABOVE_B = Claim("a is above b", better="a", than=["b"])
 
 
-def test_a_single_seed_decides_nothing():
-    judged = judge(A_ABOVE_B, {"a": sample(90, seeds=1), "b": sample(50, seeds=1, shift=1)})
-    assert judged.verdict == NOISE
-    assert "one seed says nothing about what another would give" in judged.reason
-
-
-def test_a_row_that_was_not_run_is_named():
+def test_too_few_runs_decide_nothing():
+    single = sample(50, seeds=1, shift=1)
+    judged = judge(A_ABOVE_B, {"a": sample(90, seeds=1), "b": single})
+    assert judged.verdict == NOISE and "one seed says nothing" in judged.reason
     judged = judge(A_ABOVE_B, {"a": sample(90)})
-    assert judged.verdict == NOT_RUN
-    assert judged.reason == "not run: b"
-
-
-def test_rows_without_a_common_seed_count_as_not_run():
-    second = sample(80, seeds=1, shift=1)
-    of_seed_7 = Sample({7: second.figures[0]}, {7: second.resampled[0]})
+    assert judged.verdict == NOT_RUN and judged.reason == "not run: b"
+    of_seed_7 = Sample({7: single.figures[0]}, {7: single.resampled[0]})
     assert judge(A_ABOVE_B, {"a": sample(90, seeds=2), "b": of_seed_7}).verdict == NOT_RUN
 
 

@@ -90,38 +90,19 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
     assert len(SentenceIndex.load(folder, model)) == 40
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "name_or_path",
-        "pooler",
-        "prompts",
-        "count",
-        "backend",
-        "probe",
-        "data",
-        "digests",
-    ],
-)
+@pytest.mark.parametrize("key", ["name_or_path", "pooler", "prompts", "count", "backend", "probe", "data", "digests"])
 def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key):
-    whole = (folder / "index.json").read_text()
-    for value in (
-        [[]],
-        {"a": 1},
-        10**30,
-        [0.5, "x"],
-        *([".."] if key in ("backend", "data") else []),
-    ):
-        described = json.loads(whole)
+    whole = json.loads((folder / "index.json").read_text())
+    missing = object()
+    for value in (missing, [[]], {"a": 1}, 10**30, [0.5, "x"], *([".."] if key in ("backend", "data") else [])):
+        described = json.loads(json.dumps(whole))
         section = described["model"] if key in described["model"] and key != "backend" else described
-        section[key] = value
+        del section[key]
+        if value is not missing:
+            section[key] = value
         (folder / "index.json").write_text(json.dumps(described))
         with pytest.raises(ValueError, match=str(folder)):
             SentenceIndex.load(folder, model)
-    del section[key]
-    (folder / "index.json").write_text(json.dumps(described))
-    with pytest.raises(ValueError):
-        SentenceIndex.load(folder, model)
 
 
 def test_a_second_addition_is_refused_when_another_process_saved_first(model, folder):
@@ -156,11 +137,11 @@ def test_an_index_can_be_read_while_it_is_replaced(model, folder, monkeypatch):
     """The description may name a folder that another process has replaced in the meantime."""
     check, calls = model.encode, []
 
-    def encode(texts, **options):
+    def encode(texts):
         calls.append(texts)
         if len(calls) == 1:  # between reading the description and the data
             SentenceIndex.build(CountingModel(), SENTENCES[:6]).save(folder)
-        return check(texts, **options)
+        return check(texts)
 
     monkeypatch.setattr(model, "encode", encode)
     assert len(SentenceIndex.load(folder, model)) == 6

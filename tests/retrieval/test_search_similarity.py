@@ -45,79 +45,39 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
 
 
-# --- comparisons ---
-
-
-def test_texts_are_compared_by_the_models_own_similarity(model):
-    found = model.similarity(SENTENCES[:3], SENTENCES)
-    assert_close(found, by_hand(model, SENTENCES[:3]))
-
-
-def test_pairs_are_compared_by_the_models_own_similarity(model):
-    found = model.similarity_pairwise(SENTENCES[:3], SENTENCES[5:8])
-    assert_close(found, by_hand(model, SENTENCES[:3], SENTENCES[5:8]).diagonal())
-
-
-def test_two_texts_are_compared_by_the_models_own_similarity(model):
-    found = model.similarity(SENTENCES[0], SENTENCES[1])
-    assert found == pytest.approx(by_hand(model, SENTENCES[:1], SENTENCES[1:2]).item(), abs=1e-4)
-
-
-def test_vectors_of_a_model_that_does_not_compare_by_the_cosine_are_not_normalized(
-    model,
-):
-    lengths = model.encode(SENTENCES[:3]).norm(dim=1)
-    assert (lengths - 1).abs().min() > 1e-2
-
-
-def test_vectors_are_compared_as_their_texts(model):
-    vectors = model.encode(SENTENCES[:3])
-    of_texts = model.similarity(SENTENCES[:3], SENTENCES[:3])
-    assert torch.equal(model.similarity(vectors, vectors), of_texts)
-
-
-def test_texts_may_come_in_an_array(model):
-    expected = model.similarity(SENTENCES[:3], SENTENCES[3:5])
-    first = np.array(SENTENCES[:3])
-    second = np.array(SENTENCES[3:5], dtype=object)
-    assert torch.equal(model.similarity(first, second), expected)
+def test_texts_and_pairs_are_compared_by_the_models_own_similarity_and_vectors_are_not_normalized(model):
+    first, second = SENTENCES[:3], SENTENCES[5:8]
+    assert_close(model.similarity(first, SENTENCES), by_hand(model, first))
+    expected = by_hand(model, first, second)
+    assert_close(model.similarity_pairwise(first, second), expected.diagonal())
+    assert model.similarity(first[0], second[0]) == pytest.approx(expected[0, 0], abs=1e-4)
+    vectors = model.encode(first)
+    assert (vectors.norm(dim=1) - 1).abs().min() > 1e-2
+    assert torch.equal(model.similarity(vectors, vectors), model.similarity(first, first))
+    arrays = np.array(first), np.array(second, dtype=object)
+    assert torch.equal(model.similarity(*arrays), model.similarity(first, second))
 
 
 # --- an index ---
 
 
-@pytest.fixture
-def folder(model, tmp_path):
-    """The folder of an index of `SENTENCES`."""
+def test_an_index_records_the_similarity_and_ranks_by_it(model, similarity, tmp_path):
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
-    return tmp_path / "index"
-
-
-def test_an_index_records_the_similarity(folder, similarity):
-    assert describe(folder).model.similarity == similarity
-
-
-def test_an_index_ranks_by_the_similarity(folder, model):
-    index = SentenceIndex.load(folder, model)
+    assert describe(tmp_path / "index").model.similarity == similarity
+    index = SentenceIndex.load(tmp_path / "index", model)
     scores = by_hand(model, SENTENCES[:5])
     ranked = np.argsort(-scores, axis=1)[:, :4]
-    for found, order, expected in zip(
-        index.search(SENTENCES[:5], top_k=4),
-        ranked,
-        scores,
-        strict=True,
-    ):
+    for found, order, expected in zip(index.search(SENTENCES[:5], top_k=4), ranked, scores, strict=True):
         assert [match.row for match in found] == order.tolist()
         assert_close([match.score for match in found], expected[order])
+    model.model.update_settings(similarity_fn_name="cosine")
+    with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
+        SentenceIndex.load(tmp_path / "index", model)
 
 
-def test_an_index_takes_vectors_that_are_not_normalized(model):
+def test_an_index_takes_the_models_vectors_as_they_are_and_none_of_another_length(model):
     vectors = model.encode(SENTENCES, convert_to_numpy=True)
     assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
-
-
-def test_vectors_of_another_length_are_not_this_models(model):
-    vectors = model.encode(SENTENCES, convert_to_numpy=True)
     with pytest.raises(ValueError, match="not this model's"):
         SentenceIndex.build(model, SENTENCES, vectors=[1.1 * vectors])
 
@@ -128,34 +88,16 @@ def test_a_graph_is_refused_for_a_distance(model, similarity):
         SentenceIndex.build(model, SENTENCES, backend="hnsw")
 
 
-def test_an_index_is_refused_to_a_model_of_another_similarity(folder, model, similarity):
-    model.model.update_settings(similarity_fn_name="cosine")
-    with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
-        SentenceIndex.load(folder, model)
-
-
 # --- mining and evaluation ---
 
 
-@pytest.fixture
-def mined(model):
-    """Rows with the hard negatives of nine pairs, and the report."""
+def test_the_hard_negative_is_the_nearest_other_positive(model):
     pairs = Dataset.from_dict({"sent0": SENTENCES[:9], "sent1": SENTENCES[9:18]})
-    return mine_hard_negatives(pairs, model)
-
-
-def test_the_hard_negative_is_the_nearest_other_positive(model, mined):
-    rows, _ = mined
-    scores = by_hand(model, SENTENCES[:9], SENTENCES[9:18])
-    np.fill_diagonal(scores, -np.inf)
-    nearest = scores.argmax(axis=1)
-    assert rows["hard_neg"] == [SENTENCES[9 + row] for row in nearest]
-
-
-def test_the_positives_of_mining_are_scored_by_the_similarity(model, mined):
-    _, report = mined
+    rows, report = mine_hard_negatives(pairs, model)
     scores = by_hand(model, SENTENCES[:9], SENTENCES[9:18])
     assert report.positive_score == pytest.approx(scores.diagonal().mean(), abs=1e-4)
+    np.fill_diagonal(scores, -np.inf)
+    assert rows["hard_neg"] == [SENTENCES[9 + row] for row in scores.argmax(axis=1)]
 
 
 def test_scored_pairs_are_predicted_by_the_similarity(model):

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import shutil
 
 import numpy as np
 import pytest
@@ -83,56 +82,22 @@ VECTORS = unit_vectors(900)
 QUERIES = unit_vectors(70, seed=1)
 
 
-@pytest.fixture
-def index(backend):
-    """An index of the first 600 vectors, which were added in two parts."""
-    index = make(backend, BACKENDS[backend])
-    index.add(VECTORS[:300])
-    index.add(VECTORS[300:600])
-    return index
-
-
-@pytest.fixture
-def loaded(index, backend, tmp_path):
-    index.save(tmp_path)
-    return load(backend, tmp_path)
-
-
 @ALL
-def test_an_index_finds_what_numpy_finds(index):
+def test_an_index_finds_what_numpy_finds_also_after_saving_loading_and_growing(backend, tmp_path):
+    """The vectors are added in two parts, and copied."""
+    index = make(backend, BACKENDS[backend])
+    for part in (VECTORS[:300], VECTORS[300:600]):
+        given = part.copy()
+        index.add(given)
+        given[:] = 0
     assert len(index) == 600
     assert_finds(index, VECTORS[:600], QUERIES, 7)
-
-
-@ALL
-def test_an_index_holds_a_copy_of_its_vectors(backend):
-    given = VECTORS.copy()
-    index = make(backend, BACKENDS[backend])
-    index.add(given)
-    given[:] = 0
-    assert_finds(index, VECTORS, QUERIES, 7)
-
-
-@ALL
-def test_a_loaded_index_finds_the_same(loaded):
+    index.save(tmp_path)
+    loaded = load(backend, tmp_path)
     assert_finds(loaded, VECTORS[:600], QUERIES, 7)
-
-
-@ALL
-def test_a_loaded_index_can_grow(loaded):
     loaded.add(VECTORS[600:])
     assert_finds(loaded, VECTORS, QUERIES, 7)
-
-
-@ALL
-def test_the_file_of_an_index_stays_as_it_was_when_the_index_grows(loaded, backend, tmp_path):
-    loaded.add(VECTORS[600:])
-    assert len(load(backend, tmp_path)) == 600
-
-
-@ALL
-def test_an_index_that_has_grown_is_saved_again(loaded, backend, tmp_path):
-    loaded.add(VECTORS[600:])
+    assert len(load(backend, tmp_path)) == 600, "the file stays as it was"
     loaded.save(tmp_path)
     assert_finds(load(backend, tmp_path), VECTORS, QUERIES, 7)
 
@@ -189,22 +154,14 @@ def test_the_more_cells_are_probed_the_more_is_found():
     assert narrow < default < 1
 
 
-@pytest.fixture
-def folder_of_a_wide_search(tmp_path):
-    index_of_cells("nprobe=1000").save(tmp_path)
-    return tmp_path
-
-
-def test_search_parameters_are_saved(folder_of_a_wide_search):
-    assert recall(load("ivf", folder_of_a_wide_search)) == 1
-
-
-def test_search_parameters_hold_when_the_whole_file_is_read(folder_of_a_wide_search):
+def test_search_parameters_are_saved_and_others_hold_when_the_whole_file_is_read(tmp_path):
     """The file says nprobe=1000, and is read when a vector is added."""
-    narrow = load("ivf", folder_of_a_wide_search)
-    narrow.set_parameters("nprobe=1")
-    narrow.add(MANY[:1])
-    assert recall(narrow) < 0.9
+    index_of_cells("nprobe=1000").save(tmp_path)
+    loaded = load("ivf", tmp_path)
+    assert recall(loaded) == 1
+    loaded.set_parameters("nprobe=1")
+    loaded.add(MANY[:1])
+    assert recall(loaded) < 0.9
 
 
 # --- copies ---
@@ -214,45 +171,25 @@ def pickled(index):
     return pickle.loads(pickle.dumps(index))
 
 
-OF_COPIES = VECTORS[:400]
-FIVE_QUERIES = unit_vectors(5, seed=1)
-
-
-@pytest.fixture(params=["new", "searched", "loaded"])
-def original(request, backend, tmp_path):
-    """An index in some state; the file of a loaded one is still there."""
+@ALL
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled], ids=["copy", "pickle"])
+def test_a_copy_and_one_in_another_process_find_the_same_and_can_grow(copied, backend, tmp_path):
+    """Of an index that is new, one that was searched, and one that was loaded, whose file is gone since."""
+    queries = unit_vectors(5, seed=1)
     index = make(backend, BACKENDS[backend])
-    index.add(OF_COPIES)
-    if request.param != "new":
-        index.search(FIVE_QUERIES, 3)
-    if request.param == "loaded":
-        folder = tmp_path / "saved"
-        folder.mkdir()
-        index.save(folder)
-        index = load(backend, folder)
-    return index
-
-
-@pytest.fixture(params=[copy.deepcopy, pickled], ids=["copy", "pickle"])
-def copied(request, original, tmp_path):
-    """A copy, as another process gets it; the file of the original is gone since."""
-    found = request.param(original)
-    shutil.rmtree(tmp_path / "saved", ignore_errors=True)
-    return found
-
-
-@ALL
-def test_a_copy_and_one_in_another_process_find_the_same(copied, backend):
-    plain = make(backend, BACKENDS[backend])
-    plain.add(OF_COPIES)
-    _, expected = plain.search(FIVE_QUERIES, 3)
-    _, places = copied.search(FIVE_QUERIES, 3)
-    np.testing.assert_array_equal(places, expected)
-
-
-@ALL
-def test_a_copy_can_grow_and_the_original_stays(copied, original):
-    copied.add(FIVE_QUERIES)
-    _, places = copied.search(FIVE_QUERIES, 1)
-    assert places[:, 0].tolist() == [400, 401, 402, 403, 404]
-    assert len(original) == 400
+    index.add(VECTORS[:400])
+    of_new = copied(index)
+    _, expected = index.search(queries, 3)
+    of_searched = copied(index)
+    index.save(tmp_path)
+    loaded = load(backend, tmp_path)
+    of_loaded = copied(loaded)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for found in (of_new, of_searched, of_loaded):
+        _, places = found.search(queries, 3)
+        np.testing.assert_array_equal(places, expected)
+        found.add(queries)
+        _, places = found.search(queries, 1)
+        assert places[:, 0].tolist() == [400, 401, 402, 403, 404]
+    assert len(index) == len(loaded) == 400

@@ -13,24 +13,11 @@ def _replace(folder, sources=()):
 @pytest.mark.parametrize(
     "files, sources, message",
     [
-        ("thesis.tex", [], "holds something else"),
+        ("thesis.tex", [], "there is no done in it"),
         ("done", ["model"], "holds the model that is read"),
-        (
-            "checkpoint-500 done",
-            [],
-            r"holds more than an earlier output \(checkpoint-500\)",
-        ),
-        (
-            "trainer_state.json done",
-            [],
-            r"holds more than an earlier output \(trainer_state.json\)",
-        ),
-        (
-            "results.json done",
-            [],
-            r"holds more than an earlier output \(results.json\)",
-        ),
-        (".git done", [], r"holds more than an earlier output \(.git\)"),
+        ("checkpoint-500 done", [], "checkpoint-500"),
+        ("results.json done", [], "results.json"),
+        (".git done", [], ".git"),
     ],
 )
 def test_a_folder_of_something_else_is_never_replaced(files, sources, message, tmp_path):

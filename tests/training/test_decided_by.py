@@ -209,10 +209,10 @@ def decided(case, folder, tmp_path):
         given |= common | {"model_name_or_path": str(folder), "datasets": tables or None}
         recipe = Recipe(case["way"], given).decide()
         tables = {}
-        for name, own in recipe.training.tables.items():
+        for name, own in (recipe.training.datasets or {}).items():
             tables[name] = {key: value for key, value in own.items() if key not in OF_FILES}
         args = with_values(recipe.training, datasets=tables or None)
-        given = recipe.model.settings()
+        given = recipe.model.settings(recipe.checkpoint.config)
     model = AutoModelForCL.from_pretrained(folder, **given)
     run = decide_run(args, model, list(case["tables"]))
     values = {**vars(model.settings), **run.settings}

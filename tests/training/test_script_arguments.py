@@ -11,9 +11,9 @@ from trainer_helpers import refuses
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
-from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, resolve_settings
+from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates, resolve_settings
 from simcse_hf.objectives import OBJECTIVES, build_objective
-from simcse_hf.training.arguments import dropout_settings
+from simcse_hf.training.arguments import ModelArguments
 from simcse_hf.training.parser import DEFAULTS, RECIPES
 from simcse_hf.training.recipe import Recipe
 
@@ -50,7 +50,7 @@ def decide(words):
 def settings_of(arguments):
     """The settings that a plain encoder gets from the arguments."""
     names = SETTING_NAMES | set(LOSS_OPTIONS)
-    given = arguments.model.settings().items()
+    given = arguments.model.settings(arguments.checkpoint.config).items()
     return resolve_settings(**{name: value for name, value in given if name in names})
 
 
@@ -138,7 +138,7 @@ def arguments(way, tmp_path_factory):
     ],
 )
 def test_settings_of_the_model_can_be_set(arguments, name, value):
-    assert arguments.model.settings()[name] == value
+    assert arguments.model.settings(tiny_config())[name] == value
 
 
 @BOTH_WAYS
@@ -161,7 +161,7 @@ def test_views_prompts_and_lengths_can_be_set(arguments, name, value):
 
 
 def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
-    settings = parse("", recipe="matryoshka_dims: []\n").model.settings()
+    settings = parse("", recipe="matryoshka_dims: []\n").model.settings(tiny_config())
     assert settings["matryoshka_dims"] == []
 
 
@@ -315,18 +315,19 @@ def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
 
 
 def test_a_run_without_files_is_that_of_the_sample():
-    assert Recipe("unsup", {}).is_sample
+    assert Recipe("unsup", {}).decide().is_sample
 
 
 def test_the_own_file_of_the_sample_may_be_named():
     corpus, _ = sample_files()
     named = {"train_file": str(corpus.train_sentences)}
-    assert not Recipe("unsup", named).is_sample
+    with pytest.raises(ValueError, match="model_name_or_path is missing"):
+        Recipe("unsup", named).decide()
 
 
 def test_the_own_encoder_of_the_sample_may_be_named():
     _, encoder = sample_files()
-    assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).is_sample
+    assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).decide().is_sample
 
 
 def fails_with(recipe, message, capsys):
@@ -371,7 +372,7 @@ def test_a_length_that_is_given_counts_before_a_papers(parse, words_of_tsdae):
 
 def test_a_papers_length_is_limited_to_that_of_the_encoder_of_the_sample():
     sample = Recipe("unsup", {"objective": "tsdae", "use_cpu": True})
-    assert sample.completed().decide().training.max_seq_length == 32
+    assert sample.decide().training.max_seq_length == 32
 
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
@@ -379,25 +380,27 @@ EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 @EVERY_FAMILY
 def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
-    rates = dropout_settings(tiny_config(family), 0.3)
-    assert set(rates.values()) == {0.3}
+    config = tiny_config(family)
+    settings = ModelArguments(dropout=0.3).settings(config)
+    assert {settings[name] for name in dropout_rates(config)} == {0.3}
 
 
 @EVERY_FAMILY
 def test_dropout_does_not_set_the_rate_of_a_classifier(family):
-    for name in dropout_settings(tiny_config(family), 0.3):
+    for name in ModelArguments(dropout=0.3).settings(tiny_config(family)):
         assert "classifier" not in name
 
 
 @EVERY_FAMILY
 def test_without_a_rate_no_dropout_is_set(family):
-    assert dropout_settings(tiny_config(family), None) == {}
+    config = tiny_config(family)
+    assert not ModelArguments().settings(config).keys() & dropout_rates(config).keys()
 
 
 @EVERY_FAMILY
 def test_a_dropout_rate_of_one_is_refused(family):
     with pytest.raises(ValueError, match="dropout"):
-        dropout_settings(tiny_config(family), 1.0)
+        ModelArguments(dropout=1.0)
 
 
 # --- recipes and papers ---

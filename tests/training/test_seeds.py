@@ -22,7 +22,7 @@ from simcse_hf import SimCSE
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.runtime.files import entries
 from simcse_hf.training import recipe as recipe_module
-from simcse_hf.training.recipe import Recipe, inputs_of
+from simcse_hf.training.recipe import Recipe
 from simcse_hf.training.run_results import Results
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 from simcse_hf.training.trainer import SimCSETrainer
@@ -472,11 +472,8 @@ def prepare(tmp_path):
     words += ["--dev_task", f"classification={tmp_path}/labels.csv"]
 
     def prepare():
-        recipe = Recipe.read("unsup", words)
-        decided = recipe.decide()
-        chosen = vars(decided.model) | vars(decided.data)
-        inputs = inputs_of(recipe.given)
-        return prepare_seeds([42], decided.training, chosen, inputs, False)
+        decided = Recipe.read("unsup", [*words, "--seeds", "1"]).decide()
+        return prepare_seeds(decided, overwrites=False)
 
     return prepare
 

@@ -1,15 +1,14 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
-import pickle
-
 import pytest
 import torch
+from trainer_helpers import make, model_of, sentences
 from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.apps import pretraining
 from simcse_hf.training import arguments as training_args
-from simcse_hf.training.decide import default_loader_workers
+from simcse_hf.training.decide import decide_run, with_values
 
 
 @pytest.fixture
@@ -27,9 +26,6 @@ def pretend(monkeypatch):
     """`pretend(device, gpus)` lets one process see this device and so many GPUs."""
 
     def pretend(device, gpus):
-        def has_only_cpu():
-            return device == "cpu"
-
         of_arguments = {
             "device": property(lambda self: torch.device(device)),
             "n_gpu": property(lambda self: gpus),
@@ -37,7 +33,7 @@ def pretend(monkeypatch):
         }
         for name, value in of_arguments.items():
             monkeypatch.setattr(SimCSETrainingArguments, name, value)
-        monkeypatch.setattr(training_args, "has_only_cpu", has_only_cpu)
+        monkeypatch.setattr(training_args, "has_only_cpu", lambda: device == "cpu")
 
     return pretend
 
@@ -48,129 +44,53 @@ def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(argumen
         arguments(use_cpu=True)
 
 
-# --- half precision ---
-
-
-@pytest.fixture
-def warnings(lacks_bfloat16, monkeypatch):
-    """The warnings of a processor with or without the instructions of bfloat16."""
+@pytest.mark.parametrize(("bf16", "lacks", "warned"), [(False, True, 0), (True, False, 0), (True, True, 1)])
+def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf16, lacks, warned, monkeypatch):
     warnings = []
-    monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks_bfloat16)
+    monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks)
     monkeypatch.setattr(training_args.logger, "warning_once", warnings.append)
-    return warnings
+    arguments(use_cpu=True, bf16=bf16)
+    assert len(warnings) == warned
 
 
-@pytest.mark.parametrize("lacks_bfloat16", [True, False])
-def test_float32_is_not_warned_of(arguments, warnings):
-    arguments(use_cpu=True)
-    assert warnings == []
-
-
-@pytest.mark.parametrize("lacks_bfloat16", [False])
-def test_bf16_is_not_warned_of_on_a_processor_with_its_instructions(arguments, warnings):
-    arguments(use_cpu=True, bf16=True)
-    assert warnings == []
-
-
-@pytest.mark.parametrize("lacks_bfloat16", [True])
-def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, warnings):
-    arguments(use_cpu=True, bf16=True)
-    [warning] = warnings
-    assert "no bfloat16 instructions" in warning
-
-
-def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, monkeypatch):
-    monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
+def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, tmp_path, monkeypatch):
+    for module in (training_args, pretraining):
+        monkeypatch.setattr(module, "has_only_cpu", lambda: True)
     assert arguments(bf16=True).device.type == "cpu"
+    assert pretraining.pretraining_arguments(bf16=True, output_dir=str(tmp_path)).device.type == "cpu"
 
 
-def test_pretraining_in_bf16_on_a_machine_without_a_gpu_needs_no_further_option(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretraining, "has_only_cpu", lambda: True)
-    given = {"bf16": True, "output_dir": str(tmp_path)}
-    assert pretraining.pretraining_arguments(**given).device.type == "cpu"
+def test_the_access_token_is_not_saved_beside_the_model(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, sentences(8), hub_token="hf_secret")
+    trainer.save_model()
+    saved = torch.load(tmp_path / "run/training_args.bin", weights_only=False)
+    assert (saved.hub_token, saved.output_dir) == (None, trainer.args.output_dir)
+    assert trainer.args.hub_token == "hf_secret"
 
 
-# --- the access token ---
-
-
-@pytest.fixture
-def with_token(arguments):
-    return arguments(use_cpu=True, hub_token="hf_secret")
-
-
-@pytest.fixture
-def pickled(with_token):
-    return pickle.loads(pickle.dumps(with_token))
-
-
-def test_the_access_token_is_not_pickled_with_the_arguments(pickled):
-    assert pickled.hub_token is None
-
-
-def test_other_arguments_are_pickled(pickled, with_token):
-    assert pickled.output_dir == with_token.output_dir
-
-
-def test_arguments_keep_their_access_token_when_they_are_pickled(pickled, with_token):
-    assert with_token.hub_token == "hf_secret"
-
-
-# --- on a CPU and on a GPU ---
-
-
-@pytest.fixture
-def on_cpu(arguments):
-    return arguments(use_cpu=True)
-
-
-def test_on_a_cpu_batches_are_not_pinned(on_cpu):
+def test_on_a_cpu_batches_are_copied_as_usual_and_every_loss_is_logged(arguments, tmp_path):
+    on_cpu = arguments(use_cpu=True)
     assert not on_cpu.dataloader_pin_memory
-
-
-def test_on_a_cpu_batches_are_copied_as_usual(on_cpu):
     assert not on_cpu.accelerator_config.non_blocking
-
-
-def test_a_loss_that_is_not_finite_is_logged(on_cpu):
     assert not on_cpu.logging_nan_inf_filter
-
-
-def test_on_a_cpu_the_optimizer_is_that_of_the_trainer(on_cpu, tmp_path):
     assert on_cpu.optim == TrainingArguments(str(tmp_path)).optim
 
 
-@pytest.fixture
-def on_gpu(arguments, pretend):
-    """`on_gpu(**values)` makes the arguments of a run on one GPU."""
+@pytest.mark.parametrize(
+    ("values", "non_blocking"),
+    [({}, True), ({"accelerator_config": {"non_blocking": False}}, False), ({"dataloader_pin_memory": False}, False)],
+)
+def test_on_a_gpu_batches_are_copied_without_blocking_where_they_are_pinned(arguments, pretend, values, non_blocking):
     pretend("cuda", gpus=1)
-    return arguments
+    args = arguments(**values)
+    assert args.dataloader_pin_memory == values.get("dataloader_pin_memory", True)
+    assert args.accelerator_config.non_blocking == non_blocking
 
 
-def test_on_a_gpu_batches_are_pinned(on_gpu):
-    assert on_gpu().dataloader_pin_memory
-
-
-def test_on_a_gpu_batches_are_copied_without_blocking(on_gpu):
-    assert on_gpu().accelerator_config.non_blocking
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pytest.param({"accelerator_config": {"non_blocking": False}}, id="as asked for"),
-        pytest.param({"dataloader_pin_memory": False}, id="without pinned memory"),
-    ],
-)
-def test_on_a_gpu_batches_may_be_copied_as_usual(on_gpu, values):
-    assert not on_gpu(**values).accelerator_config.non_blocking
-
-
-@pytest.mark.parametrize(
-    "cores, gpus, workers",
-    [(16, 1, 4), (16, 8, 2), (2, 1, 2), (1, 1, 1), (4, 8, 0), (16, 0, 0)],
-)
-def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
+@pytest.mark.parametrize(("cores", "gpus", "workers"), [(16, 1, 4), (16, 8, 2), (4, 8, 0), (16, 0, 0)])
+def test_loader_workers_share_the_cores_of_a_machine_with_gpus(arguments, monkeypatch, cores, gpus, workers):
+    args = with_values(arguments(use_cpu=True), use_cpu=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert default_loader_workers() == workers
+    assert decide_run(args, model_of()).arguments.dataloader_num_workers == workers

@@ -4,27 +4,30 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
-from ... import AutoModelForCL, SimCSE, card, sample_files
+from ... import AutoModelForCL, SimCSE, __version__, card, sample_files
 from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
 from ...runtime.errors import ModelError, SettingError, no_model, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json, remove, write_atomically, write_json
 from ...runtime.messages import check_together
+from ...runtime.upload import hub_id, public_name
 from ...training.parser import check_files
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, split_tasks, write_rows
-from .verdict import ADAPTATION, Adaptation, choose, draw, judge, sum_up
+from .verdict import ADAPTATION, GAIN, NO_GAIN, Adaptation, Judgement, choose, draw, judge
 
 logger = logging.get_logger(__name__)
 
@@ -280,12 +283,23 @@ class _Adaptation:
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
         seeds = self._seeds(chosen)
-        result = sum_up(
-            self.arms,
-            measured,
-            chosen,
-            seeds,
-            judged,
+        stages = {}
+        for arm in self.arms.values():
+            stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
+        seed = seeds[0] if chosen.stages else None
+        trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seed}
+        result = Adaptation(
+            summary=self._summary(chosen, measured, judged),
+            comparisons=judged,
+            chosen=asdict(chosen) | trained,
+            seeds=list(seeds) if chosen.stages else [],
+            arms=[{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
+            model=public_name(self.asked.model),
+            versions={
+                "simcse_hf": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
             left_out=plan["left_out"],
             corpus=self.corpus,
             arguments=vars(self.asked),
@@ -306,6 +320,24 @@ class _Adaptation:
                 shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
         draw(result, self.output)
         return result
+
+    def _summary(self, chosen: Arm, measured: Mapping[str, dict[str, Any]], judged: Sequence[Judgement]) -> str:
+        """Say in a sentence how the chosen arm compares with the present model, and domain text with its control."""
+        first = judged[0]
+        summary = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
+        if chosen.name == START:
+            summary = f"{first.verdict}: no arm was better than the present model on dev"
+        for each in judged:
+            if each.against == chosen.control != START and each.task == first.task:
+                helped = "helped" if each.verdict == GAIN else "did not help"
+                summary += f"; the text of the domain {helped}: {each} over {each.against}"
+        if not chosen.control and any(self.arms[name].control for name in measured):
+            summary += "; the text of the domain did not help: no arm with it was better on dev"
+        intervals = [first.interval, *(found["interval"] for found in measured.values() if found["dev"] is not None)]
+        low, high = next(filter(None, intervals), (0.0, 0.0))
+        if first.verdict == NO_GAIN and high > low:
+            summary += f"; as many rows can show a gain of {(high - low) / 2:.1f} or more"
+        return summary
 
     def _once(self, name: str, compute: Callable[..., dict], *args: str) -> dict:
         """Return what is recorded under a name; compute and record it if there is nothing yet."""

@@ -1,21 +1,16 @@
 """Choose an arm on one part of a task, judge it on the other, and say and draw what came out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-import transformers
-
-from ... import __version__, paired_interval
+from ... import paired_interval
 from ...evaluation.tasks import Task, TaskResult
 from ...runtime.files import read_json, write_atomically
 from ...runtime.outputs import Result
-from ...runtime.upload import hub_id, public_name
 from ..analysis import COLOURS, MARKERS, STYLE, new_figure
-from .arms import START, Arm
 
 #: The verdict, beside the model, whose card reads it.
 ADAPTATION = "adaptation.json"
@@ -182,65 +177,6 @@ class Adaptation(Result):
         return "\n".join(lines)
 
 
-def sum_up(
-    arms: Mapping[str, Arm],
-    measured: Mapping[str, dict[str, Any]],
-    chosen: Arm,
-    seeds: Sequence[int],
-    judged: Sequence[Judgement],
-    **about: Any,
-) -> Adaptation:
-    """Say what came out of an adaptation.
-
-    Args:
-        arms (`Mapping[str, Arm]`): All arms by name.
-        measured (`Mapping[str, Any]`): The dev scores of those that were tried.
-        chosen (`Arm`): The arm that was chosen.
-        seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
-        judged (`Sequence[Judgement]`): The verdicts. The first one, against the present model, decides.
-        **about (`Any`): `left_out`, `corpus`, `arguments` and `output` of the [`Adaptation`].
-
-    Returns:
-        [`Adaptation`]: The verdict.
-    """
-    # 1. In a sentence: the chosen arm against the present model, and the text of the domain against its control.
-    first = judged[0]
-    summary = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
-    if chosen.name == START:
-        summary = f"{first.verdict}: no arm was better than the present model on dev"
-    for each in judged:
-        if each.against == chosen.control != START and each.task == first.task:
-            helped = "helped" if each.verdict == GAIN else "did not help"
-            summary += f"; the text of the domain {helped}: {each} over {each.against}"
-    if not chosen.control and any(arms[name].control for name in measured):
-        summary += "; the text of the domain did not help: no arm with it was better on dev"
-    intervals = [first.interval, *(found["interval"] for found in measured.values() if found["dev"] is not None)]
-    low, high = next(filter(None, intervals), (0.0, 0.0))
-    if first.verdict == NO_GAIN and high > low:
-        summary += f"; as many rows can show a gain of {(high - low) / 2:.1f} or more"
-
-    # 2. In numbers.
-    stages = {}
-    for arm in arms.values():
-        stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
-    seeds = list(seeds) if chosen.stages else []
-    trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0] if seeds else None}
-    return Adaptation(
-        summary=summary,
-        comparisons=list(judged),
-        chosen=asdict(chosen) | trained,
-        seeds=seeds,
-        arms=[{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
-        model=public_name(arms[START].model),
-        versions={
-            "simcse_hf": __version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        **about,
-    )
-
-
 def draw(result: Adaptation, output: Path) -> None:
     """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
 
@@ -266,7 +202,7 @@ def draw(result: Adaptation, output: Path) -> None:
         figure = new_figure(8, 1.0 + 0.28 * len(bars))
         axes = figure.subplots()
         for row, (_, difference, interval, kind) in enumerate(bars):
-            axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
+            axes.plot(interval, [row, row], "-", color=COLOURS[kind], marker="", linewidth=1.5)
             axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
         axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
         axes.set_yticks(range(len(bars)), [label for label, *_ in bars])

@@ -40,15 +40,8 @@ def test_average_precision_equals_its_definition(read_pairs):
     result = read_pairs(rows).evaluate(encode)
     expected = 100 * average_precision(gold, cosines)
     assert result.metrics["average_precision"] == pytest.approx(expected)
-
-
-def test_a_result_says_what_was_scored(read_pairs):
-    rows = binary_pairs()
-    assert read_pairs(rows).evaluate(encode).details == {
-        "protocol": "average precision of the cosine",
-        "examples": 60,
-        "positives": sum(label for _, _, label in rows),
-    }
+    positives = sum(gold)
+    assert result.details == {"protocol": "average precision of the cosine", "examples": 60, "positives": positives}
 
 
 # --- splits ---
@@ -64,40 +57,15 @@ def chains_of_three():
     return rows
 
 
-@pytest.fixture
-def parts(read_pairs):
-    """30% and 70% of chains of pairs."""
-    return read_pairs(chains_of_three()).split(0.3, seed=1)
-
-
-def test_a_split_separates_no_pairs_that_share_a_text(parts):
-    first, second = parts
+def test_a_split_separates_no_pairs_that_share_a_text(read_pairs):
+    first, second = read_pairs(chains_of_three()).split(0.3, seed=1)
     assert not set(first.texts) & set(second.texts)
-
-
-def test_a_split_has_the_sizes_asked_for_and_loses_no_pair(parts):
-    first, second = parts
-    assert len(first) == pytest.approx(18, abs=2)
-    assert len(first) + len(second) == 60
-
-
-def test_a_part_of_a_split_can_be_evaluated(parts):
-    first, _ = parts
+    assert len(first) == pytest.approx(18, abs=2) and len(first) + len(second) == 60
     assert first.evaluate(encode).metrics["average_precision"] > 0
 
 
-@pytest.fixture
-def task_of_one_first_text(read_pairs):
+@pytest.mark.parametrize("share, words", [(0.5, "mine.csv: 20 of 20 rows .*two separate files"), (1.0, "share")])
+def test_pairs_that_cannot_be_split_are_refused(share, words, read_pairs):
     rows = [("the same text", second, label) for _, second, label in binary_pairs(20)]
-    return read_pairs(rows)
-
-
-def test_pairs_that_all_hang_together_cannot_be_split(task_of_one_first_text):
-    words = "mine.csv: 20 of 20 rows are linked by shared texts.*two separate files"
     with pytest.raises(ValueError, match=words):
-        task_of_one_first_text.split(0.5)
-
-
-def test_a_share_outside_0_and_1_is_refused(task_of_one_first_text):
-    with pytest.raises(ValueError, match="share must lie between 0 and 1"):
-        task_of_one_first_text.split(1.0)
+        read_pairs(rows).split(share)

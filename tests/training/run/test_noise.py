@@ -10,8 +10,8 @@ from process_helpers import launch
 from torch import nn
 from trainer_helpers import SAVES, assert_same_weights, make, model_of, weights
 
-#: Texts of one length, so that the batches of all processes have the same shape. They come in pairs, because the check of
-#: dropout for single sentences draws masks that are equal in all processes.
+#: Texts of one length, so that the batches of all processes have the same shape. They come in pairs, because the check
+#: of dropout for single sentences draws masks that are equal in all processes.
 ROWS = {"input_ids": [[[CLS, 5 + i % 20, word, 7 + i % 11, 12, SEP] for word in (9, 10)] for i in range(32)]}
 
 

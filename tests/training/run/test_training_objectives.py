@@ -130,7 +130,7 @@ def test_texts_with_class_labels_choose_their_objective(tmp_path, start, texts_o
 
     def decided(method="sup", words=""):
         line = f"--train_file {file} --output_dir {tmp_path / 'out'} --use_cpu --model {start} {words}"
-        return Recipe.read(method, line.split()).completed().decide()
+        return Recipe.read(method, line.split()).decide()
 
     assert decided().model.objective == "class_labels"
     assert decided().training.per_device_train_batch_size == 64  # that of its paper
