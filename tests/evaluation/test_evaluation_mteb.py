@@ -28,11 +28,7 @@ FIRST = "MTEB(eng, v1)"
 
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     scores = {"STS12": 50.0, "SICK-R": 70.0, "SummEval": 30.0, "Some other set": 0.0}
-    categories = {
-        "Retrieval": ["NQ"],
-        "STS": ["STS12", "STS13", "SICK-R"],
-        "Summarization": ["SummEval"],
-    }
+    categories = {"Retrieval": ["NQ"], "STS": ["STS12", "STS13", "SICK-R"], "Summarization": ["SummEval"]}
     monkeypatch.setattr(mteb_tasks, "read_benchmark", lambda names: (BENCHMARK, categories))
     averages = mteb_averages(scores, ["all"])
     assert averages == {

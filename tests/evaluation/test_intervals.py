@@ -290,23 +290,12 @@ def evaluation(noise, seed, stored=True, accuracy=None):
     parts = {}
     for part, gold in GOLD.items():
         predicted = gold + noise * drawing.randn(len(gold))
-        parts[part] = {
-            "predicted": predicted,
-            "gold": gold,
-            "group": np.arange(len(gold)),
-        }
-    results = {
-        "STS12": score_subsets("STS12", parts),
-        "STS16": {"missing": "no folder"},
-    }
+        parts[part] = {"predicted": predicted, "gold": gold, "group": np.arange(len(gold))}
+    results = {"STS12": score_subsets("STS12", parts), "STS16": {"missing": "no folder"}}
     scores = {"STS12": parts}
     if accuracy is not None:
         correct = drawing.rand(500) < accuracy
-        results["MR"] = {
-            "accuracy": 100 * correct.mean(),
-            "dev_accuracy": 1.0,
-            "examples": {"train": 500},
-        }
+        results["MR"] = {"accuracy": 100 * correct.mean(), "dev_accuracy": 1.0, "examples": {"train": 500}}
         gold = np.arange(500) % 2
         scores["MR"] = {"MR": {"correct": correct, "gold": gold, "group": np.arange(500)}}
     results["average"] = {"value": 1.0, "tasks": [], "missing": []}

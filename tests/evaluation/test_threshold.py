@@ -26,16 +26,12 @@ from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
 
 
-def labelled(n, seed=0, groups=None):
+def labelled(n):
     """Pairs of which those labelled 1 have higher cosines on average."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     gold = (random.random(n) < 0.4).astype(int)
     similarity = np.round(np.clip(random.normal(0.3 + 0.3 * gold, 0.15), -1, 1), 2)  # with ties
-    return {
-        "similarity": similarity,
-        "gold": gold,
-        "group": np.arange(n) if groups is None else groups,
-    }
+    return {"similarity": similarity, "gold": gold, "group": np.arange(n)}
 
 
 def written_out(similarity, gold, cosine):
