@@ -33,10 +33,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def encoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sizes = {"wide": 64, "narrow": 2}
 
     def load(name, **loading):
-        encoder = BagOfWords(sizes[name])
+        encoder = BagOfWords({"wide": 64, "narrow": 2}[name])
         encoder.name_or_path = name
         return encoder
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 
@@ -63,16 +64,16 @@ class Hinge(Objective):
 """
 
 
-@pytest.mark.parametrize("said", ["--objective {}", "--objective=simcse+{}:0.5", "r"])
+@pytest.mark.parametrize("said", ["--objective=simcse+losses:Hinge:0.5", "r"])
 def test_help_lists_the_options_of_an_objective_of_the_user(said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    module = f"losses_{abs(hash(said))}"
-    Path(f"{module}.py").write_text(LOSS)
-    Path("r").write_text(f"objective: {module}:Hinge\n")
-    ended = status("train", "sup", *said.format(f"{module}:Hinge").split(), "--help")
-    del OBJECTIVES[f"{module}:Hinge"]
-    assert ended == 0
+    Path("losses.py").write_text(LOSS)
+    Path("r").write_text("objective: losses:Hinge\n")
+    try:
+        assert status("train", "sup", said, "--help") == 0
+    finally:
+        del OBJECTIVES["losses:Hinge"], sys.modules["losses"]
     assert "How far a positive must be above. (default: 0.2)" in " ".join(capsys.readouterr().out.split())
 
 

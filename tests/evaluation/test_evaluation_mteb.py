@@ -13,7 +13,6 @@ from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE, evaluate
 from simcse_hf.evaluation import mteb as mteb_tasks
-from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import (
     BENCHMARK,
     as_mteb,
@@ -158,22 +157,6 @@ def test_a_model_of_the_hub_or_without_weights_is_measured_again(task, model, ca
     assert (cache / f"org__model/{'a' * 40}/MockSTSTask.json").exists()
 
 
-def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
-    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
-    import datasets
-
-    first, second, scores = random_columns(40, 0)
-    task = mteb.get_task("STSBenchmark")
-    table = datasets.Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
-    task.dataset = {"default": datasets.DatasetDict({"test": table})}
-    task.data_loaded = True
-    offer(monkeypatch, [task])
-    model = BagOfWords()
-    result = evaluate_mteb(model, ["STSBenchmark"])
-    expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
-    assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
-
-
 @pytest.mark.parametrize(
     "prompts",
     [
@@ -200,25 +183,6 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     assert score(as_mteb(model)) == expected
     model.prompts = {"query": "", "document": ""}
     assert score(as_mteb(model)) != expected
-
-
-class Foreign:
-    """A model of another library: only `encode`, and prompts by role."""
-
-    def __init__(self, model, prompts):
-        self.encode = model.encode
-        self.prompts = prompts
-
-
-def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(model, monkeypatch):
-    pytest.importorskip("mteb", reason="needs the mteb extra")
-    offer(monkeypatch, [retrieval_task()])
-    prompts = {"query": "the dog sang : ", "document": "a small mat : "}
-    [plain] = evaluate_mteb(Foreign(model, {}), ["all"]).values()
-    [found] = evaluate_mteb(Foreign(model, prompts), ["all"]).values()
-    model.prompts = prompts
-    assert evaluate_mteb(model, ["all"]) == {"NFCorpus": pytest.approx(found, abs=1e-3)}
-    assert found != pytest.approx(plain, abs=1e-3)
 
 
 def retrieval_task():

@@ -1,7 +1,6 @@
 """An evaluation from folder to results: shape of the results, what is encoded, what is missing."""
 
 import pytest
-import torch
 from evaluation_helpers import (
     BagOfWords,
     write_sick,
@@ -11,10 +10,8 @@ from evaluation_helpers import (
 )
 
 from simcse_hf.evaluation import (
-    alignment,
     evaluate,
     read_scored_pairs,
-    uniformity,
 )
 from simcse_hf.evaluation.scoring import read_tasks
 from simcse_hf.evaluation.tasks import roles_of
@@ -32,10 +29,6 @@ def folder(tmp_path_factory):
     write_sick(folder)
     write_transfer(folder)
     return folder
-
-
-def encode(texts):
-    return torch.tensor(BagOfWords().encode(texts))
 
 
 def read_stsb(folder, split):
@@ -90,19 +83,3 @@ def test_mode_dev_averages_the_accuracy_on_the_dev_split(folder):
     options = {"tasks": ["TREC"], "mode": "dev", "device": "cpu"}
     results = evaluate(BagOfWords(), data_dir=folder, **options).results
     assert results["average"]["value"] == results["TREC"]["dev_accuracy"]
-
-
-# --- geometry ---
-
-
-def test_the_geometry_is_that_of_stsb(folder):
-    geometry = evaluate(BagOfWords(), data_dir=folder, tasks=(), geometry=True).results["geometry"]
-    rows = []
-    for split in ("train", "dev", "test"):
-        rows += read_stsb(folder, split).rows()
-    first, second = zip(*((first, second) for first, second, score in rows if score > 4), strict=True)
-    assert geometry["alignment"] == pytest.approx(alignment(encode(first), encode(second)), abs=1e-6)
-    assert geometry["positive_pairs"] == len(first)
-    sentences = {text for first, second, _ in rows for text in (first, second)}
-    assert geometry["uniformity"] == pytest.approx(uniformity(encode(sorted(sentences))), abs=1e-5)
-    assert geometry["sentences"] == len(sentences) and geometry["singular_spectrum"][0] == 1

@@ -71,13 +71,7 @@ class Collection:
 
 
 @pytest.mark.parametrize(
-    "title, text, is_left_out",
-    [
-        pytest.param("", "1984", True, id="the whole text"),
-        pytest.param("Orwell", "1984", True, id="the text beside a title"),
-        pytest.param("", "of 1984", False, id="more text"),
-        pytest.param("1984", "a novel", False, id="the title alone"),
-    ],
+    "title, text, is_left_out", [("", "1984", True), ("Orwell", "1984", True), ("1984", "a novel", False)]
 )
 def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(title, text, is_left_out, tmp_path):
     """`beir` leaves out every document with the id of the query."""

@@ -1,14 +1,18 @@
 """What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
 
 import math
-from dataclasses import asdict
+from operator import itemgetter
 
 import pytest
-from trainer_helpers import EVALUATES, make, model_of, pairs, texts
+import torch
+from conftest import NEEDS_PEFT
+from trainer_helpers import EVALUATES, KEEPS_BEST, SAVES, make, model_of, pairs, refuses, sentences, texts, weights
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
-from simcse_hf.training.recipe import Recipe
+from simcse_hf import AutoModelForCL, SimCSETrainer
 
 # --- options of transformers ---
 
@@ -17,55 +21,35 @@ ON_PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau"}
 SAVES_BEST = {"save_strategy": "best"}
 
 
-@pytest.mark.parametrize("changes", [BY_LENGTH, ON_PLATEAU, SAVES_BEST], ids=str)
-def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
-    trainer.train()
-    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
-    assert evaluated == [0, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [(BY_LENGTH, None), (ON_PLATEAU, "stsb_spearman"), (SAVES_BEST, "stsb_spearman")],
     ids=str,
 )
-def test_an_option_that_needs_a_metric_takes_the_headline_of_the_dev_set(tmp_path, tokenizer, changes, metric):
+def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes, metric):
+    """One that needs a metric takes the headline."""
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
     assert trainer.args.metric_for_best_model == metric
+    trainer.train()
+    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
+    assert evaluated == [0, 2, 4]
 
 
-# --- noise in the embeddings ---
-
-
-@pytest.fixture
-def drawn_noise(tmp_path, tokenizer, monkeypatch):
-    """The rows that got noise in the last pass of a run, and the size of their noise."""
+def test_neftune_draws_the_noise_that_transformers_draws_for_the_texts_of_a_padded_batch(
+    tmp_path, tokenizer, monkeypatch
+):
+    """A text has 6 words, [CLS] and [SEP]; the width is 32."""
     drawn = []
     plain_hook = neftune.neftune_post_forward_hook
 
     def hook(module, input, output):
         rows, length, width = output.shape
-        size = module.neftune_noise_alpha / math.sqrt(length * width)
-        drawn.append((rows, size))
+        drawn.append((rows, module.neftune_noise_alpha / math.sqrt(length * width)))
         return plain_hook(module, input, output)
 
     monkeypatch.setattr(neftune, "neftune_post_forward_hook", hook)
     make(tmp_path, tokenizer, neftune_noise_alpha=5.0, max_steps=1).train()
-    return drawn[-1]
-
-
-def test_neftune_draws_noise_for_each_text_of_a_batch(drawn_noise):
-    rows, _ = drawn_noise
-    assert rows == 16
-
-
-def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(
-    drawn_noise,
-):
-    """A text has 6 words, [CLS] and [SEP]; the width is 32."""
-    _, size = drawn_noise
-    assert size == pytest.approx(5 / math.sqrt(8 * 32))
+    assert drawn[-1] == (16, pytest.approx(5 / math.sqrt(8 * 32)))
 
 
 # --- a search of hyperparameters ---
@@ -118,168 +102,137 @@ def search(trainer, trials, **options):
     return trainer.hyperparameter_search(hp_space=lambda trial: trial, backend="wandb", n_trials=trials, **options)
 
 
-#: When the trials of a search are evaluated.
-TIMES = {"at the end": {}, "during trials": EVALUATES}
-
-
-@pytest.fixture(scope="module", params=TIMES)
-def searched(request, tokenizer, tmp_path_factory):
-    """A trainer after a search of three trials, and the best trial."""
-    folder = tmp_path_factory.mktemp("search")
-    trainer = searching_trainer(folder, tokenizer, **TIMES[request.param])
-    return trainer, search(trainer, trials=3)
-
-
-@pytest.fixture(scope="module")
-def scores(searched):
-    """Those of the trials."""
-    _, best = searched
-    return [score for score, _ in best.run_summary]
-
-
-def test_a_search_maximises_the_headline_of_the_dev_set(searched):
-    _, best = searched
-    assert best.run_id == "maximize"
-
-
-def test_a_search_finds_the_best_trial(searched, scores):
-    _, best = searched
-    assert best.objective == max(scores)
-
-
-def test_each_trial_of_a_search_has_its_own_score(scores):
-    assert len(set(scores)) == 3
-
-
-def test_the_scores_of_a_search_are_correlations_times_100(scores):
-    for score in scores:
-        assert -100 <= score <= 100
-
-
-@pytest.mark.parametrize(("name", "value"), [("pooler_type", "avg"), ("max_seq_length", 32)])
-def test_the_model_of_a_trial_has_the_settings_of_the_run(searched, name, value):
-    trainer, _ = searched
-    assert getattr(trainer.model.settings, name) == value
-
-
-def alignment(metrics):
-    return metrics["eval_stsb_alignment"]
+@pytest.mark.parametrize("evaluates", [{}, EVALUATES], ids=["at the end", "during trials"])
+def test_a_search_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, evaluates):
+    """The model of each trial has the settings of the run."""
+    trainer = searching_trainer(tmp_path, tokenizer, **evaluates)
+    best = search(trainer, trials=3)
+    scores = [score for score, _ in best.run_summary]
+    assert (best.run_id, best.objective) == ("maximize", max(scores))
+    assert len(set(scores)) == 3 and all(-100 <= score <= 100 for score in scores)
+    settings = trainer.model.settings
+    assert (settings.pooler_type, settings.max_seq_length) == ("avg", 32)
 
 
 def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenizer):
     trainer = searching_trainer(tmp_path, tokenizer)
-    best = search(trainer, trials=1, compute_objective=alignment)
+    best = search(trainer, trials=1, compute_objective=itemgetter("eval_stsb_alignment"))
     assert best.run_id == "minimize"
-
-
-# --- settings of a checkpoint ---
-
-SAVED = {
-    "objective": "esimcse",
-    "objective_options": {"queue_size": 8},
-    "temperature": 0.2,
-    "max_seq_length": 24,
-}
-
-
-@pytest.mark.parametrize(
-    "saved, words, expected",
-    [
-        pytest.param(
-            SAVED,
-            "",
-            {
-                "objective": "esimcse",
-                "temperature": 0.2,
-                "queue_size": 8,
-                "max_seq_length": 24,
-            },
-            id="all settings",
-        ),
-        pytest.param(
-            SAVED,
-            "--temp 0.1 --max_seq_length 16",
-            {"objective": "esimcse", "temperature": 0.1, "max_seq_length": 16},
-            id="but what is given",
-        ),
-        pytest.param(
-            SAVED,
-            "--objective simcse",
-            {"objective": "simcse", "temperature": 0.05, "max_seq_length": 32},
-            id="nothing of another objective",
-        ),
-        pytest.param(
-            {"pooler_type": "avg"},
-            "",
-            {"pooler_type": "avg", "mlp_only_train": False},
-            id="its pooler",
-        ),
-        pytest.param(
-            {"mlp_only_train": False},
-            "",
-            {"pooler_type": "cls", "mlp_only_train": False},
-            id="its head",
-        ),
-        pytest.param({"max_seq_length": 20}, "", {"max_seq_length": 20}, id="its length"),
-        pytest.param(
-            {"max_seq_length": 20},
-            "--max_seq_length 12",
-            {"max_seq_length": 12},
-            id="but a given length",
-        ),
-    ],
-)
-def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, saved, words, expected):
-    start = save_checkpoint(model_of(**saved))
-    (tmp_path / "x.txt").write_text("a cat\na dog\n")
-    files = f"--train_file {tmp_path}/x.txt --output_dir {tmp_path}/out"
-    line = f"--model_name_or_path {start} {files} --use_cpu {words}"
-    settings = Recipe.read("unsup", line.split()).trainer().model.settings
-    found = asdict(settings) | settings.objective_options
-    assert {name: found[name] for name in expected} == expected
-
-
-# --- settings without an effect ---
-
-
-@pytest.mark.parametrize(
-    "settings, changes, said",
-    [
-        ({"mlm_weight": 0.5}, {}, "mlm_weight and mlm_probability have no effect without do_mlm"),
-        ({}, {"mlm_probability": 0.4}, "mlm_weight and mlm_probability have no effect without do_mlm"),
-        ({}, {"view_both": True}, "view_both has no effect with view identity"),
-        (
-            {"hard_negative_weight": 1.0},
-            {},
-            "hard_negative_weight has no effect on rows without hard negatives",
-        ),
-    ],
-)
-def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
-    make(tmp_path, tokenizer, model=model_of(**settings), **changes).check_run()
-    assert said in caplog.text
-
-
-def test_nothing_is_said_of_settings_that_have_an_effect(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer).check_run()
-    assert "no effect" not in caplog.text
 
 
 # --- several evaluation sets ---
 
 
-@pytest.fixture(scope="module")
-def metrics(tokenizer, tmp_path_factory):
-    """The metrics of a dev set and of two evaluation sets, one of whose names ends like the other."""
+def test_a_dev_set_is_scored_once_beside_several_evaluation_sets_with_losses_of_their_own(tokenizer, tmp_path):
+    """One of their names ends like the other."""
     sets = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
-    folder = tmp_path_factory.mktemp("sets")
-    return make(folder, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
-
-
-def test_a_dev_set_is_scored_once_beside_several_evaluation_sets(metrics):
-    spearman = [name for name in metrics if "spearman" in name]
-    assert spearman == ["eval_stsb_spearman"]
-
-
-def test_each_evaluation_set_has_its_own_loss(metrics):
+    metrics = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
+    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
     assert metrics["eval_news_loss"] != metrics["eval_old_news_loss"]
+
+
+# --- what a caller gives in the place of ours ---
+
+
+def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
+    calls = []
+
+    class Own(SimCSETrainer):
+        def compute_loss(self, *args, **kwargs):
+            calls.append(1)
+            return super().compute_loss(*args, **kwargs)
+
+    make(tmp_path, tokenizer, trainer_class=Own).train()
+    assert len(calls) == 4
+    with refuses("compute_loss gradcache_chunk_size"):
+        make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
+    with refuses("compute_loss_func gradcache_chunk_size"):
+        make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
+    ids=str,
+)
+def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
+    model = model_of(pooler_type="avg", **settings)
+    optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
+    with refuses("optimizer_cls_and_kwargs"):
+        make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
+
+
+def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
+    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        model=model,
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
+    )
+    before = weights(trainer.model)
+    trainer.train()
+    after = trainer.model.state_dict()
+    still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
+    assert still == []
+
+
+class Counting(TrainerCallback, ExportableState):
+    """Counts the steps of a run."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def on_step_end(self, args, state, control, **_):
+        self.steps += 1
+
+    def state(self):
+        return {"args": {}, "attributes": {"steps": self.steps}}
+
+
+def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenizer):
+    def run(**options):
+        own = {
+            "callbacks": [Counting(), EarlyStoppingCallback(3)],
+            "eval_dataset": sentences(8),
+        }
+        return make(tmp_path, tokenizer, **own, **KEEPS_BEST, **options)
+
+    run(max_steps=2).train()
+    again = run(max_steps=4, allow_changes=True)
+    again.train(resume_from_checkpoint=True)
+    counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
+    assert counting.steps == 4
+
+
+def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
+    """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
+    start = save_checkpoint(model_of(pooler_type="avg"))
+
+    def run():
+        torch.manual_seed(torch.seed())
+        model = AutoModelForCL.from_pretrained(start, head="fresh", pooler_type="avg")
+        return make(tmp_path, tokenizer, model=model, **SAVES)
+
+    run().train()
+    run().train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+
+
+def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
+    def rates(folder, resume=None, **options):
+        used = []
+
+        class Noting(TrainerCallback):
+            def on_step_begin(self, args, state, control, optimizer, **_):
+                used.append(optimizer.param_groups[0]["lr"])
+
+        trainer = make(folder, tokenizer, callbacks=[Noting()], **SAVES, **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return used
+
+    rates(tmp_path, max_steps=6, learning_rate=1e-3)
+    checkpoint = str(tmp_path / "run" / "checkpoint-2")
+    changed = {"max_steps": 8, "learning_rate": 1e-4}
+    resumed = rates(tmp_path, checkpoint, allow_changes=True, **changed)
+    fresh = rates(tmp_path / "fresh", **changed)
+    assert resumed == pytest.approx(fresh[2:])
