@@ -140,7 +140,8 @@ def _sts_texts(data_dir: Path) -> Iterator[str]:
             parts = read_sts_task(task, data_dir, ("test", "dev"))
         except TaskNotFound:
             continue
-        yield from (text for pairs in parts.values() for text in pairs.texts)
+        for pairs in parts.values():
+            yield from (*pairs.sentences1, *pairs.sentences2)
 
 
 def _wording(text: str) -> str:

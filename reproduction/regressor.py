@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
+from simcse_hf.data.scored_pairs import connected_groups
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import spearman
@@ -85,7 +86,8 @@ def score_regressor(
     predicted = {split: _predict(model, x[split]) for split in ("dev", "test")}
     scores = {}
     for split, values in predicted.items():
-        group = splits[split].groups[order[split]]
+        pairs = splits[split]
+        group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))[order[split]]
         scores[split] = {"predicted": values, "gold": gold[split], "group": group}
     result = score_parts(task, scores)
     result["test"]["mse"] = float(np.mean((predicted["test"] - gold["test"]) ** 2))

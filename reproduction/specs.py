@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import simcse_hf
-from simcse_hf.data.views import make_view, view_class
+from simcse_hf.data.views import VIEW_CLASSES, make_view
 from simcse_hf.objectives import described_objective
 from simcse_hf.training.parser import DEFAULTS
 from simcse_hf.training.recipe import ARGUMENTS, PARSER
@@ -165,7 +165,7 @@ class Run:
         return settings | {"seed": self.seed, "output_dir": str(output_dir)}
 
     def _unit(self) -> str:
-        if view_class(self.settings.get("view", "identity")).window:
+        if VIEW_CLASSES[self.settings.get("view", "identity")].window:
             return "document"
         rows = described_objective(self.settings.get("objective", "simcse")).rows
         return {"spans": "document", "nli": "premise"}.get(rows, "row")

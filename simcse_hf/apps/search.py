@@ -400,8 +400,8 @@ def duplicates(
     least = lowest_score(encoder, threshold)
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
-    vectors: Any = built.vectors  # of the exact index
-    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in vectors.pairs(least))
+    exact: Any = built.vectors
+    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in exact.pairs(least))
 
 
 def open_index(

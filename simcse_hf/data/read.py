@@ -455,68 +455,64 @@ def load_class_rows(
     """
     table = open_one(source, name)
     if isinstance(table.source, Dataset):
-        names = set(table.columns)
-        if {"texts", "relations"} <= names or (table.source._fingerprint in RESOLVED and LABEL in names):
+        own = set(table.columns)
+        if {"texts", "relations"} <= own or (table.source._fingerprint in RESOLVED and LABEL in own):
             return table.source
+    # 1. Anchors with their positives and hard negatives.
     chosen = class_columns(table.columns, table.sample(), columns)
-    if chosen is not None:
-        return _labelled_texts(table, chosen, max_rows, label_separator)
-    [cleaner] = table_cleaners([table], columns)
-    if len(cleaner.columns) < 2:
-        advice = f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}."
-        raise DataError(f"{table.name}: a row holds one text and no class label. {advice}")
-    make_room([cleaner])
-    texts = []
-    relations = []
-    for rows in cleaner.read(max_rows):  # one for each positive
-        if rows:
-            anchor, _, *others = rows[0]
-            positives = [row[1] for row in rows]
-            negatives = list(filter(None, others))
-            texts.append([anchor, *positives, *negatives])
-            relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
-    cleaner.log()
-    return Dataset.from_dict({"texts": texts, "relations": relations})
+    if chosen is None:
+        [cleaner] = table_cleaners([table], columns)
+        if len(cleaner.columns) < 2:
+            advice = (
+                f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}"
+            )
+            raise DataError(f"{table.name}: a row holds one text and no class label. {advice}.")
+        make_room([cleaner])
+        groups = []
+        relations = []
+        for rows in cleaner.read(max_rows):  # one for each positive
+            if rows:
+                anchor, _, *others = rows[0]
+                positives = [row[1] for row in rows]
+                negatives = list(filter(None, others))
+                groups.append([anchor, *positives, *negatives])
+                relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
+        cleaner.log()
+        return Dataset.from_dict({"texts": groups, "relations": relations})
 
-
-def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
-    """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
-    try:
-        [table, *_] = open_source(source)
-        return class_columns(table.columns, table.sample(), columns) is not None
-    except ValueError:  # reported when the rows are loaded
-        return False
-
-
-def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None, separator: str | None) -> Dataset:
+    # 2. Texts with the names of their classes.
     def named(columns: Sequence[str]) -> Iterator[Row]:
         for number, (text, cell) in table.rows(columns):
-            yield number, (text, names_of_classes(cell, table.at(number), separator))
+            yield number, (text, names_of_classes(cell, table.at(number), label_separator))
 
     cleaner = RowCleaner(replace(table, rows=named), chosen, width=2)
-    rows: list = []
+    found: list = []
     for labelled in filter(None, cleaner.read(max_rows)):  # a row for each label of a text
-        rows.append((labelled[0][0], [label for _, label in labelled]))
-    cleaner.kept = len(rows)
+        found.append((labelled[0][0], [label for _, label in labelled]))
+    cleaner.kept = len(found)
     cleaner.log()
-    counts = Counter(chain.from_iterable(names for _, names in rows))
+    counts = Counter(chain.from_iterable(names for _, names in found))
     classes = sorted(label for label, count in counts.items() if count > 1)
-    found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
-    logger.info(f"{found}.")
+    counted = (
+        f"{table.name}: {len(found)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
+    )
+    logger.info(f"{counted}.")
     if len(classes) < 2:
         raise DataError(
-            f"{found}. At least two classes must have two texts or more, and {len(classes)} of these have as many: "
+            f"{counted}. At least two classes must have two texts or more, and {len(classes)} of these have as many: "
             f"check the column {chosen[1]!r}, or add texts of other classes."
         )
     alone = list(map(repr, sorted(counts.keys() - classes)))
     if alone:
         logger.warning(
-            f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
+            f"{counted}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
         )
+
+    # 3. Their numbers.
     numbers = {label: number for number, label in enumerate(classes)}
     texts = []
     labels: list = []
-    for text, names in rows:
+    for text, names in found:
         known = [numbers[label] for label in names if label in numbers]
         if known:
             texts.append(text)
@@ -526,6 +522,15 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None, s
     dataset = Dataset.from_dict({"sent0": texts, LABEL: labels})
     RESOLVED.add(dataset._fingerprint)
     return dataset
+
+
+def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
+    """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
+    try:
+        [table, *_] = open_source(source)
+        return class_columns(table.columns, table.sample(), columns) is not None
+    except ValueError:  # reported when the rows are loaded
+        return False
 
 
 def names_of_classes(cell: object, where: str, separator: str | None) -> list[str]:

@@ -627,7 +627,7 @@ class EncodeJob:
         options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
         parts = []
         for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **options):
-            parts.append(vectors if vectors.is_cuda else vectors.cpu())
+            parts.append(vectors)
             if len(parts) * _READ_AHEAD >= len(rows):
                 yield shard, rows, parts
                 parts = []

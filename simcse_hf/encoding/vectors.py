@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..runtime.distributed import on_first_process, world
 from ..runtime.errors import DataError
 from ..runtime.files import lock
 from ..runtime.identity import Identity, digest_texts, digest_value
-from .files import SHARD_MANIFEST, encode, files_of, read_manifest, texts_of_rows
+from .files import SHARD_MANIFEST, Shard, encode, files_of, read_manifest, texts_of_rows
 from .simcse import load_model
 
 logger = logging.get_logger(__name__)
@@ -32,7 +31,7 @@ _SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
 class RowVectors:
     """Unit vectors of the texts of training rows, by one frozen model or several.
 
-    A model encodes the texts once, with its prompts for queries and documents ([`Encoder.column_prompts`]). Its
+    A model encodes the texts once, with its prompts for queries and documents ([`BatchEncoder.column_prompts`]). Its
     vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several machines must share) and used again
     by every run with the same texts and weights. A folder of `simcse-hf encode` or [`write_vectors`] is used as it is,
     if it holds the vectors of the same texts in the same order. Vectors are mapped from their files.
@@ -60,7 +59,7 @@ class RowVectors:
         self.dim = 0
         #: The model that gives all texts these vectors; `None` for several, or for vectors from elsewhere.
         self.model: Identity | None = None
-        self._folders: list[tuple[Path, float]] = []
+        self._files: list[tuple[Shard, float]] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
             if not (folder / SHARD_MANIFEST).is_file():
@@ -78,7 +77,8 @@ class RowVectors:
             if kind != "float32 in npy":
                 raise DataError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
             factor = math.sqrt(weight / total)
-            self._folders.append((folder, factor))
+            [file] = files_of(folder, manifest)
+            self._files.append((file, factor))
             model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
             contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
@@ -86,15 +86,6 @@ class RowVectors:
         self.dim = self(np.arange(min(1, self.num_rows))).shape[2]  # a missing shard is found before training
         if len(sources) == 1 and "pooler" in manifest["model"] and settings.get("truncate_dim") is None:
             self.model = of_documents(Identity.from_dict(manifest["model"]))
-
-    @cached_property
-    def _arrays(self) -> list[np.ndarray]:
-        """The vectors of each folder, mapped by each process when it first reads them."""
-        return [files_of(folder, read_manifest(folder))[0].read() for folder, _ in self._folders]
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the mapped files, which a loader's worker maps itself."""
-        return {name: value for name, value in vars(self).items() if name != "_arrays"}
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some rows.
@@ -110,13 +101,15 @@ class RowVectors:
         """
         places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
-        for (folder, factor), array in zip(self._folders, self._arrays, strict=True):
-            vectors = array[places]
+        for file, factor in self._files:
+            vectors = file.read()[places]
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
             if not has_direction.all():
                 row = places[has_direction.argmin()] // self.width
-                raise DataError(f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again.")
+                raise DataError(
+                    f"{file.path}: the vector of training row {row + 1} is zero or not finite: encode again."
+                )
             found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 

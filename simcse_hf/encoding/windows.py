@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.token_ids import locked, parse_template, special_tokens
-from ..runtime.errors import SettingError
 
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’」』）]*|\n""")
@@ -45,15 +44,7 @@ def split_long(
 
     Returns:
         `list[list[list[int]]]`: The token ids of each window of each text. A text that was not cut is one window.
-
-    Raises:
-        SettingError: If the tokenizer does not say where its tokens lie in a text.
     """
-    if not tokenizer.is_fast:
-        raise SettingError(
-            'long_texts="mean" needs a fast tokenizer, which says where each token lies in the text: load one, or use '
-            'long_texts="cut".'
-        )
     windows = [[row] for row in token_ids]
     if full is None:
         return windows

@@ -280,8 +280,8 @@ def compare_evaluations(
     if not common:
         raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     pairs = 1
-    for name, each in named.items() if choose else ():
-        if not each.cost or not all(map(each.scores.get, common)):
+    for name, evaluation in named.items() if choose else ():
+        if not evaluation.cost or not all(map(evaluation.scores.get, common)):
             raise DataError(
                 f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
             )

@@ -31,7 +31,8 @@ def describe_sample_run(folder: str) -> str:
     # The sample's encoder has no head of its own.
     pooler = "cls_before_pooler" if trained.pooler_type == "cls" else trained.pooler_type
     start = SimCSE(encoder, pooler_type=pooler, device="cpu")
-    texts = sorted(set(read_scored_pairs(corpus.test).texts) - {_QUERY})
+    pairs = read_scored_pairs(corpus.test)
+    texts = sorted({*pairs.sentences1, *pairs.sentences2} - {_QUERY})
     lines = []
     for when, model in (("before", start), ("after", trained)):
         lines.append(f"\nNearest to {_QUERY!r} {when} training, of {len(texts):,} sentences:")

@@ -112,33 +112,21 @@ def test_search_shows_sentences_with_scores_row_numbers_and_kept_columns(served,
 
 def test_what_cannot_be_searched_or_compared_gets_a_message(served, index):
     best = index.search(QUERY, top_k=1)[0].score
-    assert call(served, "search", QUERY, 3, 1) == f"The best sentence has a cosine of {best:.2f} only."
-    assert call(served, "search", "  ", 3, -1) == "Type a sentence first."
+    assert f"cosine of {best:.2f}" in call(served, "search", QUERY, 3, 1)
+    assert "Type a sentence" in call(served, "search", "  ", 3, -1)
     long = "a cat " * 2000
-    assert call(served, "search", long, 3, -1) == call(served, "compare", "dog", long)
-    assert call(served, "compare", long, "dog") == "A text may have 10,000 characters; this one has 12,000."
+    assert "10,000 characters" in call(served, "search", long, 3, -1) == call(served, "compare", "dog", long)
     assert call(served, "compare", *SENTENCES[:2]) == f"Cosine: {index.model.similarity(*SENTENCES[:2]):.4f}"
-    assert "is greater than maximum value" in call(served, "search", "the dog", 10**9, -1)
 
 
 def test_only_the_page_itself_gets_answers_and_no_other_host_is_asked(served):
-    address = served[0]
+    address, hosts = served
     assert ask(address, "")[0] == 200
     assert ask(address, "", Host="evil.example") == (400, "Invalid host header")
     assert ask(address, "gradio_api/call/search", b"{}", Origin="https://evil.example")[0] == 403
-    form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nhello\r\n--x--\r\n'
-    upload = ask(
-        address,
-        "gradio_api/upload",
-        form,
-        **{"Content-Type": "multipart/form-data; boundary=x"},
-    )
-    assert upload == (403, "the demo takes no files")
-    assert "127.0.0.1" in served[1] and set(map(str, served[1])) <= {
-        "127.0.0.1",
-        "localhost",
-        "None",
-    }
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert ask(address, "gradio_api/upload", b"--x--\r\n", **form) == (403, "the demo takes no files")
+    assert "127.0.0.1" in hosts and set(map(str, hosts)) <= {"127.0.0.1", "localhost", "None"}
 
 
 # --- the guards ----------------------------------------------------------------------------------------------------

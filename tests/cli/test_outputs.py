@@ -75,31 +75,24 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
-    pairs = write(
-        tmp_path / "pairs.tsv",
-        [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)],
-    )
+    pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
     words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
+    output = tmp_path / "output"
 
-    def run(output, *more):
+    def run(*more, output=output):
         return status(command, *words, "--output", str(output), *more)
 
-    output = tmp_path / "output"
-    assert run(output, "--json") == 0
+    assert run("--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
     before = files_of(output)
-    assert run(output) == 2 and files_of(output) == before
+    assert run() == 2 and files_of(output) == before
     assert re.search("overwrite|resume", capsys.readouterr().err)
-    assert run(output, "--overwrite") == 0
+    assert run("--overwrite") == 0
     before = files_of(output)
-    if command == "encode":
-        for option in ("--column", "--columns"):
-            assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
+    if "--input" in words:  # the last one counts
         empty = write(tmp_path / "empty.txt", [""])
-        assert run(output, "--overwrite", "--input", str(empty)) == 2 and files_of(output) == before
-    if "--input" in words:
-        words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
-        assert run(output, "--overwrite") == 2 and files_of(output) == before
+        for wrong in (["--column", "nosuch"], ["--input", str(empty)], ["--input", str(tmp_path / "nosuch.txt")]):
+            assert run("--overwrite", *wrong) == 2 and files_of(output) == before
     read = files_of(base / "model")
-    assert run(base / "model", "--overwrite") == 2 and files_of(base / "model") == read
+    assert run("--overwrite", output=base / "model") == 2 and files_of(base / "model") == read

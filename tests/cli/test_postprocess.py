@@ -17,7 +17,6 @@ from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.apps.export import export_sentence_transformers
-from simcse_hf.cli.main import main
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.graphs import export_graph
@@ -137,14 +136,6 @@ def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, senten
     (whitened / "postprocessing/model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
         load(whitened)
-
-
-@pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_too_few_sentences_are_an_error(method, raw, tmp_path, capsys):
-    few = write(tmp_path / "few.txt", SENTENCES[:20])
-    line = f"--method {method} --model {raw} --input {few} --output {tmp_path / method} --pooler avg --device cpu"
-    assert main(["postprocess", "fit", *line.split()]) == 2
-    assert "few.txt" in capsys.readouterr().err and not (tmp_path / method).exists()
 
 
 def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, save_checkpoint):

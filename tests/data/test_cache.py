@@ -1,7 +1,5 @@
 """A file is read and tokenized once: a second run takes its rows from the cache."""
 
-import pytest
-
 from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.tokenize import tokenize_dataset
@@ -39,12 +37,3 @@ def test_a_second_load_makes_nothing_again(tmp_path, tokenizer, monkeypatch):
     tokenized = calls(monkeypatch, type(tokenizer), "_encode_plus")
     assert load() == first
     assert len(tokenized) <= 1, "the call that sets the tokenizer's backend up"
-
-
-def test_a_file_that_cannot_be_read_to_its_end_leaves_no_cache(tmp_path):
-    source = tmp_path / "texts.csv"
-    source.write_text("a,b\n" + "x,y\n" * 200 + "x\n")
-    for _ in range(2):
-        with pytest.raises(ValueError, match="line 202"):
-            load_text_dataset(source, cache_dir=tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("*.arrow"))

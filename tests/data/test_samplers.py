@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
-from torch.utils.data import BatchSampler, DataLoader
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from torch.utils.data import DataLoader
 
 from simcse_hf.data.samplers import ClassSampler, NoDuplicatesSampler, PermutedSampler
 
@@ -41,20 +41,6 @@ def test_the_order_follows_the_seed_and_the_epoch(kind):
     assert list(make_sampler(kind, 1000, seed=4)) != first
     sampler.set_epoch(1)
     assert list(sampler) == second
-
-
-def batches_of_eight(kind, num_rows):
-    return BatchSampler(make_sampler(kind, num_rows), 8, drop_last=False)
-
-
-@EVERY_KIND
-@pytest.mark.parametrize("processes", [2, 3])
-def test_several_processes_share_the_order_of_one(processes, kind):
-    num_rows = 8 * processes * 5
-    whole = list(batches_of_eight(kind, num_rows))
-    for rank in range(processes):
-        own = BatchSamplerShard(batches_of_eight(kind, num_rows), processes, rank)
-        assert list(own) == whole[rank::processes]
 
 
 def make_loader(kind):

@@ -119,12 +119,5 @@ def test_rows_are_drawn_by_the_seed_and_the_epoch(view, make):
     assert rows == same
     assert rows != other_seed
     assert rows != other_epoch
-
-
-def test_every_row_of_every_seed_and_epoch_draws_its_mask_by_another_number(make):
-    numbers = set()
-    for seed in (1, 2):
-        for epoch in (0, 1):
-            numbers |= {row["view_seed"] for row in read(loader_of(make("mlm", seed, epoch)))}
-    assert len(numbers) == 4 * ROWS
-    assert all(0 <= number < 2**63 for number in numbers)
+    masks = {row["view_seed"] for row in rows + other_seed + other_epoch if view == "mlm"}
+    assert view != "mlm" or (len(masks) == 3 * ROWS and all(0 <= number < 2**63 for number in masks))

@@ -9,12 +9,10 @@ import torch
 from encoding_helpers import random_texts
 
 from simcse_hf.encoding import files as encode_module
-from simcse_hf.encoding.files import Shard, encode, read_shards
+from simcse_hf.encoding.files import Shard, encode
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.names import PRECISIONS
-
-GPU = torch.device("cuda", 1)
 
 
 @pytest.fixture
@@ -41,17 +39,9 @@ def windows(monkeypatch):
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ["npy", "parquet"])
-def test_a_shard_is_made_of_windows_in_the_order_of_the_texts(format, model, source, tmp_path, windows):
-    encode(model, source, tmp_path / "out", shard_size=20, format=format)
-    assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
-    assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
-    expected = model.encode(random_texts(53), convert_to_numpy=True)
-    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
-
-
 def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(model, source, tmp_path, windows):
     names = encode(model, source, tmp_path / "out", shard_size=20, format="parquet").shards
+    assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
     missing = tmp_path / "out" / names[1]
     expected = missing.read_bytes()
     missing.unlink()
@@ -123,77 +113,20 @@ class OnGPU(torch.Tensor):
     """A tensor that says that it is on a GPU."""
 
     is_cuda = True
-    device = GPU
-
-    def cpu(self):
-        return self.as_subclass(torch.Tensor)
 
 
-class Elsewhere(torch.Tensor):
-    """A tensor on another accelerator, which notes in which thread it is copied."""
-
-    threads = set()
-
-    def cpu(self):
-        self.threads.add(threading.current_thread())
-        return self.as_subclass(torch.Tensor)
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """What a model computes is NaN until a thread waits for the GPU. These threads are collected."""
-    computed, threads = [], set()
-    stream, as_tensor = SimCSE.encode_stream, torch.as_tensor
+def test_only_the_thread_that_writes_waits_for_a_gpu(model, source, tmp_path, monkeypatch):
+    stream = SimCSE.encode_stream
+    waiting = []
 
     def encode_stream(*args, **options):
         for key, vectors in stream(*args, **options):
-            later = torch.full_like(vectors, torch.nan)
-            computed.append((later, vectors))
-            yield key, later.as_subclass(OnGPU)
-
-    def synchronize(device):
-        assert device == GPU
-        threads.add(threading.current_thread())
-        while computed:
-            later, vectors = computed.pop()
-            later.copy_(vectors)
-
-    def on_gpu(x, dtype=None, device=None):
-        assert device in (None, GPU)
-        return x if isinstance(x, OnGPU) else as_tensor(x, dtype=dtype)
+            yield key, vectors.as_subclass(OnGPU)
 
     monkeypatch.setattr(SimCSE, "encode_stream", encode_stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(torch, "as_tensor", on_gpu)
-    return threads
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_the_thread_that_writes_waits_for_a_gpu(precision, model, source, tmp_path, windows, request):
-    ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]) if "int8" in precision else None
-    options = {
-        "shard_size": 20,
-        "precision": precision,
-        "ranges": ranges,
-        "format": "parquet",
-    }
-    encode(model, source, tmp_path / "cpu", **options)
-    threads = request.getfixturevalue("gpu")
-    encode(model, source, tmp_path / "gpu", **options)
-    assert len(threads) == 1 and threading.current_thread() not in threads
-    for name in ("vectors-00000-of-00003.parquet", "vectors-00002-of-00003.parquet"):
-        assert (tmp_path / "gpu" / name).read_bytes() == (tmp_path / "cpu" / name).read_bytes()
-
-
-def test_another_accelerator_is_used_by_one_thread_only(model, source, tmp_path, monkeypatch):
-    stream = SimCSE.encode_stream
-    monkeypatch.setattr(
-        SimCSE,
-        "encode_stream",
-        lambda *args, **options: ((key, x.as_subclass(Elsewhere)) for key, x in stream(*args, **options)),
-    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waiting.append(threading.current_thread()))
     encode(model, source, tmp_path / "out", shard_size=20)
-    assert Elsewhere.threads == {threading.current_thread()}
+    assert len(waiting) == 3 and threading.current_thread() not in waiting
 
 
 def test_no_window_waits_for_the_device(model):
@@ -212,21 +145,8 @@ def test_no_window_waits_for_the_device(model):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("dim", [16, 13])
-def test_the_codes_of_a_tensor_are_those_of_an_array(precision, dim):
-    vectors = np.random.default_rng(0).standard_normal((50, dim)).astype(np.float32)
+def test_the_codes_of_a_tensor_are_those_of_an_array(precision):
+    vectors = np.random.default_rng(0).standard_normal((50, 13)).astype(np.float32)
     ranges = calibrate_ranges(vectors[:20])
     codes = quantize(torch.from_numpy(vectors), precision, ranges)
-    if "int8" in precision:
-        exact = (vectors.astype(np.float64) - ranges[0]) / (ranges[1] - ranges[0]) * 255
-        expected = exact.clip(0, 255) - 128 * (precision == "int8")
-        assert np.abs(codes - expected).max() < 0.5001
-    elif "binary" in precision:
-        bits = np.unpackbits(
-            (codes.astype(np.int16) + 128 * (precision == "binary")).astype(np.uint8),
-            axis=1,
-        )
-        assert (bits[:, :dim] == (vectors > 0)).all() and not bits[:, dim:].any()
-    else:
-        np.testing.assert_array_equal(codes, vectors)
     np.testing.assert_array_equal(codes, quantize(vectors, precision, ranges), strict=True)

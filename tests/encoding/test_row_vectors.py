@@ -60,30 +60,14 @@ def rows():
 # --- vectors of an API ---
 
 
-def test_vectors_of_an_api_are_found_by_row_and_column(tmp_path, rows):
+def test_vectors_of_an_api_are_found_by_row_and_column_also_by_a_worker(tmp_path, rows):
     folder, expected = write_random(tmp_path / "api", rows)
-    found = row_vectors(rows, folder)(np.array([4, 0, 6]))
-    np.testing.assert_allclose(found, expected[[4, 0, 6]], rtol=1e-6)
-
-
-def test_a_worker_of_the_data_loader_finds_the_same_vectors(tmp_path, rows):
-    folder, _ = write_random(tmp_path / "api", rows)
     vectors = row_vectors(rows, folder)
-    of_worker = pickle.loads(pickle.dumps(vectors))
-    np.testing.assert_array_equal(of_worker(np.arange(7)), vectors(np.arange(7)))
+    for of_process in (vectors, pickle.loads(pickle.dumps(vectors))):
+        np.testing.assert_allclose(of_process(np.array([4, 0, 6])), expected[[4, 0, 6]], rtol=1e-6)
 
 
 # --- several teachers ---
-
-
-@pytest.fixture
-def first_teacher(tmp_path, rows):
-    return write_random(tmp_path / "a:3", rows, dim=4)  # a path with a colon is no weight
-
-
-@pytest.fixture
-def second_teacher(tmp_path, rows):
-    return write_random(tmp_path / "b", rows, dim=6, seed=1)
 
 
 def products(vectors):
@@ -92,28 +76,12 @@ def products(vectors):
     return flat @ flat.T
 
 
-def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(
-    rows,
-    first_teacher,
-    second_teacher,
-):
-    first, a = first_teacher
-    second, b = second_teacher
-    found = all_vectors(rows, f"{first}:1", f"{second}:3")
-    expected = 0.25 * products(a) + 0.75 * products(b)
-    np.testing.assert_allclose(products(found), expected, atol=1e-6)
-
-
-def test_vectors_of_several_teachers_have_the_length_1(rows, first_teacher, second_teacher):
-    found = all_vectors(rows, f"{first_teacher[0]}:1", f"{second_teacher[0]}:3")
-    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, rtol=1e-6)
-
-
-def test_teachers_without_weights_count_equally(rows, first_teacher, second_teacher):
-    first, a = first_teacher
-    second, b = second_teacher
-    found = all_vectors(rows, first, second)
-    expected = (products(a) + products(b)) / 2
+@pytest.mark.parametrize("weights, shares", [((":1", ":3"), (0.25, 0.75)), (("", ""), (0.5, 0.5))])
+def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(tmp_path, rows, weights, shares):
+    first, a = write_random(tmp_path / "a:3", rows, dim=4)  # a path with a colon is no weight
+    second, b = write_random(tmp_path / "b", rows, dim=6, seed=1)
+    found = all_vectors(rows, first + weights[0], second + weights[1])
+    expected = shares[0] * products(a) + shares[1] * products(b)
     np.testing.assert_allclose(products(found), expected, atol=1e-6)
 
 
@@ -139,14 +107,10 @@ def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_
         np.testing.assert_allclose(found[:, column], expected, atol=1e-6)
 
 
-def test_a_model_encodes_the_texts_of_a_run(model, checkpoint, rows):
+def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, monkeypatch, rows):
     found = all_vectors(rows, checkpoint)
     expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
-
-
-def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch, rows):
-    found = all_vectors(rows, checkpoint)
     monkeypatch.setattr(SimCSE, "embed", None)
     np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
@@ -163,55 +127,26 @@ def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache, rows):
 # --- digests ---
 
 
-@pytest.fixture
-def folders(model, tmp_path, rows):
-    """Folders of vectors: of an API (`copy` holds those of `a`), and of a model in two widths."""
+def test_the_digest_stands_for_texts_weights_shares_and_dimensions_and_not_for_names(model, tmp_path, rows):
     for name, seed in (("a", 0), ("copy", 0), ("c", 1)):
         write_random(tmp_path / name, rows, seed=seed)
     encode(model, rows, tmp_path / "whole")
     encode(model, rows, tmp_path / "16", truncate_dim=16)
-    return tmp_path
-
-
-def test_the_digest_stands_for_texts_weights_shares_and_dimensions(rows, folders):
-    a = folders / "a"
-    c = folders / "c"
-    sources = [
-        [a],
-        [c],
-        [f"{a}:2", f"{c}:1"],
-        [a, c],
-        [folders / "whole"],
-        [folders / "16"],
-    ]
+    a, copy, c = (tmp_path / name for name in ("a", "copy", "c"))
+    sources = [[a], [c], [f"{a}:2", f"{c}:1"], [a, c], [tmp_path / "whole"], [tmp_path / "16"]]
     digests = {row_vectors(rows, *each).digest for each in sources}
     assert len(digests) == len(sources)
+    assert row_vectors(rows, copy).digest == row_vectors(rows, a).digest
 
 
-def test_the_digest_does_not_depend_on_names(rows, folders):
-    digest = row_vectors(rows, folders / "a").digest
-    assert row_vectors(rows, folders / "copy").digest == digest
-
-
-@pytest.fixture
-def with_swapped_words(checkpoint, tmp_path):
-    """The model with a tokenizer that takes cats for dogs."""
-    other = tmp_path / "other"
-    shutil.copytree(checkpoint, other)
+def test_the_cache_knows_models_by_their_tokenizers(model, checkpoint, tmp_path):
+    other = shutil.copytree(checkpoint, tmp_path / "other")
     rules = json.loads((other / "tokenizer.json").read_text())
     vocabulary = rules["model"]["vocab"]
     vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
     (other / "tokenizer.json").write_text(json.dumps(rules))
-    return SimCSE(other, device="cpu")
-
-
-def test_the_cache_knows_models_by_their_tokenizers(model, with_swapped_words):
-    changes = model.identity().changes(with_swapped_words.identity())
+    changes = model.identity().changes(SimCSE(other, device="cpu").identity())
     assert changes == ["another tokenizer"]
-
-
-def test_the_cache_knows_models_by_their_templates(model):
-    assert model.identity().templates == []
 
 
 def test_the_truncation_of_a_call_does_not_count(model):
@@ -223,23 +158,25 @@ def test_the_truncation_of_a_call_does_not_count(model):
 # --- refusals ---
 
 
-def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
-    rows = rows_of(columns=2)
-    vectors = np.ones((7, 2, 4))
-    vectors[4, 1] = 0
-    write_vectors(tmp_path / "api", rows, vectors, "an API")
-    with pytest.raises(ValueError, match="the vector of training row 5 is zero or not finite"):
-        all_vectors(rows, tmp_path / "api")
-
-
-def test_fewer_vectors_than_texts_are_not_written(tmp_path):
-    with pytest.raises(ValueError, match="7 vectors for 14 texts"):
-        write_vectors(tmp_path / "fewer", rows_of(columns=2), np.ones((7, 4)), "an API")
-
-
-def test_vectors_are_not_written_into_a_folder_that_is_not_empty(tmp_path, rows):
+def test_vectors_that_no_run_can_use_are_refused(model, tmp_path, rows):
     folder, vectors = write_random(tmp_path / "api", rows)
-    with pytest.raises(ValueError, match="api is not empty: name a new folder"):
+    vectors[4, 1] = 0
+    write_vectors(tmp_path / "zero", rows, vectors, "an API")
+    encode(model, rows, tmp_path / "int8", precision="int8")
+    incomplete, _ = write_random(tmp_path / "incomplete", rows)
+    next((tmp_path / "incomplete").glob("*.npy")).unlink()
+    for source, named in [
+        (tmp_path / "zero", "training row 5"),
+        (f"{folder}:0", "weight 0"),
+        (tmp_path / "nothing-here", "nothing-here"),
+        (tmp_path / "int8", "int8"),
+        (incomplete, "missing"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            all_vectors(rows, source)
+    with pytest.raises(ValueError, match="7 vectors for 21 texts"):
+        write_vectors(tmp_path / "fewer", rows, np.ones((7, 4)), "an API")
+    with pytest.raises(ValueError, match="api is not empty"):
         write_vectors(folder, rows, vectors, "an API")
 
 
@@ -249,33 +186,3 @@ def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, rows, 
     message = r"api holds the vectors of other texts, .* \(21 there, "
     with pytest.raises(ValueError, match=message):
         row_vectors(rows.select(kept), folder)
-
-
-def test_a_weight_of_0_is_refused(tmp_path, rows):
-    folder, _ = write_random(tmp_path / "api", rows)
-    with pytest.raises(ValueError, match="the weight 0 is not a number above 0"):
-        row_vectors(rows, f"{folder}:0")
-
-
-def test_a_source_that_does_not_exist_is_refused(tmp_path, rows):
-    message = "nothing-here is neither a folder that `simcse-hf encode` wrote nor a model"
-    with pytest.raises(ValueError, match=message):
-        row_vectors(rows, tmp_path / "nothing-here")
-
-
-def test_vectors_that_are_not_float32_are_refused(model, tmp_path, rows):
-    encode(model, rows, tmp_path / "int8", precision="int8")
-    message = "int8 in npy; a teacher or guide needs float32 in npy"
-    with pytest.raises(ValueError, match=message):
-        row_vectors(rows, tmp_path / "int8")
-
-
-def test_an_interrupted_folder_is_refused(tmp_path, rows):
-    folder, _ = write_random(tmp_path / "incomplete", rows)
-    next((tmp_path / "incomplete").glob("*.npy")).unlink()
-    message = "is missing, because the run was interrupted: finish it with resume"
-    with pytest.raises(ValueError, match=message):
-        row_vectors(rows, folder)
-
-
-# --- neighbours ---

@@ -17,9 +17,7 @@ DENSE = [{"in_features": 32, "out_features": 16, "bias": True, "activation_funct
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("bert", {"pooler_type": "cls"}),
         ("bert", {"pooler_type": "cls", "do_mlm": True, "mlp_only_train": True}),
-        ("distilbert", {"pooler_type": "cls", "do_mlm": True}),
         ("bert", {"pooler_type": "ngrams", "objective": "is_bert"}),
         ("roberta", {"pooler_type": "avg", "prompts": {"query": "ask "}, "default_prompt_name": "query"}),
         pytest.param("bert", {"pooler_type": "cls", "lora": True}, marks=NEEDS_PEFT),

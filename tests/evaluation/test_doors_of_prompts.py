@@ -1,8 +1,5 @@
 """Whatever encodes queries and documents puts the same prompts before them. Any other text gets the default prompt."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
@@ -57,16 +54,6 @@ def beir(folder):
     return write_beir(folder / "faq", DOCUMENTS, QUERIES, {"q0": {"d0": 1}, "q1": {"d1": 1}})
 
 
-def candidates(folder):
-    first, second = QUERIES.values()
-    bird, woman, house = DOCUMENTS.values()
-    rows = [
-        {"query": first, "positive": [bird], "negative": [woman]},
-        {"query": second, "positive": [woman], "negative": [house]},
-    ]
-    return write(folder / "rerank.jsonl", map(json.dumps, rows))
-
-
 def triplets(folder):
     rows = zip(QUERIES.values(), DOCUMENTS.values(), [DOCUMENTS["d2"]] * 2, strict=False)
     return write_rows(folder / "rows.csv", ["query", "positive", "negative"], rows)
@@ -95,7 +82,6 @@ DOORS = {
     "index and search": search_by_command,
     "mine": lambda model, folder: mine(model, triplets(folder), folder / "mined.csv", columns=None),
     "evaluate retrieval": lambda model, folder: evaluate(model, task=[f"retrieval={beir(folder)}"]),
-    "evaluate reranking": lambda model, folder: evaluate(model, task=[f"reranking={candidates(folder)}"]),
     "dev tasks": dev_tasks,
     "encode --columns": lambda model, folder: encode(
         model, triplets(folder), folder / "out", columns=["query", "positive", "negative"], shard_size=2
@@ -118,14 +104,6 @@ def scored_pairs(folder):
     return write_rows(folder / "scored.csv", ["sentence1", "sentence2", "score"], rows)
 
 
-def labelled(folder, *columns):
-    texts = [*QUERIES.values(), *DOCUMENTS.values(), "a man slept"]
-    rows = [(text, number % 2) for number, text in enumerate(texts)]
-    if columns:
-        rows = [(text, texts[0], label) for text, label in rows]
-    return write_rows(folder / "labelled.csv", [*(columns or ["text"]), "label"], rows)
-
-
 def dev_pairs(model, folder):
     pairs = ScoredPairs("stsb", ["a bird sang", "a house"] * 2, ["the woman ran", "a dog ran"] * 2, [1, 5, 2, 4])
     SimilarityEvalCallback(pairs).evaluate(model.model, model.tokenizer)
@@ -135,8 +113,6 @@ OTHER_DOORS = {
     "encode": lambda model, folder: encode(model, write(folder / "t.txt", ["a cat", "a dog"]), folder / "out"),
     "similarity": lambda model, folder: model.similarity("a cat", "a dog"),
     "scored pairs": lambda model, folder: evaluate(model, pairs=[scored_pairs(folder)]),
-    "classification": lambda model, folder: evaluate(model, task=[f"classification={labelled(folder)}"]),
-    "pairs": lambda model, folder: evaluate(model, task=[f"pairs={labelled(folder, 'sentence1', 'sentence2')}"]),
     "dev set": dev_pairs,
 }
 
@@ -147,40 +123,11 @@ def test_texts_that_are_neither_get_the_default_prompt(door, model, encoded, tmp
     assert {prompt for prompt, _ in encoded} == {PROMPTS["other"] if model.default_prompt_name else ""}
 
 
-def test_a_prompt_that_is_given_stands_before_all_columns(model, encoded, tmp_path):
+def test_a_prompt_that_is_given_or_a_default_prompt_alone_stands_before_all_columns(model, encoded, tmp_path):
     encode(model, columns(tmp_path), tmp_path / "out", prompt="the dog : ")
     assert {prompt for prompt, _ in encoded} == {"the dog : "}
-
-
-@pytest.mark.parametrize("role", ["query", "document"])
-def test_a_default_prompt_alone_stands_before_columns_and_a_search_says_that_it_does_not_use_it(
-    role, model, encoded, caplog, tmp_path
-):
+    encoded.clear()
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
-    encode(model, columns(tmp_path), tmp_path / "out")
+    encode(model, columns(tmp_path), tmp_path / "other")
     assert {prompt for prompt, _ in encoded} == {"man : "}
-    model.name_or_path = str(tmp_path)  # a message is said once for a model
-    assert model.resolve_prompt(role=role) == ""
-    assert f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
-
-
-class Foreign:
-    """A model of another package, which has prompts and no method for queries or documents."""
-
-    prompts = {"query": "ask ", "document": "tell "}
-
-    def __init__(self):
-        self.seen = []
-
-    def encode(self, texts, truncate_dim=None, convert_to_numpy=True):
-        self.seen += texts
-        return np.random.default_rng(0).standard_normal((len(texts), 4))
-
-
-@pytest.mark.parametrize("door", ["evaluate retrieval", "evaluate reranking"])
-def test_a_model_of_another_package_gets_its_prompts_before_the_texts(door, tmp_path):
-    model = Foreign()
-    DOORS[door](model, tmp_path)
-    expected = {f"ask {text}" for text in QUERIES.values()} | {f"tell {text}" for text in DOCUMENTS.values()}
-    assert set(model.seen) == expected

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE, evaluate
 from simcse_hf.evaluation import mteb as mteb_tasks
-from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import (
     BENCHMARK,
     as_mteb,
@@ -25,27 +23,11 @@ from simcse_hf.evaluation.mteb import (
 from simcse_hf.evaluation.report import Evaluation, write_results
 
 FIRST = "MTEB(eng, v1)"
-PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
-#: The averages that the paper prints for its categories in this order, then the average over all data sets.
-CATEGORIES = dict(
-    Classification=12,
-    Clustering=11,
-    PairClassification=3,
-    Reranking=4,
-    Retrieval=15,
-    STS=10,
-)
-CATEGORIES["Summarization"] = 1
-PAPER_AVERAGES = {"SimCSE": [64.6, 30.8, 74.5, 47.3, 23.6, 74.4, 27.7, 47.4]}
 
 
 def test_averages_count_the_data_sets_that_they_cover(tmp_path, monkeypatch):
     scores = {"STS12": 50.0, "SICK-R": 70.0, "SummEval": 30.0, "Some other set": 0.0}
-    categories = {
-        "Retrieval": ["NQ"],
-        "STS": ["STS12", "STS13", "SICK-R"],
-        "Summarization": ["SummEval"],
-    }
+    categories = {"Retrieval": ["NQ"], "STS": ["STS12", "STS13", "SICK-R"], "Summarization": ["SummEval"]}
     monkeypatch.setattr(mteb_tasks, "read_benchmark", lambda names: (BENCHMARK, categories))
     averages = mteb_averages(scores, ["all"])
     assert averages == {
@@ -64,23 +46,6 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[mteb\]"):
         evaluate_mteb(BagOfWords(), ["STS12"])
-
-
-def test_the_first_english_benchmark_is_that_of_the_paper():
-    """Tables 4 and 6 of the non-contrastive paper: the scores of a RoBERTa model on 56 data sets, and their means."""
-    pytest.importorskip("mteb", reason="needs the mteb extra")
-    assert {category: len(tasks) for category, tasks in read_benchmark([FIRST])[1].items()} == CATEGORIES
-    if not PAPER.is_file():
-        pytest.skip("the text of the paper is not beside the repository")
-    names = {name for tasks in read_benchmark([FIRST])[1].values() for name in tasks}
-    rows = [[cell.strip() for cell in line.split("|")] for line in PAPER.read_text(encoding="utf-8").splitlines()]
-    named = [(re.split("[ ♢♡♠]", cells[0])[0], cells) for cells in rows if len(cells) > 7]
-    averages = mteb_averages({name: float(cells[1]) for name, cells in named if name in names}, [FIRST])
-    assert [average["value"] for average in averages.values()] == pytest.approx(PAPER_AVERAGES["SimCSE"], abs=0.11)
-    assert [average["tasks"] for average in averages.values()] == [
-        *CATEGORIES.values(),
-        56,
-    ]
 
 
 def offer(monkeypatch, tasks):
@@ -192,22 +157,6 @@ def test_a_model_of_the_hub_or_without_weights_is_measured_again(task, model, ca
     assert (cache / f"org__model/{'a' * 40}/MockSTSTask.json").exists()
 
 
-def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
-    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
-    import datasets
-
-    first, second, scores = random_columns(40, 0)
-    task = mteb.get_task("STSBenchmark")
-    table = datasets.Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
-    task.dataset = {"default": datasets.DatasetDict({"test": table})}
-    task.data_loaded = True
-    offer(monkeypatch, [task])
-    model = BagOfWords()
-    result = evaluate_mteb(model, ["STSBenchmark"])
-    expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
-    assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
-
-
 @pytest.mark.parametrize(
     "prompts",
     [
@@ -234,25 +183,6 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     assert score(as_mteb(model)) == expected
     model.prompts = {"query": "", "document": ""}
     assert score(as_mteb(model)) != expected
-
-
-class Foreign:
-    """A model of another library: only `encode`, and prompts by role."""
-
-    def __init__(self, model, prompts):
-        self.encode = model.encode
-        self.prompts = prompts
-
-
-def test_a_model_of_another_library_encodes_queries_and_documents_with_its_prompts(model, monkeypatch):
-    pytest.importorskip("mteb", reason="needs the mteb extra")
-    offer(monkeypatch, [retrieval_task()])
-    prompts = {"query": "the dog sang : ", "document": "a small mat : "}
-    [plain] = evaluate_mteb(Foreign(model, {}), ["all"]).values()
-    [found] = evaluate_mteb(Foreign(model, prompts), ["all"]).values()
-    model.prompts = prompts
-    assert evaluate_mteb(model, ["all"]) == {"NFCorpus": pytest.approx(found, abs=1e-3)}
-    assert found != pytest.approx(plain, abs=1e-3)
 
 
 def retrieval_task():

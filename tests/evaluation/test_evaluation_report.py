@@ -127,13 +127,6 @@ def test_results_and_scores_are_read_back(file):
     assert Evaluation.read(file).scores == {}
 
 
-@pytest.mark.parametrize("mode, expected", [("test", ("adam", 64, 5, 4, 10)), ("fasttest", ("rmsprop", 128, 3, 2, 5))])
-def test_a_protocol_names_the_settings_of_its_classifier(mode, expected):
-    described = Evaluation({}, {}, Protocol(mode)).to_dict()["protocol"]["classifier"]
-    names = ("optimizer", "batch_size", "tenacity", "epoch_size", "folds")
-    assert tuple(described[name] for name in names) == expected
-
-
 def test_a_file_of_scores_with_a_damaged_flag_is_named(file):
     scores = file.with_name("results.scores.npz")
     content = bytearray(scores.read_bytes())

@@ -1,7 +1,6 @@
 """An evaluation from folder to results: shape of the results, what is encoded, what is missing."""
 
 import pytest
-import torch
 from evaluation_helpers import (
     BagOfWords,
     write_sick,
@@ -11,10 +10,8 @@ from evaluation_helpers import (
 )
 
 from simcse_hf.evaluation import (
-    alignment,
     evaluate,
     read_scored_pairs,
-    uniformity,
 )
 from simcse_hf.evaluation.scoring import read_tasks
 from simcse_hf.evaluation.tasks import roles_of
@@ -34,10 +31,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def encode(texts):
-    return torch.tensor(BagOfWords().encode(texts))
-
-
 def read_stsb(folder, split):
     return read_scored_pairs(folder / f"STS/STSBenchmark/sts-{split}.csv")
 
@@ -45,22 +38,10 @@ def read_stsb(folder, split):
 # --- STS ---
 
 
-def test_a_result_has_the_scores_of_its_subsets_and_splits_and_names_what_is_missing(folder):
+def test_the_average_names_its_tasks_and_those_that_are_missing(folder):
     results = evaluate(BagOfWords(), data_dir=folder).results
-    for task, subset in (("STS12", "MSRpar"), ("STS13", "FNWN")):
-        assert list(results[task]["aggregate"]) == ["all", "mean", "wmean"]
-        for numbers in (*results[task]["aggregate"].values(), results[task]["subsets"][subset]):
-            assert -100 <= numbers["spearman"] <= 100 and -100 <= numbers["pearson"] <= 100
-        assert results[task]["subsets"][subset]["pairs"] == 30
-    assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
     assert results["average"]["tasks"] == list(STS)
     assert results["average"]["missing"] == ["STS14", "STS15", "STS16"]
-
-
-def test_a_missing_transfer_task_is_named(folder):
-    options = {"tasks": ("MR", "CR"), "mode": "fasttest", "device": "cpu"}
-    results = evaluate(BagOfWords(), data_dir=folder, **options).results
-    assert 50 < results["MR"]["accuracy"] <= 100 and results["average"]["missing"] == ["CR"]
 
 
 # --- what is encoded ---
@@ -85,8 +66,10 @@ def test_mode_dev_scores_and_encodes_dev_splits_only(folder):
     model = BagOfWords()
     results = evaluate(model, data_dir=folder, mode="dev").results
     assert list(results) == ["STSBenchmark", "SICKRelatedness", "average"]
-    sick = read_scored_pairs(folder / "SICK/SICK_trial.txt")
-    assert set(model.calls[0]) == {*read_stsb(folder, "dev").texts, *sick.texts}
+    texts = set()
+    for pairs in (read_stsb(folder, "dev"), read_scored_pairs(folder / "SICK/SICK_trial.txt")):
+        texts.update(pairs.sentences1, pairs.sentences2)
+    assert set(model.calls[0]) == texts
     scores = [results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")]
     assert results["average"]["value"] == pytest.approx(sum(scores) / 2)
 
@@ -100,19 +83,3 @@ def test_mode_dev_averages_the_accuracy_on_the_dev_split(folder):
     options = {"tasks": ["TREC"], "mode": "dev", "device": "cpu"}
     results = evaluate(BagOfWords(), data_dir=folder, **options).results
     assert results["average"]["value"] == results["TREC"]["dev_accuracy"]
-
-
-# --- geometry ---
-
-
-def test_the_geometry_is_that_of_stsb(folder):
-    geometry = evaluate(BagOfWords(), data_dir=folder, tasks=(), geometry=True).results["geometry"]
-    rows = []
-    for split in ("train", "dev", "test"):
-        rows += read_stsb(folder, split).rows()
-    first, second = zip(*((first, second) for first, second, score in rows if score > 4), strict=True)
-    assert geometry["alignment"] == pytest.approx(alignment(encode(first), encode(second)), abs=1e-6)
-    assert geometry["positive_pairs"] == len(first)
-    sentences = {text for first, second, _ in rows for text in (first, second)}
-    assert geometry["uniformity"] == pytest.approx(uniformity(encode(sorted(sentences))), abs=1e-5)
-    assert geometry["sentences"] == len(sentences) and geometry["singular_spectrum"][0] == 1

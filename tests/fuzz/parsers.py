@@ -20,7 +20,6 @@ from simcse_hf.data.read import table_cleaners
 from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.evaluation import read_scored_pairs
-from simcse_hf.evaluation.tasks.senteval import read_sts_task, read_transfer_task
 from simcse_hf.training.recipe import Recipe
 
 Files = dict[str, bytes]
@@ -118,22 +117,6 @@ NLI = [
 PAIR = {"sentence1": "a", "sentence2": "b", "score": 1.0}
 SCORED = b"5.0\tA plane takes off.\tAn air plane takes off.\n\tno score\tno score\n3.2\ta\tb\n"
 STSB = b"main-news\tMSRpar\t2012\t0001\t5.000\tA plane.\tAn air plane.\nmain\tx\t2012\t2\t0.5\ta\tb\n"
-STS12 = ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews")
-STS = {f"STS/STS12-en-test/STS.input.{name}.txt": b"a b\tc d\ne\tf\n" for name in STS12}
-STS |= {f"STS/STS12-en-test/STS.gs.{name}.txt": b"4.5\n\n" for name in STS12}
-TRANSFER = {
-    "MR": {
-        "MR/rt-polarity.pos": b"good film .\nnice\n",
-        "MR/rt-polarity.neg": b"bad \xe9 film\n",
-    },
-    "SST2": {f"SST/binary/sentiment-{split}": b"good\t1\nbad\t0\n" for split in ("train", "dev", "test")},
-    "SST5": {f"SST/fine/sentiment-{split}": b"4 very good\n0 bad\n" for split in ("train", "dev", "test")},
-    "TREC": {f"TREC/{name}.label": b"HUM:ind Who is it ?\nNUM:date When ?\n" for name in ("train_5500", "TREC_10")},
-    "MRPC": {
-        f"MRPC/msr_paraphrase_{split}.txt": b"Quality\t#1\t#2\ta\tb\n1\t10\t11\tx y\tz\n0\t1\t2\tq\tr\n"
-        for split in ("train", "test")
-    },
-}
 RECIPE = Path(simcse_hf.__file__).with_name("training").joinpath("recipes/esimcse-bert-base-uncased.yaml").read_bytes()
 
 
@@ -159,7 +142,6 @@ PARSERS = {
         one("a.txt", LINES, b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n")),
         count_lines,
     ),
-    "txt.gz": Parser(streamed, one("a.txt.gz", LINES), count_lines),
     "csv": Parser(training_rows, one("a.csv", OBJECTS, b"text\na\nb\n"), count_records(",")),
     "tsv": Parser(training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")),
     "json": Parser(training_rows, one("a.json", OBJECTS, LISTS, TRIPLETS), count_objects),
@@ -176,14 +158,8 @@ PARSERS = {
     "nli_csv": Parser(_nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")),
     "scored_tsv": Parser(_scored, one("a.tsv", SCORED), count_scored),
     "scored_stsb": Parser(_scored, one("sts-dev.csv", STSB)),
-    "scored_csv": Parser(_scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')),
     "scored_jsonl": Parser(_scored, one("a.jsonl", [PAIR] * 3)),
     "scored_parquet": Parser(_scored, one("a.parquet", [PAIR] * 3)),
-    "senteval_STS12": Parser(lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]),
-    **{
-        f"senteval_{task}": Parser(lambda folder, task=task: read_transfer_task(task, folder), [files])
-        for task, files in TRANSFER.items()
-    },
     "recipe": Parser(_recipe, one("recipe.yaml", RECIPE)),
     "shards": Parser(_shards, []),
     "checkpoint": Parser(lambda folder: SimCSE(folder, device="cpu").encode(["a"]), [], names_file=False),

@@ -100,7 +100,6 @@ def test_local_attention_has_the_window_of_the_padded_pass_and_dropout():
 # --- attention against a slow reference ---
 
 HEADS = 2
-HEAD_SIZE = 4
 
 
 def drawn_width(length):
@@ -108,78 +107,48 @@ def drawn_width(length):
     return length if length == 1 else max(16, -(-length // 8) * 8)
 
 
-class AttentionCase:
-    """Queries, keys and values of packed sentences, in float32 and in float64, and the masks of dropout."""
-
-    def __init__(self, lengths, rate, first_only):
-        self.rate = rate
-        self.first_only = first_only
-        is_token = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        self.packing = Packing.from_mask(is_token.long())
-        self.lengths = self.packing.bounds.diff().tolist()  # in the order in which the sentences are packed
-        tokens = sum(lengths)
-        self.leaves = []
-        for number in (len(lengths) if first_only else tokens, tokens, tokens):
-            # Stock encoders hand over tensors that are not contiguous.
-            leaf = torch.randn(HEADS, number, HEAD_SIZE).transpose(0, 1)
-            self.leaves.append(leaf.requires_grad_())
-        self.doubles = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
-
-    def attend(self, inputs):
+def slow_attention(query, key, value, lengths, rate, first_only):
+    """Attend sentence by sentence and head by head, under the masks that the package draws block by block."""
+    widths = [drawn_width(length) for length in lengths]
+    drawn = [HEADS * width * (1 if first_only else width) for width in widths]
+    masks, scale = torch.ones(sum(drawn)), 1.0
+    if rate:
         torch.manual_seed(5)
-        return attend(*inputs, self.packing, scaling=0.5, dropout=self.rate)
-
-    def draw_masks(self):
-        """What is kept of all weights, sentence by sentence and head by head, and the scale of what is kept."""
-        rows = [1 if self.first_only else drawn_width(length) for length in self.lengths]
-        size = HEADS * sum(row * drawn_width(length) for row, length in zip(rows, self.lengths, strict=True))
-        if not self.rate:
-            return torch.ones(size).double(), 1.0
-        torch.manual_seed(5)
-        masks, scale = keep_mask((size,), self.rate)
-        return masks.double(), scale
-
-    def slow_attention(self):
-        """Attend sentence by sentence and head by head, in float64."""
-        query, key, value = self.doubles
-        masks, scale = self.draw_masks()
-        outputs = []
-        start = 0
-        for row, length in enumerate(self.lengths):
-            places = list(range(start, start + length))
-            start += length
-            queries = [row] if self.first_only else places
-            width = drawn_width(length)
-            rows = 1 if self.first_only else width
-            heads = []
-            for head in range(HEADS):
-                scores = query[queries, head] @ key[places, head].T * 0.5
-                weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-                drawn, masks = (
-                    masks[: rows * width].view(rows, width),
-                    masks[rows * width :],
-                )
-                kept = drawn[: len(queries), :length]
-                heads.append((weights * kept * scale) @ value[places, head])
-            outputs.append(torch.stack(heads, dim=1))
-        assert not len(masks), "all masks are used"
-        return torch.cat(outputs)
+        masks, scale = keep_mask((sum(drawn),), rate)
+    outputs = []
+    start = 0
+    for row, (length, width, mask) in enumerate(zip(lengths, widths, masks.split(drawn), strict=True)):
+        places = slice(start, start + length)
+        start += length
+        queries = slice(row, row + 1) if first_only else places
+        kept = mask.view(HEADS, -1, width)[:, : 1 if first_only else length, :length]
+        heads = []
+        for head in range(HEADS):
+            weights = (query[queries, head] @ key[places, head].T * 0.5).exp()
+            weights = weights / weights.sum(-1, keepdim=True)
+            heads.append((weights * kept[head] * scale) @ value[places, head])
+        outputs.append(torch.stack(heads, dim=1))
+    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("first_only", [True, False], ids=["first token", "all tokens"])
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]], ids=str)
 def test_attention_and_its_gradient_equal_a_loop_over_sentences_and_heads(lengths, rate, first_only):
-    case = AttentionCase(lengths, rate, first_only)
-    expected = case.slow_attention()
-    torch.testing.assert_close(case.attend(case.doubles), expected, rtol=0, atol=1e-12)
-    output = case.attend(case.leaves)
-    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
-    weight = torch.randn(output.shape)
-    found = torch.autograd.grad((output * weight).sum(), case.leaves)
-    exact = torch.autograd.grad((expected * weight.double()).sum(), case.doubles)
-    for one, other in zip(found, exact, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+    is_token = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    packing = Packing.from_mask(is_token.long())
+    inputs = []
+    for number in (len(lengths) if first_only else sum(lengths), sum(lengths), sum(lengths)):
+        # Stock encoders hand over tensors that are not contiguous.
+        drawn = torch.randn(HEADS, number, 4, dtype=torch.float64).transpose(0, 1)
+        inputs.append(drawn.requires_grad_())
+    expected = slow_attention(*inputs, packing.bounds.diff().tolist(), rate, first_only)
+    torch.manual_seed(5)
+    found = attend(*inputs, packing, scaling=0.5, dropout=rate)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    weight = torch.randn_like(expected)
+    gradients_of_both = [torch.autograd.grad((out * weight).sum(), inputs) for out in (found, expected)]
+    torch.testing.assert_close(*gradients_of_both, rtol=0, atol=1e-12)
 
 
 # --- autocast ---

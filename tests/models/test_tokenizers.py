@@ -111,12 +111,8 @@ def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_out
         torch.testing.assert_close(output.weight[token], old[ids].mean(0))
         torch.testing.assert_close(output.bias[token], bias[ids].mean(0))
     assert len(table) == model.config.vocab_size == max(size + 3, size + spare)
-
-
-def test_a_new_token_matches_whole_words_in_any_case(wordpiece):
-    extend_vocabulary(model_for(wordpiece), wordpiece, ["tachycardia"] * 5, 9)
-    found = " ".join(words(wordpiece, "Tachycardia, tachycardias the TACHYCARDIA."))
-    assert found == "tachycardia , ta ##chy ##cardia ##s the tachycardia ."
+    found = " ".join(words(wordpiece, "Tachycardia, tachycardial the TACHYCARDIA."))
+    assert found == "tachycardia , [UNK] the tachycardia .", "whole words in any case"
 
 
 def test_a_word_is_one_token_with_and_without_a_space_before_it():

@@ -1,15 +1,15 @@
 """Every objective: two processes equal one, and half precision is compared in float32."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import random_batch
+from conftest import PAD, random_batch
 from objective_helpers import (
+    TEXTS,
     batch_of_templates,
     diffcse,
     esimcse,
@@ -45,75 +45,48 @@ OTHER_NUMBERS = "other numbers of hypotheses"
 SEVERAL_LABELS = "several labels"
 
 
-@dataclass(frozen=True)
-class Case:
-    """An objective, its settings and options, and what its rows are.
-
-    Rows are a number of sentences, a name in `RELATIONS`, or `SEVERAL_LABELS`.
-    """
-
-    objective: str
-    options: dict
-    rows: int | str
-
-    def __str__(self):
-        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.objective}({options}) of {self.rows}"
-
-
 SIMCSE = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.3}
+#: An objective, its options, and its rows: a number of sentences, a name in `RELATIONS`, or `SEVERAL_LABELS`.
 CASES = [
-    Case("simcse", {}, 2),
-    Case("simcse", {"hard_negative_weight": 0.6}, 4),
-    Case("simcse", SIMCSE, 2),
-    Case("simcse", SIMCSE, 3),
-    Case("simcse", {"symmetric": True}, 3),  # with the guide of the batch
-    Case("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
-    Case("simcse", {"negatives": "own", "mask_duplicates": True}, 3),
-    Case(
+    ("simcse", {}, 2),
+    ("simcse", {"hard_negative_weight": 0.6}, 4),
+    ("simcse", SIMCSE, 3),
+    ("simcse", {"symmetric": True}, 3),  # with the guide of the batch
+    ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
+    (
         "simcse",
         {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1},
         3,
     ),
-    Case("simcse", {"matryoshka_dims": [2, 5]}, 3),
-    Case("simcse", SIMCSE, OTHER_NUMBERS),
-    Case("simcse", SIMCSE, "one row each"),
-    Case("simcse", {"negatives": "own"}, OTHER_NUMBERS),
-    Case("simcse", {"negatives": "batch+documents"}, OTHER_NUMBERS),
-    Case("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
-    Case("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
-    Case("contrastive_tension", {"negatives_per_positive": 3}, 2),
-    Case(
+    ("simcse", {"matryoshka_dims": [2, 5]}, 3),
+    ("simcse", SIMCSE, OTHER_NUMBERS),
+    ("simcse", {"negatives": "own"}, OTHER_NUMBERS),
+    ("simcse", {"negatives": "batch+documents"}, OTHER_NUMBERS),
+    ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
+    ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
+    ("contrastive_tension", {"negatives_per_positive": 3}, 2),
+    (
         "simcse+barlow_twins:0.1",
         {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12},
         2,
     ),
-    Case("is_bert", {}, 1),
-    Case("declutr", {}, 3),
-    Case("declutr", {"anchors": 2}, 6),
-    Case("cosent", {}, 2),
-    Case("angle", {"positive_score": 0.5}, 2),
-    Case("distill", {}, 3),
-    Case("distill", {"loss": "listnet"}, 2),
-    Case("distill", {"loss": "listmle"}, 3),
-    Case("distill", {"loss": "vectors", "keep_projection": False}, 1),
-    Case("distill", {"loss": "similarities"}, OTHER_NUMBERS),
-    Case("distill", {"loss": "vectors", "keep_projection": False}, OTHER_NUMBERS),
-    Case("distill", {"loss": "listnet"}, OTHER_NUMBERS),
-    Case("supcon", {"similarity": "cosine"}, OTHER_NUMBERS),
-    Case("class_labels", {"similarity": "dot"}, 2),
-    Case("class_labels", {}, SEVERAL_LABELS),
+    ("is_bert", {}, 1),
+    ("declutr", {"anchors": 2}, 6),
+    ("cosent", {}, 2),
+    ("angle", {"positive_score": 0.5}, 2),
+    ("distill", {"loss": "listmle"}, 3),
+    ("distill", {"loss": "vectors", "keep_projection": False}, OTHER_NUMBERS),
+    ("distill", {"loss": "listnet"}, OTHER_NUMBERS),
+    ("supcon", {"similarity": "cosine"}, OTHER_NUMBERS),
+    ("class_labels", {}, SEVERAL_LABELS),
 ]
 for name in RELATIONS:
     CASES += [
-        Case("softmax", {}, name),
-        Case("softmax", {"augment": True}, name),
-        Case("supcon", {}, name),
-        Case("softmax:0.7+supcon:0.3", {}, name),
-        Case("class_labels", {}, name),
+        ("softmax", {"augment": True}, name),
+        ("softmax:0.7+supcon:0.3", {}, name),
+        ("class_labels", {}, name),
     ]
 NUMBERS = range(len(CASES))
-EVERY_CASE = pytest.mark.parametrize("number", NUMBERS, ids=map(str, CASES))
 
 
 class Encoded(nn.Module):
@@ -122,12 +95,12 @@ class Encoded(nn.Module):
     def __init__(self, number):
         super().__init__()
         torch.manual_seed(0)
-        case = CASES[number]
+        name, options, _ = CASES[number]
         self.encoder = nn.Linear(WIDTH, DIM)
-        self.objective = build_objective(case.objective, DIM, case.options)
-        if case.objective == "distill":
+        self.objective = build_objective(name, DIM, options)
+        if name == "distill":
             self.objective.attach(SimpleNamespace(teacher_dim=4))
-        if case.objective == "is_bert":
+        if name == "is_bert":
             settings = SimpleNamespace(pooler_type="avg")
             self.objective.attach(SimpleNamespace(settings=settings))
         self.double()
@@ -182,10 +155,16 @@ def batch_of_sentences(columns):
 
 
 def rows_of_process(batch, rank):
-    """The rows of a process."""
+    """The rows of a process, with as many columns of texts as its longest row."""
     count = len(next(iter(batch.values()))) // PROCESSES
     rows = slice(rank * count, (rank + 1) * count)
-    return {name: values[rows] for name, values in batch.items()}
+    share = {name: values[rows] for name, values in batch.items()}
+    if "relations" in batch:
+        hypotheses = longest(share["relations"])
+        for name in share:
+            columns = hypotheses if name == "relations" else hypotheses + 1
+            share[name] = share[name][:, :columns]
+    return share
 
 
 def longest(values):
@@ -194,16 +173,11 @@ def longest(values):
 
 
 def share_of(number, rank):
-    """The rows of a process, with as many columns as its longest row."""
-    rows = CASES[number].rows
+    """The rows of a process."""
+    rows = CASES[number][2]
     share = rows_of_process(batch_of(rows), rank)
     if rows == SEVERAL_LABELS:
         share["labels"] = share["labels"][:, : longest(share["labels"])]
-    if rows in RELATIONS:
-        hypotheses = longest(share["relations"])
-        for name in share:
-            columns = hypotheses if name == "relations" else hypotheses + 1
-            share[name] = share[name][:, :columns]
     return share
 
 
@@ -221,14 +195,19 @@ WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 def model_and_batch(name, source):
     """A model with one of these objectives and its batch, from a masked LM and its tokenizer."""
     folder, tokenizer = source
+    if name == "tsdae":
+        return tsdae(), random_batch(4, 2)
     if name == "promptbert":
-        return promptbert(tokenizer), batch_of_templates(tokenizer)
-    if name == "diffcse":
-        model = masking_every_word(diffcse(folder, projector=True))
-        return model, random_batch(4, 2, length=8)
-    if name == "esimcse":
-        return esimcse(), random_batch(4, 2)
-    return tsdae(), random_batch(4, 2)
+        model = promptbert(tokenizer)
+        batch = batch_of_templates(tokenizer, {f"sent{column}": TEXTS[column : column + 4] for column in range(3)})
+    else:
+        model = esimcse() if name == "esimcse" else masking_every_word(diffcse(folder, projector=True))
+        batch = random_batch(4, 3, length=8)
+    # In the first process no row has a hard negative, in the second one has.
+    batch["relations"] = torch.tensor([[0, ABSENT]] * 3 + [[0, 2]])
+    batch["input_ids"][:3, 2] = PAD
+    batch["attention_mask"][:3, 2] = 0
+    return model, batch
 
 
 def steps_of(name):
@@ -297,86 +276,42 @@ def of_one_process(source):
     def train_on_the_whole_batch(case):
         if case in WITH_ENCODER:
             return train(*model_and_batch(case, source), steps_of(case))
-        return train(Encoded(case), batch_of(CASES[case].rows))
+        return train(Encoded(case), batch_of(CASES[case][2]))
 
     return train_on_the_whole_batch
 
 
-EVERY_CASE_AND_THOSE_WITH_ENCODER = pytest.mark.parametrize(
-    "case", [*NUMBERS, *WITH_ENCODER], ids=[*map(str, CASES), *WITH_ENCODER]
-)
-
-
-@EVERY_CASE_AND_THOSE_WITH_ENCODER
-def test_the_mean_of_the_losses_of_two_processes_is_the_loss_of_one(case, of_processes, of_one_process):
-    for step, (loss, _) in enumerate(of_one_process(case)):
+@pytest.mark.parametrize("case", [*NUMBERS, *WITH_ENCODER], ids=[*map(str, CASES), *WITH_ENCODER])
+def test_two_processes_have_the_mean_loss_and_each_the_gradient_of_one(case, of_processes, of_one_process):
+    """DistributedDataParallel takes the mean of gradients over the processes."""
+    for step, (loss, expected) in enumerate(of_one_process(case)):
         losses = [found[case][step][0] for found in of_processes]
         assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9, abs=1e-12)
-
-
-@EVERY_CASE_AND_THOSE_WITH_ENCODER
-def test_each_of_two_processes_has_the_gradient_of_one(case, of_processes, of_one_process):
-    """DistributedDataParallel takes the mean over the processes."""
-    for step, (_, expected) in enumerate(of_one_process(case)):
         for found in of_processes:
-            _, gradients = found[case][step]
-            torch.testing.assert_close(gradients, expected, rtol=1e-7, atol=1e-10)
-
-
-@EVERY_CASE
-def test_in_evaluation_a_process_compares_its_own_rows_only(number, of_processes):
-    found = [of_rank["evaluated", number] for of_rank in of_processes]
-    alone = [evaluated(number, rank) for rank in range(PROCESSES)]
-    assert found == pytest.approx(alone, rel=1e-9, abs=1e-12)
+            torch.testing.assert_close(found[case][step][1], expected, rtol=1e-7, atol=1e-10)
+    if case in NUMBERS:
+        found = [of_rank["evaluated", case] for of_rank in of_processes]
+        alone = [evaluated(case, rank) for rank in range(PROCESSES)]
+        assert found == pytest.approx(alone, rel=1e-9, abs=1e-12), "of its own rows only"
 
 
 # --- half precision ---
 
-#: One of the relations is enough here.
-TO_COMPARE_IN_HALF_PRECISION = [
-    number for number in NUMBERS if CASES[number].rows not in RELATIONS or CASES[number].rows == OTHER_NUMBERS
-]
-IN_HALF_PRECISION = pytest.mark.parametrize(
-    "number",
-    TO_COMPARE_IN_HALF_PRECISION,
-    ids=[str(CASES[number]) for number in TO_COMPARE_IN_HALF_PRECISION],
-)
 
-
-@pytest.fixture
-def halved(number):
-    """The model of a case without its encoder, and a batch of its embeddings in half precision."""
+@pytest.mark.parametrize("number", NUMBERS, ids=map(str, CASES))
+def test_half_precision_embeddings_are_compared_in_float32(number):
+    """The products of the objective's own layers are those of autocast."""
     model = Encoded(number)
-    batch = batch_of(CASES[number].rows)
+    batch = batch_of(CASES[number][2])
     with torch.no_grad():
         batch["vectors"] = model.encoder(batch["vectors"]).bfloat16()
-    model.encoder = nn.Identity()
-    return model.eval(), batch
-
-
-def loss_under_autocast(model, batch):
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        return model.float()(**batch)
-
-
-def exact_loss(model, batch):
-    with torch.no_grad():
-        return model(**batch | {"vectors": batch["vectors"].double()}).item()
-
-
-@IN_HALF_PRECISION
-def test_the_loss_of_half_precision_embeddings_is_in_float32(number, halved):
-    assert loss_under_autocast(*halved).dtype == torch.float32
-
-
-@IN_HALF_PRECISION
-def test_half_precision_embeddings_are_compared_in_float32(number, halved):
-    """The products of the objective's own layers are those of autocast."""
-    exact = exact_loss(*halved)
-    model, batch = halved
+        model.encoder = nn.Identity()
+        exact = model.eval()(**batch | {"vectors": batch["vectors"].double()}).item()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model.float()(**batch)
+    assert loss.dtype == torch.float32
     has_layers = bool(list(model.objective.parameters()))
-    loss = loss_under_autocast(model, batch).item()
-    assert loss == pytest.approx(exact, rel=0.1 if has_layers else 1e-4)
+    assert loss.item() == pytest.approx(exact, rel=0.1 if has_layers else 1e-4)
 
 
 # --- completeness ---
@@ -384,7 +319,7 @@ def test_half_precision_embeddings_are_compared_in_float32(number, halved):
 
 def test_every_objective_has_a_line_in_the_tables_above():
     named = set(WITH_ENCODER)
-    for case in CASES:
-        named.update(re.findall("[a-z_]+", case.objective))
+    for name, _, _ in CASES:
+        named.update(re.findall("[a-z_]+", name))
     own = {name for name, objective in OBJECTIVES.items() if objective.__module__.startswith("simcse_hf.")}
     assert own <= named

@@ -8,7 +8,7 @@ from torch import nn
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.base import named_losses
 
-SIZES = pytest.mark.parametrize("rows, dim", [(2, 3), (4, 4), (7, 3), (5, 11)])
+SIZES = pytest.mark.parametrize("rows, dim", [(2, 3), (7, 3), (5, 11)])
 
 
 def unprojected(name, dim, **options):
@@ -47,7 +47,7 @@ def slow_barlow_twins(views, weight):
 
 
 @SIZES
-@pytest.mark.parametrize("weight", [0.0051, 1.0, 0])
+@pytest.mark.parametrize("weight", [0.0051, 0])
 def test_barlow_twins_and_its_gradient_match_a_slow_reference(rows, dim, weight):
     views = torch.randn(rows, 2, dim, dtype=torch.float64, requires_grad=True)
     objective = unprojected("barlow_twins", dim, off_diagonal_weight=weight)
@@ -100,31 +100,14 @@ def slow_covariance(views):
 
 @SIZES
 @pytest.mark.parametrize("scale", [0.3, 1.0])
-@pytest.mark.parametrize(
-    "name, weight, slow_term",
-    [
-        ("invariance", 2.0, slow_invariance),
-        ("variance", 3.0, slow_variance),
-        ("covariance", 0.5, slow_covariance),
-    ],
-)
-def test_each_term_of_vicreg_and_its_gradient_match_a_slow_reference(
-    rows,
-    dim,
-    scale,
-    name,
-    weight,
-    slow_term,
-):
+def test_each_term_of_vicreg_and_its_gradient_match_a_slow_reference(rows, dim, scale):
     views = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
-    terms = unprojected("vicreg", dim, **{f"{name}_weight": weight})(EncodedBatch(views))
-    expected = weight * slow_term(views)
-    assert_same(terms[f"{name}_loss"], expected, views, rtol=1e-8, atol=1e-12)
-
-
-def test_vicreg_names_its_terms():
-    terms = unprojected("vicreg", 3)(EncodedBatch(torch.randn(4, 2, 3)))
+    weights = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
+    terms = unprojected("vicreg", dim, **weights)(EncodedBatch(views))
     assert list(terms) == ["invariance_loss", "variance_loss", "covariance_loss"]
+    expected = (2.0 * slow_invariance(views), 3.0 * slow_variance(views), 0.5 * slow_covariance(views))
+    for found, slow in zip(terms.values(), expected, strict=True):
+        assert_same(found, slow, views, rtol=1e-8, atol=1e-12)
 
 
 # --- both ---
@@ -144,13 +127,10 @@ def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(ro
 
 
 def test_the_projector_has_the_papers_layers():
-    projector = build_objective("barlow_twins", 4, {"projector_dim": 6}).projector
-    shapes = [tuple(parameter.shape) for parameter in projector.parameters()]
-    assert shapes == [
-        *[(6, 4), (6,), (6,)],
-        *[(6, 6), (6,), (6,)],
-        (6, 6),
-    ]
+    objective = build_objective("barlow_twins", 4, {"projector_dim": 6})
+    shapes = [tuple(parameter.shape) for parameter in objective.projector.parameters()]
+    assert shapes == [(6, 4), (6,), (6,), (6, 6), (6,), (6,), (6, 6)]
+    assert objective.options["projector_dim"] == 8192  # as in the paper
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -164,8 +144,3 @@ def test_the_projector_uses_the_statistics_of_the_batch_also_in_evaluation(train
     for view, found in zip(batch.double().unbind(1), projected, strict=True):
         expected = norm(norm(view @ first).relu() @ second).relu() @ third
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_the_projector_is_as_wide_as_the_papers_by_default():
-    objective = build_objective("barlow_twins", 4, {"projector_dim": 6})
-    assert objective.options["projector_dim"] == 8192

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import random_batch, tiny_config
 from encoding_helpers import perturb
+from model_helpers import unused
 from objective_helpers import assert_opens_in_transformers
 from safetensors.torch import load_file
 from torch import nn
@@ -74,22 +75,16 @@ def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_
 
 
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
-    with pytest.raises(
-        ValueError,
-        match="objective 'distance' has no option size; its options are: scale, temp",
-    ):
+    with pytest.raises(ValueError, match="size.* scale, temperature"):
         build_objective("distance", 8, {"size": 3})
-    with pytest.raises(ValueError, match="objective 'distance' is already registered: Distance"):
+    with pytest.raises(ValueError, match="'distance' is already registered"):
         register("distance", Objective)
 
 
 def test_the_weights_of_an_objective_are_saved_in_a_separate_file_and_another_one_discards_them(
     distance, save_checkpoint
 ):
-    model, batch = (
-        BertForCL(tiny_config(), objective="distance").eval(),
-        random_batch(4, 2),
-    )
+    model, batch = BertForCL(tiny_config(), objective="distance").eval(), random_batch(4, 2)
     loss = model(**batch).loss.item()
     directory = save_checkpoint(model)
     assert load_file(directory / OBJECTIVE_FILE).keys() == {
@@ -112,7 +107,7 @@ def test_the_first_of_two_encoders_encodes_the_anchors_and_the_second_the_rest()
     torch.testing.assert_close(output.sentence_embeddings[:, 0], same[:, 0])
     assert not torch.allclose(output.sentence_embeddings[:, 1:], same[:, 1:], atol=1e-3)
     output.loss.backward()
-    assert all(p.grad is not None for m in (model, model.second_encoder) for p in m.parameters() if p.requires_grad)
+    assert not unused(model)
 
 
 def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache():

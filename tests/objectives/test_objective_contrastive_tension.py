@@ -27,11 +27,10 @@ def slow_loss(vectors, negatives):
 
 @pytest.mark.parametrize(
     "rows, dim, negatives",
-    [(2, 3, 1), (8, 5, 7), (9, 5, 7), (5, 4, 2), (12, 16, 11)],
+    [(2, 3, 1), (9, 5, 7), (12, 16, 11)],
 )
-@pytest.mark.parametrize("scale", [0.2, 1.5])
-def test_loss_and_gradient_match_a_slow_reference(rows, dim, negatives, scale):
-    vectors = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
+def test_loss_and_gradient_match_a_slow_reference(rows, dim, negatives):
+    vectors = torch.randn(rows, 2, dim, dtype=torch.float64, requires_grad=True)
     loss = contrastive_tension(dim, negatives)(EncodedBatch(vectors))
     assert_same(loss, slow_loss(vectors, negatives), vectors)
 

@@ -27,9 +27,9 @@ def slow_nt_xent(vectors, anchors, temperature):
     return slow_info_nce(views, temperature, symmetric=True)
 
 
-@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("rows", [2, 7])
 @pytest.mark.parametrize("anchors, columns", [(1, 2), (1, 3), (2, 6), (3, 6)])
-@pytest.mark.parametrize("temperature", [0.05, 0.5, 2.0])
+@pytest.mark.parametrize("temperature", [0.05, 2.0])
 def test_loss_and_gradient_match_a_slow_reference(rows, anchors, columns, temperature):
     vectors = random_vectors(rows, columns).requires_grad_()
     loss = DeCLUTR(5, temperature, anchors)(EncodedBatch(vectors))
@@ -53,35 +53,6 @@ def mask_every_third_word(ids):
     return torch.where(chosen, MASK, ids), torch.where(chosen, ids, -100)
 
 
-ANCHORS_AND_COLUMNS = pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
-WIDTHS = pytest.mark.parametrize("widths", [[32], [32, 16]])
-
-
-@pytest.fixture
-def widths():
-    """By default, whole embeddings only."""
-    return [32]
-
-
-@pytest.fixture
-def model(anchors, widths):
-    return model_of(
-        "declutr",
-        {"anchors": anchors},
-        pooler_type="avg",
-        do_mlm=True,
-        mlm_weight=1.0,
-        matryoshka_dims=widths[1:],
-    )
-
-
-@pytest.fixture
-def batch(model, columns):
-    """Rows of anchors and their positives, in which words of the anchors are masked."""
-    masked_columns = model.objective.mlm_columns(columns)
-    return mask_batch(random_batch(4, columns), mask_every_third_word, masked_columns)
-
-
 def stock_states(model, batch):
     """The hidden states of the stock encoder, of shape `(4, columns, 9, 32)`."""
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -102,47 +73,23 @@ def slow_masked_lm_loss(model, batch):
     return torch.nn.functional.cross_entropy(logits, targets[is_target])
 
 
-@ANCHORS_AND_COLUMNS
-def test_anchors_are_masked_and_positives_are_not(batch, anchors, columns):
-    has_mask = (batch["input_ids"] == MASK).any(2).any(0)
+@pytest.mark.parametrize("widths", [[32], [32, 16]])
+@pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
+def test_anchors_are_masked_and_give_both_losses_in_one_pass(anchors, columns, widths):
+    settings = {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0, "matryoshka_dims": widths[1:]}
+    model = model_of("declutr", {"anchors": anchors}, **settings)
+    masked_columns = model.objective.mlm_columns(columns)
+    batch = mask_batch(random_batch(4, columns), mask_every_third_word, masked_columns)
     is_anchor = torch.arange(columns) % (columns // anchors) == 0
-    assert torch.equal(has_mask, is_anchor)
-
-
-@ANCHORS_AND_COLUMNS
-def test_words_of_anchors_are_predicted_and_those_of_positives_are_not(batch, anchors, columns):
-    has_target = (batch["mlm_targets"] != -100).any(2).any(0)
-    is_anchor = torch.arange(columns) % (columns // anchors) == 0
-    assert torch.equal(has_target, is_anchor)
-
-
-@WIDTHS
-@ANCHORS_AND_COLUMNS
-def test_both_losses_come_from_one_pass(model, batch):
+    assert torch.equal((batch["input_ids"] == MASK).any(2).any(0), is_anchor)
+    assert torch.equal((batch["mlm_targets"] != -100).any(2).any(0), is_anchor)
     passes = []
     model.bert.encoder.register_forward_hook(lambda *_: passes.append(1))
-    model(**batch)
+    output = model(**batch)
     assert len(passes) == 1
-
-
-@WIDTHS
-@ANCHORS_AND_COLUMNS
-def test_the_contrastive_loss_is_that_of_masked_anchors_and_positives(model, batch, anchors, widths):
-    expected = slow_contrastive_loss(model, batch, anchors, widths)
-    torch.testing.assert_close(model(**batch).contrastive_loss, expected)
-
-
-@WIDTHS
-@ANCHORS_AND_COLUMNS
-def test_the_masked_lm_loss_is_that_of_the_stock_encoder_and_its_head(model, batch):
-    expected = slow_masked_lm_loss(model, batch)
-    # Its logits are in float32.
-    assert model(**batch).mlm_loss.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-@WIDTHS
-@ANCHORS_AND_COLUMNS
-def test_the_loss_is_the_sum_of_both(model, batch, anchors, widths):
     contrastive = slow_contrastive_loss(model, batch, anchors, widths)
-    expected = contrastive + slow_masked_lm_loss(model, batch)
-    assert model(**batch).loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(output.contrastive_loss, contrastive)
+    # The logits of its head are in float32.
+    masked_lm = slow_masked_lm_loss(model, batch).item()
+    assert output.mlm_loss.item() == pytest.approx(masked_lm, rel=1e-5)
+    assert output.loss.item() == pytest.approx(contrastive.item() + masked_lm, rel=1e-5)

@@ -78,61 +78,30 @@ class Runs:
 
 
 def gradients(module):
-    named = module.named_parameters()
-    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
-@pytest.fixture(params=[4, 7, 40])
-def queue_size(request):
-    return request.param
-
-
-@pytest.fixture(
-    params=[
-        {"sentences": 2},
-        {"sentences": 4},
-        {"sentences": 3, "similarity": "dot", "temperature": 2.0},
+@pytest.mark.parametrize("queue_size", [4, 7, 40])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"sentences": 2}, id="pairs"),
+        pytest.param({"sentences": 4}, id="hard negatives"),
+        pytest.param({"sentences": 3, "similarity": "dot", "temperature": 2.0}, id="dot product"),
     ],
-    ids=["pairs", "hard negatives", "dot product"],
 )
-def runs(request, queue_size):
-    return Runs(queue_size, **request.param)
-
-
-def test_the_loss_of_each_step_is_that_of_the_slow_run(runs):
+def test_loss_gradient_and_queue_of_each_step_are_those_of_the_slow_run(settings, queue_size):
+    runs = Runs(queue_size, **settings)
     for loss, expected in runs.steps():
         assert loss == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_gradient_of_each_step_is_that_of_the_slow_run(runs):
-    for _ in runs.steps():
-        found = gradients(runs.model.bert)
-        expected = gradients(runs.slow.encoder)
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
-
-
-def test_nothing_but_the_encoder_has_a_gradient(runs):
-    for _ in runs.steps():
-        assert all(name.startswith("bert.") for name in gradients(runs.model))
-
-
-def test_the_queue_of_each_step_is_that_of_the_slow_run(runs):
-    for _ in runs.steps():
+        slow = {f"bert.{name}": gradient for name, gradient in gradients(runs.slow.encoder).items()}
+        torch.testing.assert_close(gradients(runs.model), slow, rtol=1e-7, atol=1e-10)
         objective = runs.model.objective
         queued = objective.queue[: objective.filled]
-        expected = torch.stack(runs.slow.queue)
-        torch.testing.assert_close(queued, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(queued, torch.stack(runs.slow.queue), rtol=1e-9, atol=1e-12)
 
 
 # --- the momentum encoder ---
-
-
-def test_the_momentum_encoder_has_no_gradient():
-    model = esimcse()
-    model(**make_batch()).loss.backward()
-    for parameter in model.objective.momentum_encoder.parameters():
-        assert not parameter.requires_grad
-        assert parameter.grad is None
 
 
 def test_the_momentum_encoder_has_no_dropout():
@@ -145,29 +114,18 @@ def test_the_momentum_encoder_has_no_dropout():
     torch.testing.assert_close(model.objective.queue[:4], expected, rtol=0, atol=1e-12)
 
 
-@pytest.fixture
-def half_precision():
+def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights():
     model = esimcse(momentum=0.999).bfloat16()
     model.objective.attach(model)
-    return model
 
-
-def test_the_momentum_encoder_of_half_precision_weights_is_in_float32(half_precision):
-    parameters = half_precision.objective.momentum_encoder.parameters()
-    assert {parameter.dtype for parameter in parameters} == {torch.float32}
-
-
-def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(
-    half_precision,
-):
     def dense(model):
         return model.bert.encoder.layer[0].output.dense
 
-    copied = dense(half_precision.objective.momentum_encoder)
+    copied = dense(model.objective.momentum_encoder)
     before = copied.weight.clone()
     with torch.no_grad():
-        dense(half_precision).weight.add_(0.125)
-    half_precision(**make_batch()).loss.backward()
+        dense(model).weight.add_(0.125)
+    model(**make_batch()).loss.backward()
     moved = copied.weight - before
     torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
 
@@ -175,22 +133,13 @@ def test_the_momentum_encoder_follows_small_changes_of_half_precision_weights(
 # --- evaluation ---
 
 
-@pytest.fixture
-def evaluated():
-    """A model in evaluation that has a batch in its queue."""
+def test_evaluation_uses_no_queue_and_changes_no_state():
     model = esimcse()
     model(**make_batch(0))
-    return model.eval()
-
-
-def test_evaluation_uses_no_queue(evaluated):
+    model.eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batch = make_batch(1)
-    plain = slow_info_nce(evaluated.embed(**flat(batch)).view(4, 2, -1))
-    assert evaluated(**batch).loss.item() == pytest.approx(plain.item(), rel=1e-9)
-
-
-def test_evaluation_changes_no_state(evaluated):
-    before = {name: tensor.clone() for name, tensor in evaluated.state_dict().items()}
-    evaluated(**make_batch(1))
-    for name, tensor in evaluated.state_dict().items():
+    plain = slow_info_nce(model.embed(**flat(batch)).view(4, 2, -1))
+    assert model(**batch).loss.item() == pytest.approx(plain.item(), rel=1e-9)
+    for name, tensor in model.state_dict().items():
         assert torch.equal(before[name], tensor)

@@ -1,6 +1,5 @@
 """IS-BERT: every token is compared with every sentence of the global batch, and padding with none."""
 
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -106,81 +105,28 @@ def ngram_model(model_type="bert", **settings):
     return model_of("is_bert", model_type=model_type, pooler_type="ngrams", **settings)
 
 
-@pytest.fixture
-def batch():
-    """Four rows of one text."""
-    return random_batch(4, 1)
-
-
-@pytest.fixture
-def slow_tokens(model, batch):
-    """(text, features) of each token, one text at a time and without padding."""
-    lengths = batch["attention_mask"].sum(-1).flatten().tolist()
-    states = []
-    for ids, length in zip(batch["input_ids"][:, 0], lengths, strict=True):
-        output = model.base_model(input_ids=ids[None, :length])
-        states.append(output.last_hidden_state[0])
-    return slow_features(model.ngram_head.ngrams.convolutions, states, lengths)
-
-
-@pytest.fixture
-def slow_embeddings(slow_tokens):
-    """The mean of the features of each text."""
-    of_text = {}
-    for text, features in slow_tokens:
-        of_text.setdefault(text, []).append(features)
-    return torch.stack([torch.stack(each).mean(0) for each in of_text.values()])
-
-
-@pytest.fixture
-def model(model_type, unpadded):
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_with_the_pooler_ngrams_the_embedding_and_the_loss_are_the_papers(model_type, unpadded):
     model = ngram_model(model_type)
     model.unpadded = unpadded
-    return model
-
-
-@pytest.fixture
-def output(model, batch):
-    return model(**batch)
-
-
-ENCODERS = pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-WITH_AND_WITHOUT_PADDING = pytest.mark.parametrize("unpadded", [True, False])
-
-
-@ENCODERS
-@WITH_AND_WITHOUT_PADDING
-def test_with_the_pooler_ngrams_an_embedding_is_the_mean_of_its_tokens(output, slow_embeddings):
-    torch.testing.assert_close(output.sentence_embeddings[:, 0], slow_embeddings)
-
-
-@ENCODERS
-@WITH_AND_WITHOUT_PADDING
-def test_with_the_pooler_ngrams_the_loss_is_the_papers(output, slow_tokens, slow_embeddings):
-    expected = slow_loss(slow_tokens, slow_embeddings)
-    torch.testing.assert_close(output.loss, expected, rtol=1e-8, atol=0)
-
-
-@ENCODERS
-@WITH_AND_WITHOUT_PADDING
-def test_with_the_pooler_ngrams_every_parameter_has_a_gradient(output, model):
+    batch = random_batch(4, 1)
+    lengths = batch["attention_mask"].sum(-1).flatten().tolist()
+    states = []  # one text at a time and without padding
+    for ids, length in zip(batch["input_ids"][:, 0], lengths, strict=True):
+        states.append(model.base_model(input_ids=ids[None, :length]).last_hidden_state[0])
+    convolutions = model.ngram_head.ngrams.convolutions
+    assert [each.out_channels for each in convolutions] == [11, 11, 10], "they fill the width of the encoder"
+    tokens = slow_features(convolutions, states, lengths)
+    sentences = []
+    for number in range(4):
+        sentences.append(torch.stack([features for text, features in tokens if text == number]).mean(0))
+    output = model(**batch)
+    torch.testing.assert_close(output.sentence_embeddings[:, 0], torch.stack(sentences))
+    torch.testing.assert_close(output.loss, slow_loss(tokens, sentences), rtol=1e-8, atol=0)
     output.loss.backward()
     assert not unused(model)
-
-
-@pytest.fixture(scope="module")
-def untrained():
-    """A BERT model with the pooler."""
-    return ngram_model().float().eval()
-
-
-def test_with_the_pooler_ngrams_the_objective_has_no_layers_of_its_own(untrained):
-    assert not list(untrained.objective.parameters())
-
-
-def test_the_features_of_the_three_windows_fill_the_width_of_the_encoder(untrained):
-    convolutions = untrained.ngram_head.ngrams.convolutions
-    assert [each.out_channels for each in convolutions] == [11, 11, 10]
+    assert not list(model.objective.parameters())
 
 
 def test_the_papers_pooler_refuses_leading_dimensions():
@@ -193,48 +139,21 @@ def test_the_papers_pooler_refuses_leading_dimensions():
 TEXTS = ["The cat sat on the mat.", "A dog ran."]
 
 
-@pytest.fixture(scope="module")
-def saved(untrained, tokenizer, tmp_path_factory):
-    """The folder of a model with the pooler."""
-    folder = tmp_path_factory.mktemp("is_bert")
-    untrained.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_a_model_with_the_pooler_is_saved_with_a_warning(untrained, save_checkpoint, caplog):
-    """sentence-transformers cannot read the pooler."""
-    save_checkpoint(untrained)
+def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_path, caplog):
+    model = ngram_model().float().eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     assert "no pooling like 'ngrams'" in caplog.text
-
-
-def test_the_modules_of_sentence_transformers_name_the_pooler(saved):
-    assert "ngrams" in (saved / "modules.json").read_text()
-
-
-def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(saved, untrained):
-    simcse = SimCSE(saved)
-    embeddings = simcse.encode(TEXTS, normalize_embeddings=False)
-    ids = simcse.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    assert "ngrams" in (tmp_path / "modules.json").read_text(), "sentence-transformers does not open it without us"
+    simcse = SimCSE(tmp_path)
+    ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
-        output = untrained(ids["input_ids"], ids["attention_mask"])
-    torch.testing.assert_close(embeddings, output.sentence_embeddings, rtol=0, atol=1e-5)
-
-
-def test_a_model_with_the_pooler_opens_in_transformers(saved):
-    assert_opens_in_transformers(saved)
-
-
-def test_the_program_of_the_card_embeds_texts_with_transformers_alone(saved):
-    card = write_card(saved, repo_id=str(saved)).read_text()
+        expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings
+    torch.testing.assert_close(simcse.encode(TEXTS, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
+    assert_opens_in_transformers(tmp_path)
+    card = write_card(tmp_path, repo_id=str(tmp_path)).read_text()
     embeddings, texts = embeddings_of_card(card)
-    expected = SimCSE(saved).encode(texts)
-    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
-
-
-def test_a_model_that_lacks_the_weights_of_the_pooler_is_refused(saved, tmp_path):
-    folder = tmp_path / "incomplete"
-    shutil.copytree(saved, folder)
-    (folder / "ngrams" / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="lacks the weights of its pooler 'ngrams'"):
-        SimCSE(folder)
+    torch.testing.assert_close(embeddings, simcse.encode(texts), rtol=0, atol=1e-5)
+    (tmp_path / "ngrams" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="'ngrams'"):
+        SimCSE(tmp_path)

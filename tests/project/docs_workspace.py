@@ -27,43 +27,31 @@ def make_workspace(folder, with_model=True):
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
     (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
     (folder / "documents.txt").write_text("\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n")
-    write_rows(
-        folder / "questions.csv",
-        ["question", "answer"],
-        zip(first, second, strict=True),
-    )
-    write_rows(folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True))
-    write_rows(
-        folder / "triplets.csv",
-        ["sent0", "sent1", "hard_neg"],
-        zip(first, second, third, strict=True),
-    )
     labels = ["entailment", "contradiction"]
     nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
-    write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
-    (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
-    duplicates = [(first[i], second[i], i % 2) for i in range(64)]
-    write_rows(
-        folder / "duplicates.csv",
-        ["question1", "question2", "is_duplicate"],
-        duplicates,
-    )
-    write_rows(
-        folder / "captions.csv",
-        ["picture", "caption"],
-        [(i % 12, text) for i, text in enumerate(first)],
-    )
-    paraphrases = [(second[i], third[i], i / 64) for i in range(64)]
-    write_rows(folder / "paraphrases.tsv", paraphrases[0], paraphrases[1:])
-    (folder / "test-sentences.txt").write_text(third[0] + "\n")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
-    for name in ("sts-dev", "scored-pairs"):
-        write_rows(folder / f"{name}.csv", ["sentence1", "sentence2", "score"], scored)
     similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
-    write_rows(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
+    paraphrases = [(second[i], third[i], i / 64) for i in range(64)]
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
-    for name in ("tickets", "dev", "held-out"):
-        write_rows(folder / f"{name}.csv", ["text", "label"], labelled)
+    tables = {
+        "questions.csv": ("question,answer", zip(first, second, strict=True)),
+        "pairs.csv": ("anchor,positive", zip(first, second, strict=True)),
+        "triplets.csv": ("sent0,sent1,hard_neg", zip(first, second, third, strict=True)),
+        "nli.csv": ("premise,hypothesis,label", nli),
+        "duplicates.csv": ("question1,question2,is_duplicate", [(*pair[:2], i % 2) for i, pair in enumerate(scored)]),
+        "captions.csv": ("picture,caption", [(i % 12, text) for i, text in enumerate(first)]),
+        "sts-dev.csv": ("sentence1,sentence2,score", scored),
+        "scored-pairs.csv": ("sentence1,sentence2,score", scored),
+        "labelled-pairs.csv": ("sentence1,sentence2,label", similar),
+        "tickets.csv": ("text,label", labelled),
+        "dev.csv": ("text,label", labelled),
+        "held-out.csv": ("text,label", labelled),
+    }
+    for name, (header, rows) in tables.items():
+        write_rows(folder / name, header.split(","), rows)
+    write_rows(folder / "paraphrases.tsv", paraphrases[0], paraphrases[1:])
+    (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
+    (folder / "test-sentences.txt").write_text(third[0] + "\n")
     queries, documents = ({f"{kind}{i}": texts[i] for i in range(64)} for kind, texts in (("q", first), ("d", second)))
     write_beir(folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)})
     write_stsb(folder / SENTEVAL)
@@ -77,19 +65,17 @@ def make_workspace(folder, with_model=True):
     (folder / "examples").symlink_to(ROOT / "examples")
     save_encoder(folder / "bert-base-uncased")
     save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
-    decoder = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-    }
-    decoder |= {
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "max_position_embeddings": 128,
-    }
-    save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, Qwen3Config(**decoder))
+    decoder = Qwen3Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=128,
+    )
+    save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, decoder)
     if not with_model:
         return
     run_command(TRAIN + " --output_dir outputs/my-unsup")

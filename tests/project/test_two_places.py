@@ -241,14 +241,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_run_uses_the_three(folder):
+def test_a_run_and_evaluations_use_them(folder):
     results = json.loads((folder / "model/results.json").read_text())
-    settings = results["settings"]
-    used = (settings["objective"], results["view"]["name"], settings["pooler_type"])
+    used = (results["settings"]["objective"], results["view"]["name"], results["settings"]["pooler_type"])
     assert used == ("near", "reversed", "avg_middle")
-
-
-def test_an_evaluation_uses_the_pooler(folder):
     assert json.loads((folder / "other.json").read_text())["identity"]["pooler"] == "avg_middle"
 
 
@@ -257,18 +253,16 @@ def missing(path, *parts):
     return [part for part in parts if part not in text]
 
 
-def test_the_card_describes_the_three(folder):
-    objective = "the squared distance of two views (with `weight` 2)"
-    view = "the sentence with its words from last to first (view `reversed`"
-    code = "(outputs.hidden_states[2] + outputs.last_hidden_state) / 2"
-    assert (
-        missing(folder / "model/README.md", objective, view, "the mean of the second and the last layer", code) == []
-    )
-
-
-def test_an_evaluation_and_its_card_use_the_task_and_its_metric(folder):
-    result = json.loads((folder / "model/evaluation.json").read_text())["results"]["hits"]
-    assert missing(folder / "model/README.md", f"| hits (labelled) | hit_rate | {result['hit_rate']:.1f} |") == []
+def test_the_card_describes_them(folder):
+    hits = json.loads((folder / "model/evaluation.json").read_text())["results"]["hits"]
+    parts = [
+        "the squared distance of two views (with `weight` 2)",
+        "the sentence with its words from last to first (view `reversed`",
+        "(outputs.hidden_states[2] + outputs.last_hidden_state) / 2",
+        "the mean of the second and the last layer",
+        f"| hits (labelled) | hit_rate | {hits['hit_rate']:.1f} |",
+    ]
+    assert missing(folder / "model/README.md", *parts) == []
 
 
 def test_help_and_the_reference_name_the_three(folder):

@@ -163,15 +163,3 @@ RESULTS = Path(__file__).parents[2] / "docs/results"
 def test_a_page_of_results_is_what_the_command_writes_from_its_numbers(path):
     page = format_markdown(json.loads(path.read_text()))
     assert page == path.with_suffix(".md").read_text()
-
-
-def test_a_page_of_results_splits_a_table_of_many_columns_and_a_long_command():
-    document = json.loads((RESULTS / "supcon-2.json").read_text())
-    document["command"] += ["--model_name_or_path", "a/" + 60 * "b"]
-    lines = format_markdown(document).splitlines()
-    tables = [line for line in lines if line.startswith("|  |")]
-    assert len(tables) == 2 and all(line.count("|") <= 12 for line in tables)
-    assert all(line.endswith("| seeds |") for line in tables)
-    code = [line for line in lines if line.startswith("    ")]
-    assert len(code) > 1 and all(len(line) <= 119 for line in code)
-    assert all(line.endswith("\\") for line in code[:-1])

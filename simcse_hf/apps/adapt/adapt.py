@@ -286,8 +286,11 @@ class _Adaptation:
         stages = {}
         for arm in self.arms.values():
             stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
-        seed = seeds[0] if chosen.stages else None
-        trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seed}
+        trained = {
+            "model": hub_id(chosen.model),
+            "stages": stages[chosen.name],
+            "seed": seeds[0] if chosen.stages else None,
+        }
         result = Adaptation(
             summary=self._summary(chosen, measured, judged),
             comparisons=judged,

@@ -207,29 +207,31 @@ def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     seen = []
     score = Task.evaluate
     monkeypatch.setattr(Task, "evaluate", lambda task, model: seen.append(task) or score(task, model))
-    result = run(arms=("untrained",))
+    arms = run(arms=("untrained",))["arms"]
+    parts = "".join(task.source[-1] for task in seen if "part" in task.source)  # and not the general tasks
+    first = parts.index("2")
+    assert set(parts[first:]) == {"2"} and first >= len(arms)
     dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
     assert dev and held_out and not dev & held_out
-    seen = [task for task in seen if task.source.endswith(("part 1", "part 2"))]  # and not the general tasks
-    first = next(n for n, task in enumerate(seen) if task.source.endswith("part 2"))
-    assert all(task.source.endswith("part 2") for task in seen[first:]) and first >= len(result["arms"])
 
 
-def test_training_reads_no_text_that_a_task_scores(run, settings, tmp_path, monkeypatch):
-    leaked = (tmp_path / "pairs.csv").read_text().splitlines()[1].split(",")[0]
-    write(
-        tmp_path / "labels.csv",
-        ["text,label", *(f"text {n},{n % 2}" for n in range(8)), f"{leaked.upper()},1"],
-    )
-    read = []
+def test_training_reads_no_text_that_a_task_scores(run, general, tmp_path, monkeypatch, caplog):
+    of_corpus, of_task = sentences(120)[0], sentences(120, 1)[0]
+    shared = zip([of_corpus, of_task] * 2, sentences(4, 12), [1, 2, 3, 4], strict=True)
+    write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], shared)
+    labels = ["text,label", *(f"text {n},{n % 2}" for n in range(8)), f"{of_task.upper()},1"]
+    write(tmp_path / "labels.csv", labels)
+    read = {}
 
     def train(stage, model, seed, output, **options):
-        read.append(stage.file.read_text())
+        read[stage.method] = stage.file.read_text().lower()
         raise ValueError("enough is seen")
 
     monkeypatch.setattr(adapt_module, "train_stage", train)
-    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels",))
-    assert "text 7" in read[0] and leaked not in read[0].lower()
+    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels", "simcse"), general=[general])
+    assert "text 7" in read["labels"] and of_task not in read["labels"]
+    assert sentences(120)[1] in read["simcse"] and of_corpus not in read["simcse"]
+    assert "1 of 6 texts of the general tasks are also texts of --task" in caplog.text
 
 
 @pytest.fixture
@@ -256,27 +258,6 @@ def test_the_verdict_has_new_seeds_and_says_what_the_arm_changes_on_general_task
     low, high = change.interval
     assert low < change.difference < high
     assert f"also general sts (spearman): {change} over present" in str(result)
-
-
-def test_training_reads_no_text_of_a_general_task_and_one_of_the_task_is_reported(
-    run, settings, monkeypatch, general, tmp_path, caplog
-):
-    rows = zip(
-        [sentences(120)[0], sentences(120, 1)[0]] * 2,
-        sentences(4, 12),
-        [1, 2, 3, 4],
-        strict=True,
-    )
-    write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows)
-    read = []
-    monkeypatch.setattr(
-        adapt_module,
-        "write_rows",
-        lambda rows, path: read.extend(row["text"] for row in rows),
-    )
-    run(arms=("untrained",), general=[general])
-    assert len(read) >= 119 and sentences(120)[0] not in read
-    assert "1 of 6 texts of the general tasks are also texts of --task" in caplog.text
 
 
 def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):

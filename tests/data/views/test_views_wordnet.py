@@ -38,13 +38,8 @@ def write_wordnet(folder):
         lines = LICENCE
         for lemma, offsets in sorted(index.items()):
             lines += f"{lemma} {TYPES[pos]} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
-        files = {
-            f"data.{pos}": data,
-            f"index.{pos}": lines,
-            f"{pos}.exc": "",
-            "cntlist.rev": "",
-        }
-        files |= {"index.sense": "", "lexnames": "00\tnoun.Tops\t1\n"}
+        files = dict.fromkeys((f"{pos}.exc", "cntlist.rev", "index.sense"), "")
+        files |= {f"data.{pos}": data, f"index.{pos}": lines, "lexnames": "00\tnoun.Tops\t1\n"}
         for name, content in files.items():
             (folder / name).write_text(content)
 
@@ -56,14 +51,10 @@ def wordnet(tmp_path, monkeypatch):
 
 
 def test_synonyms_are_the_words_of_all_synsets(wordnet):
-    lookup, expected = wordnet_synonyms(), ("chase", "domestic dog", "trail")
-    for _ in range(2):
-        assert lookup("dog") == expected and lookup("Dogs") == (
-            "chase",
-            "dog",
-            *expected[1:],
-        )
-        assert lookup("big") == ("large",) and lookup("unheard") == ()
+    lookup = wordnet_synonyms()
+    assert lookup("dog") == ("chase", "domestic dog", "trail")
+    assert lookup("Dogs") == ("chase", "dog", "domestic dog", "trail")
+    assert lookup("big") == ("large",) and lookup("unheard") == ()
 
 
 def test_the_views_synonyms_and_eda_use_wordnet(wordnet):
@@ -92,12 +83,10 @@ def test_forked_processes_do_not_share_file_positions(wordnet):
     assert results == [expected, expected]
 
 
-@pytest.mark.parametrize("name", ["synonyms", "eda"])
-def test_the_error_without_wordnet_says_how_to_get_it(name, tmp_path, monkeypatch):
+def test_the_error_without_wordnet_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-    with pytest.raises(ValueError, match="python -m nltk.downloader wordnet") as error:
-        make_view(name)
-    assert str(tmp_path) in str(error.value)
+    with pytest.raises(ValueError, match=f"nltk.downloader wordnet.*{tmp_path}"):
+        make_view("eda")
 
 
 def test_refuses_an_incomplete_wordnet(wordnet, tmp_path):

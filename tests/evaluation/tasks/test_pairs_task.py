@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
+from sklearn.metrics import average_precision_score
 
 from simcse_hf.evaluation.tasks import read_task
 
@@ -18,16 +19,6 @@ def read_pairs(tmp_path):
 # --- the score ---
 
 
-def average_precision(gold, scores):
-    """The mean over the positives of the precision at their rank, for scores without ties."""
-    ranked = np.array(gold)[np.argsort(-np.array(scores))]
-    precisions = []
-    for rank, is_positive in enumerate(ranked, start=1):
-        if is_positive:
-            precisions.append(np.mean(ranked[:rank]))
-    return np.mean(precisions)
-
-
 def cosine(first, second):
     x, y = encode([first, second]).astype(np.float64)
     return x @ y / np.linalg.norm(x) / np.linalg.norm(y)
@@ -38,7 +29,7 @@ def test_average_precision_equals_its_definition(read_pairs):
     gold = [label for _, _, label in rows]
     cosines = [cosine(first, second) for first, second, _ in rows]
     result = read_pairs(rows).evaluate(encode)
-    expected = 100 * average_precision(gold, cosines)
+    expected = 100 * average_precision_score(gold, cosines)
     assert result.metrics["average_precision"] == pytest.approx(expected)
     positives = sum(gold)
     assert result.details == {"protocol": "average precision of the cosine", "examples": 60, "positives": positives}

@@ -37,42 +37,19 @@ def read_reranking(folder, rows):
     return read_task("reranking", write_reranking(folder, rows))
 
 
-def reranking_rows(count):
-    """Queries with one to three relevant candidates, which share words with them, and five others."""
-    random = np.random.RandomState(0)
-    rows = []
-    for i, query in enumerate(random_texts(count, seed=0)):
-        positives = []
-        for j in range(1 + i % 3):
-            shared = random.permutation(query.split())[:3]
-            positives.append(" ".join([*shared, f"p{i}", str(j)]))
-        negatives = [f"{text} n{i}" for text in random_texts(5, seed=i)]
-        rows.append({"query": f"{query} q{i}", "positive": positives, "negative": negatives})
-    return rows
-
-
-TWENTY_QUERIES = reranking_rows(20)
-
-
-@pytest.fixture(scope="module")
-def reranking(tmp_path_factory):
-    """The task of twenty queries."""
-    return read_reranking(tmp_path_factory.mktemp("reranking"), TWENTY_QUERIES)
-
-
 # --- queries that cannot be reranked ---
 
 
 def test_queries_that_cannot_be_reranked_are_left_out_with_a_warning(tmp_path, caplog):
-    """Four queries: without positives, without negatives, with a candidate that is both, and one as it should be."""
-    rows = reranking_rows(4)
-    rows[0]["positive"] = []
-    rows[1]["negative"] = None
-    rows[2]["negative"].append(rows[2]["positive"][0])
+    rows = [
+        {"query": "a", "positive": [], "negative": ["b"]},
+        {"query": "a", "positive": ["b"], "negative": None},
+        {"query": "a", "positive": ["b"], "negative": ["c", "b"]},
+        {"query": "a", "positive": ["b"], "negative": ["c"]},
+    ]
     task = read_reranking(tmp_path, rows)
     assert len(task) == 2 and "left out 2 of 4 queries" in caplog.text
-    assert task.units[0].documents(relevant=False) == rows[2]["negative"][:-1]
-    assert "1 candidate(s) are among both" in caplog.text
+    assert task.units[0].documents(relevant=False) == ["c"] and "1 candidate(s) are among both" in caplog.text
 
 
 # --- retrieval ---
@@ -90,42 +67,16 @@ class Collection:
         return read_task("retrieval", write_beir(folder, self.corpus, self.queries, self.qrels))
 
 
-def collection(documents=150, queries=12):
-    """Queries share words with three documents, whose grades are 1, 2 and 0."""
-    random = np.random.RandomState(0)
-    drawn = random_texts(2 * documents, seed=0, length=8)
-    texts = list(dict.fromkeys(drawn))[:documents]
-    made = Collection({f"d{i}": text for i, text in enumerate(texts)}, {}, {})
-    for i in range(queries):
-        chosen = random.choice(documents, 3, replace=False)
-        words = []
-        for document in chosen:
-            words += texts[document].split()[:4]
-        made.queries[f"q{i}"] = " ".join(words)
-        grades = zip(chosen, (1, 2, 0), strict=True)
-        made.qrels[f"q{i}"] = {f"d{document}": grade for document, grade in grades}
-    return made
-
-
 # --- a document that is the query itself ---
 
 
 @pytest.mark.parametrize(
-    "title, text, is_left_out",
-    [
-        pytest.param("", "1984", True, id="the whole text"),
-        pytest.param("Orwell", "1984", True, id="the text beside a title"),
-        pytest.param("", "of 1984", False, id="more text"),
-        pytest.param("1984", "a novel", False, id="the title alone"),
-    ],
+    "title, text, is_left_out", [("", "1984", True), ("Orwell", "1984", True), ("1984", "a novel", False)]
 )
 def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(title, text, is_left_out, tmp_path):
     """`beir` leaves out every document with the id of the query."""
     folder = write_beir(tmp_path, {"1": "a dog"}, {"0": "1984"}, {"0": {"1": 1}})
-    documents = [
-        {"_id": "0", "title": title, "text": text},
-        {"_id": "1", "title": "", "text": "a dog"},
-    ]
+    documents = [{"_id": "0", "title": title, "text": text}, {"_id": "1", "title": "", "text": "a dog"}]
     write(folder / "corpus.jsonl", [json.dumps(document) for document in documents])
     vectors = {"1984": [1, 0], "a dog": [0.6, 0.8], f"{title} {text}".strip(): [1, 0.1]}
     task = read_task("retrieval", folder)
@@ -136,29 +87,17 @@ def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(t
 # --- the files of a collection ---
 
 
-@pytest.fixture
-def other_files(tmp_path):
-    """A collection with titles, a document without text, a compressed corpus, and other judgements of one query."""
-    folder = tmp_path / "mine"
-    small = collection()
-    write_beir(folder, small.corpus, small.queries, small.qrels)
-    documents = []
-    for i in range(150):
-        documents.append({"_id": f"d{i}", "title": f"title {i}", "text": "body"})
-    documents.append({"_id": "e", "text": ""})
-    lines = "".join(json.dumps(document) + "\n" for document in documents)
-    (folder / "corpus.jsonl").unlink()
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    header = ["query-id", "corpus-id", "score"]
-    write_rows(folder / "qrels/dev.tsv", header, [("q0", "d0", 1)])
-    return folder
-
-
-def test_a_collection_is_read_with_titles_from_plain_and_compressed_files(other_files, caplog):
-    task = read_task("retrieval", other_files)
-    assert len(task) == 12 and "title 3 body" in task.texts
-    assert len(task.shared) == 150 and "left out 1 document(s) without text, such as 'e'" in caplog.text
-    assert len(read_task("retrieval", other_files / "qrels/dev.tsv")) == 1
+def test_a_collection_is_read_with_titles_from_plain_and_compressed_files(tmp_path, caplog):
+    write_beir(tmp_path, {"d": "a"}, {"q0": "a cat", "q1": "a dog"}, {"q0": {"d0": 1}, "q1": {"d1": 2}})
+    documents = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(4)]
+    lines = "".join(json.dumps(document) + "\n" for document in [*documents, {"_id": "e", "text": ""}])
+    (tmp_path / "corpus.jsonl").unlink()
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    write_rows(tmp_path / "qrels/dev.tsv", ["query-id", "corpus-id", "score"], [("q0", "d0", 1)])
+    task = read_task("retrieval", tmp_path)
+    assert len(task) == 2 and "title 3 body" in task.texts
+    assert len(task.shared) == 4 and "left out 1 document(s) without text, such as 'e'" in caplog.text
+    assert len(read_task("retrieval", tmp_path / "qrels/dev.tsv")) == 1
 
 
 # --- ties: trec_eval's rules ---
@@ -287,14 +226,19 @@ BOTH_KINDS = pytest.mark.parametrize("kind", ["reranking", "retrieval"], scope="
 
 
 @pytest.fixture(scope="module")
-def retrieval(tmp_path_factory):
-    """The task of twelve queries and 150 documents."""
-    return collection().read(tmp_path_factory.mktemp("retrieval"))
-
-
-@pytest.fixture(scope="module")
-def task(kind, reranking, retrieval):
-    return {"reranking": reranking, "retrieval": retrieval}[kind]
+def task(kind, tmp_path_factory):
+    """Twenty queries with a document of the same words, which share no text."""
+    folder = tmp_path_factory.mktemp(kind)
+    texts = random_texts(20, seed=0)
+    if kind == "retrieval":
+        corpus = {f"d{i}": f"{text} d{i}" for i, text in enumerate(texts)}
+        queries = {f"q{i}": f"{text} q{i}" for i, text in enumerate(texts)}
+        return Collection(corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(20)}).read(folder)
+    rows = []
+    for i, text in enumerate(texts):
+        negatives = [f"{other} n{i}" for other in random_texts(5, seed=i + 1)]
+        rows.append({"query": f"{text} q{i}", "positive": [f"{text} p{i}"], "negative": negatives})
+    return read_reranking(folder, rows)
 
 
 @BOTH_KINDS

@@ -1,9 +1,6 @@
 """General tasks, on which a run says what it forgot: the change from the start to the weights that are saved."""
 
 import json
-from contextlib import redirect_stdout
-from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 from conftest import save_encoder, tiny_config
@@ -90,190 +87,62 @@ def spearman_of(model, file):
 # --- a run ---
 
 
-@pytest.fixture(scope="module")
-def run(train_on_files, files, tmp_path_factory):
-    """The folder and the results of a run with two general tasks, and what it printed."""
-    folder = tmp_path_factory.mktemp("run") / "out"
-    general = [str(files / "sts.csv"), f"pairs={files / 'pairs.csv'}"]
-    with redirect_stdout(StringIO()) as printed:
-        results = train_on_files(folder, general=general)
-    return SimpleNamespace(folder=folder, results=results, printed=printed.getvalue())
-
-
-@pytest.fixture(scope="module")
-def change(run):
-    """The change on the scored pairs."""
-    return run.results.general[0]
-
-
-@pytest.fixture(scope="module")
-def stored(run):
-    """What results.json says of general tasks."""
-    return json.loads((run.folder / "results.json").read_text())["general"]
-
-
-def test_the_change_is_that_from_the_start_to_the_saved_weights(change, run, files, sts):
-    before = spearman_of(files / "start", sts)
-    after = spearman_of(run.folder, sts)
-    assert change.difference == pytest.approx(after - before, abs=1e-3) != 0
-
-
-def test_the_saved_weights_are_those_of_a_checkpoint(run):
-    assert run.results.saved["step"] in (2, 4)
-
-
-@pytest.fixture(scope="module")
-def paired(run, files, sts):
-    """The paired bootstrap of the start and of the saved weights."""
+def test_a_run_says_what_it_has_changed_on_each_general_task(train_on_files, files, sts, tmp_path, capsys):
+    """From the start to the saved weights, with the interval of a paired bootstrap, in every place that shows it."""
+    folder = tmp_path / "out"
+    results = train_on_files(folder, general=[sts, f"pairs={files / 'pairs.csv'}"])
+    printed = capsys.readouterr().out
+    assert results.saved["step"] in (2, 4)
+    first, second = results.general
+    difference = spearman_of(folder, sts) - spearman_of(files / "start", sts)
+    assert first.difference == pytest.approx(difference, abs=1e-3) != 0
     task = name_general_tasks([sts])["sts"]
-    before = task.evaluate(SimCSE(files / "start", device="cpu"))
-    after = task.evaluate(SimCSE(run.folder, device="cpu"))
-    return paired_interval(task, [before], [after])
-
-
-def test_the_interval_is_that_of_a_paired_bootstrap_over_the_pairs(change, paired):
-    _, low, high = paired
-    assert (change.low, change.high) == pytest.approx((low, high), abs=1e-3)
-
-
-BOTH_TASKS = pytest.mark.parametrize(
-    ("number", "name", "metric"),
-    [
-        (0, "sts.csv", "general_sts_spearman"),
-        (1, "pairs.csv", "general_pairs_average_precision"),
-    ],
-    ids=["scored pairs", "labelled pairs"],
-)
-
-
-@BOTH_TASKS
-def test_the_verdict_shows_the_change_on_each_task(run, number, name, metric):
-    change = run.results.general[number]
-    assert f"  general task     {change}" in run.printed
-
-
-@BOTH_TASKS
-def test_the_change_on_a_task_names_its_file(run, number, name, metric):
-    assert str(run.results.general[number]).endswith(f"({name})")
-
-
-@BOTH_TASKS
-def test_the_change_on_each_task_stands_in_results_json(stored, number, name, metric):
-    assert stored[number]["metric"] == metric
-
-
-def test_results_json_is_read_with_the_changes(run):
-    assert Results.read(run.folder).general == run.results.general
-
-
-@pytest.fixture(scope="module")
-def card(run):
-    return write_card(run.folder).read_text()
-
-
-def test_the_card_shows_the_change(card):
+    before, after = (task.evaluate(SimCSE(model, device="cpu")) for model in (files / "start", folder))
+    _, low, high = paired_interval(task, [before], [after])
+    assert (first.low, first.high) == pytest.approx((low, high), abs=1e-3)
+    for change, name in ((first, "sts.csv"), (second, "pairs.csv")):
+        assert f"  general task     {change}" in printed
+        assert str(change).endswith(f"({name})")
+    stored = json.loads((folder / "results.json").read_text())["general"]
+    assert [each["metric"] for each in stored] == ["general_sts_spearman", "general_pairs_average_precision"]
+    assert Results.read(folder).general == results.general
+    card = write_card(folder).read_text()
     assert "Change of `general_sts_spearman` (general task sts.csv): " in card
-
-
-def test_the_card_names_no_folder(card, files):
     assert str(files) not in card
 
 
-# --- several seeds ---
+def test_several_seeds_have_the_change_over_all_of_them(train_on_files, files, sts, tmp_path):
+    results = train_on_files(tmp_path / "out", general=[sts], seeds=2)
+    [change] = results.general
+    after = [spearman_of(tmp_path / "out" / f"seed-{seed}", sts) for seed in (42, 43)]
+    assert change.difference == pytest.approx(sum(after) / 2 - spearman_of(files / "start", sts), abs=1e-3)
+    assert f"  general task     {change}" in str(results)
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["general"][0]["seeds"] == change.seeds == 2
 
 
-@pytest.fixture(scope="module")
-def two_seeds(train_on_files, sts, tmp_path_factory):
-    """The folder and the results of two seeds."""
-    folder = tmp_path_factory.mktemp("seeds") / "out"
-    results = train_on_files(folder, general=[sts], seeds=2)
-    return SimpleNamespace(folder=folder, results=results)
-
-
-@pytest.fixture(scope="module")
-def change_of_seeds(two_seeds):
-    [change] = two_seeds.results.general
-    return change
-
-
-def test_several_seeds_have_the_change_over_all_of_them(two_seeds, change_of_seeds, files, sts):
-    before = spearman_of(files / "start", sts)
-    after = [spearman_of(two_seeds.folder / f"seed-{seed}", sts) for seed in (42, 43)]
-    expected = sum(after) / 2 - before
-    assert change_of_seeds.difference == pytest.approx(expected, abs=1e-3)
-
-
-def test_the_change_over_several_seeds_counts_them(change_of_seeds):
-    assert change_of_seeds.seeds == 2
-
-
-def test_the_printed_results_show_the_change_over_several_seeds(two_seeds, change_of_seeds):
-    assert f"  general task     {change_of_seeds}" in str(two_seeds.results)
-
-
-def test_results_json_counts_the_seeds_of_a_change(two_seeds):
-    written = json.loads((two_seeds.folder / "results.json").read_text())
-    assert written["general"][0]["seeds"] == 2
-
-
-# --- general tasks choose nothing ---
-
-
-@pytest.fixture(scope="module")
-def with_and_without(sts, tokenizer, tmp_path_factory):
-    """Two trainers after their run, with a general task and without one."""
-    trainers = []
-    for options in ({"general": [sts]}, {}):
-        folder = tmp_path_factory.mktemp("trainer")
-        trainer = make(folder, tokenizer, dev_set=pairs(), **options, **TRAINS)
+def test_general_tasks_choose_nothing(sts, tokenizer, tmp_path):
+    with_task, without = (
+        make(tmp_path / str(len(general)), tokenizer, dev_set=pairs(), general=general, **TRAINS)
+        for general in ([sts], [])
+    )
+    for trainer in (with_task, without):
         trainer.train()
-        trainers.append(trainer)
-    return trainers
-
-
-def test_general_tasks_are_not_the_metric_of_the_best_model(with_and_without):
-    for trainer in with_and_without:
         assert trainer.args.metric_for_best_model == "stsb_spearman"
+    assert with_task.results.saved["step"] == without.results.saved["step"]
+    assert with_task.results.change == without.results.change
 
 
-def test_general_tasks_do_not_choose_the_saved_weights(with_and_without):
-    one, other = with_and_without
-    assert one.results.saved["step"] == other.results.saved["step"]
-
-
-def test_general_tasks_do_not_change_the_change_on_the_dev_set(with_and_without):
-    one, other = with_and_without
-    assert one.results.change == other.results.change
-
-
-# --- the start ---
-
-
-@pytest.fixture(scope="module")
-def of_plain_start(sts, tokenizer, tmp_path_factory):
-    """The results of a run from an encoder that names no pooler."""
-    folder = tmp_path_factory.mktemp("plain")
-    config = tiny_config(initializer_range=0.2)
-    save_encoder(folder / "start", BertForMaskedLM, config)
-    start = str(folder / "start")
-    perfect = AutoModelForCL.from_pretrained(start, pooler_type="avg")
-    dev_set = scored_by(perfect, tokenizer)
-    options = {"model": start, "dev_set": dev_set, "general": [sts]}
-    trainer = make(folder, tokenizer, **options, **TRAINS)
+def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score_is_of(sts, tokenizer, tmp_path):
+    start = str(tmp_path / "start")
+    save_encoder(start, BertForMaskedLM, tiny_config(initializer_range=0.2))
+    dev_set = scored_by(AutoModelForCL.from_pretrained(start, pooler_type="avg"), tokenizer)
+    trainer = make(tmp_path, tokenizer, model=start, dev_set=dev_set, general=[sts], **TRAINS)
     trainer.train()
-    return trainer.results
-
-
-def test_a_start_without_a_pooler_has_the_pooler_of_its_dev_score(of_plain_start):
-    assert of_plain_start.start["pooler"] == "avg"
-
-
-def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score_is_of(
-    of_plain_start,
-):
-    before = of_plain_start.initial["start_avg_general_sts_spearman"]
-    after = of_plain_start.saved["general_sts_spearman"]
-    assert of_plain_start.general[0].difference == after - before
+    results = trainer.results
+    assert results.start["pooler"] == "avg"
+    before = results.initial["start_avg_general_sts_spearman"]
+    assert results.general[0].difference == results.saved["general_sts_spearman"] - before
 
 
 # --- what makes the change too favourable ---
@@ -289,11 +158,7 @@ def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score
         ),
         pytest.param(
             {"dev_set": "sts.csv"},
-            [
-                "80 of 80 general texts",
-                "are also dev texts",
-                "which choose the checkpoint",
-            ],
+            ["80 of 80 general texts", "are also dev texts, which choose the checkpoint"],
             id="dev texts",
         ),
         pytest.param(
@@ -311,12 +176,9 @@ def test_what_makes_the_change_too_favourable_is_said(tmp_path, tokenizer, files
         assert part in caplog.text
 
 
-def test_a_task_that_shares_nothing_is_not_complained_of(tmp_path, tokenizer, sts, caplog):
+def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(tmp_path, tokenizer, sts, caplog):
     make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **TRAINS)
-    assert "general" not in caplog.text
-
-
-def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(tmp_path, tokenizer, sts):
+    assert "general" not in caplog.text  # which shares nothing and chooses nothing
     chosen = TRAINS | {"metric_for_best_model": "general_sts_spearman"}
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **chosen)
     trainer.train()
@@ -330,38 +192,20 @@ def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(t
 @pytest.mark.parametrize("seeds", [None, 2])
 @pytest.mark.parametrize(
     "general, words",
-    [
-        (["nosuch.csv"], "--general nosuch.csv"),
-        (["pairs=nosuch.csv"], "--general nosuch.csv"),
-        (["pears=pairs.csv"], "pears classification pairs"),
-        (3 * ["pairs=pairs.csv"], "pairs"),
-        (["train.txt"], "train.txt score"),
-    ],
+    [(["nosuch.csv"], "--general nosuch.csv"), (["pears=pairs.csv"], "pears classification pairs")],
 )
 def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
     train_on_files, files, tmp_path, monkeypatch, general, words, seeds
 ):
     monkeypatch.chdir(files)
     (tmp_path / "results.json").write_text("{}")
-    options = {"general": general, "seeds": seeds, "overwrite_output_dir": True}
     with refuses(words, (ValueError, FileNotFoundError)):
-        train_on_files(tmp_path, **options)
+        train_on_files(tmp_path, general=general, seeds=seeds, overwrite_output_dir=True)
     assert (tmp_path / "results.json").exists()
 
 
-NEEDS_A_DEV_SET = "--general --dev_file --dev_task"
-
-
-def test_general_tasks_of_a_command_without_a_dev_set_are_refused(train_on_files, tmp_path, sts):
-    with refuses(NEEDS_A_DEV_SET):
+def test_general_tasks_are_a_list_beside_a_dev_set(train_on_files, tmp_path, tokenizer, sts):
+    with refuses("--general --dev_file --dev_task"):
         train_on_files(tmp_path / "out", general=[sts], dev_file=None)
-
-
-def test_general_tasks_of_a_trainer_without_a_dev_set_are_refused(tmp_path, tokenizer, sts):
-    with refuses(NEEDS_A_DEV_SET):
-        make(tmp_path, tokenizer, general=[sts])
-
-
-def test_general_tasks_of_a_trainer_are_a_list(tmp_path, tokenizer, sts):
     with refuses("general list"):
         make(tmp_path, tokenizer, dev_set=pairs(), general=sts)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from trainer_helpers import End, logged
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
@@ -17,6 +17,8 @@ from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
+EVALUATED = {"max_steps": 8, "save_steps": 2, "logging_steps": 3, "eval_strategy": "steps", "eval_on_start": True}
+EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2, "load_best_model_at_end": True}
 
 
 @pytest.fixture(scope="module")
@@ -29,42 +31,11 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def interrupted(finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "checkpoint-4")
-    return folder
+    shutil.copytree(finished / "checkpoint-2", tmp_path / "run" / "checkpoint-2")
+    return tmp_path / "run"
 
 
 # --- something else than before ---
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"seed": 7}, "seed: 42 there, 7 here"),
-        ({"learning_rate": 1e-2}, "learning_rate: 0.001 there, 0.01 here"),
-        ({"weight_decay": 0.3}, "weight_decay: 0.0 there, 0.3 here"),
-        (
-            {"gradient_accumulation_steps": 2},
-            "gradient_accumulation_steps: 1 there, 2 here",
-        ),
-        (
-            {"per_device_train_batch_size": 4},
-            "per_device_train_batch_size: 8 there, 4 here",
-        ),
-        ({"max_seq_length": 12}, "max_seq_length: 16 there, 12 here"),
-        (
-            {"lr_scheduler_type": "constant"},
-            "lr_scheduler_type: linear there, constant here",
-        ),
-        ({"max_steps": 8}, "max_steps: 4 there, 8 here"),
-        ({"view": "delete_words"}, "view: identity there, delete_words here"),
-    ],
-)
-def test_resuming_with_other_arguments_is_refused_with_both_values(interrupted, change, message):
-    trainer = make_trainer(NAME, interrupted, **RUN | change)
-    with pytest.raises(ValueError, match=f"{message}.*--allow_changes"):
-        trainer.train(resume_from_checkpoint=True)
 
 
 def other_texts(trainer):
@@ -78,15 +49,19 @@ def other_dropout(trainer):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "options, change, message",
     [
-        (other_texts, "training texts: "),
-        (other_dropout, "hidden_dropout_prob: "),
+        ({"seed": 7}, None, "seed: 42 there, 7 here"),
+        ({"lr_scheduler_type": "constant"}, None, "lr_scheduler_type: linear there, constant here"),
+        ({"view": "delete_words"}, None, "view: identity there, delete_words here"),
+        ({}, other_texts, "training texts: "),
+        ({}, other_dropout, "hidden_dropout_prob: "),
     ],
 )
-def test_resuming_with_other_texts_or_another_model_is_refused(interrupted, change, message):
-    trainer = make_trainer(NAME, interrupted, **RUN)
-    change(trainer)
+def test_resuming_another_run_is_refused_with_both_values(interrupted, options, change, message):
+    trainer = make_trainer(NAME, interrupted, **RUN | options)
+    if change:
+        change(trainer)
     with pytest.raises(ValueError, match=f"{message}.*--allow_changes"):
         trainer.train(resume_from_checkpoint=True)
 
@@ -97,92 +72,57 @@ def test_logging_saving_and_evaluation_may_change(interrupted):
     assert trainer.train(resume_from_checkpoint=True).global_step == 4
 
 
-# --- a change that is allowed ---
-
-CHANGED = {"learning_rate": 1e-2, "weight_decay": 0.3, "allow_changes": True}
-
-
-@pytest.fixture(scope="module")
-def changed(finished, tmp_path_factory):
-    """The folder and the trainer of a run that was resumed with other settings.
-
-    The name of its checkpoint does not have its step.
-    """
-    folder = tmp_path_factory.mktemp("changed") / "run"
-    shutil.copytree(finished / "checkpoint-2", folder / "half")
-    trainer = make_trainer(NAME, folder, **RUN | CHANGED)
-    trainer.train(resume_from_checkpoint=folder / "half")
-    return folder, trainer
-
-
-RECORD = [
-    {
-        "step": 2,
-        "settings": {"learning_rate": [1e-3, 1e-2], "weight_decay": [0.0, 0.3]},
-    }
-]
-
-
-def test_an_allowed_change_is_recorded(changed):
-    folder, trainer = changed
-    record = (checkpoints(folder)[0] / "run_settings.json").read_text()
-    assert json.loads(record)["changes"] == trainer.changes == RECORD
-
-
-def test_an_allowed_change_reaches_the_optimizer_and_the_schedule(changed):
-    _, trainer = changed
+def test_an_allowed_change_is_recorded_and_reaches_the_optimizer_and_the_schedule(finished, tmp_path):
+    """The name of the checkpoint does not have its step."""
+    shutil.copytree(finished / "checkpoint-2", tmp_path / "half")
+    changed = {"learning_rate": 1e-2, "weight_decay": 0.3, "allow_changes": True}
+    trainer = make_trainer(NAME, tmp_path, **RUN | changed)
+    trainer.train(resume_from_checkpoint=tmp_path / "half")
+    record = json.loads((checkpoints(tmp_path)[0] / "run_settings.json").read_text())
+    settings = {"learning_rate": [1e-3, 1e-2], "weight_decay": [0.0, 0.3]}
+    assert record["changes"] == trainer.changes == [{"step": 2, "settings": settings}]
     groups = trainer.optimizer.param_groups
     assert {group["initial_lr"] for group in groups} == {1e-2}
     assert 0.3 in {group["weight_decay"] for group in groups}
-    assert logged(trainer, "learning_rate")[-1] == pytest.approx(
-        1e-2 / 4
-    )  # the last step of a linear schedule of four
+    last_of_four = 1e-2 / 4  # of a linear schedule
+    assert logged(trainer, "learning_rate")[-1] == pytest.approx(last_of_four)
 
 
 # --- the best checkpoint ---
 
 
-def remove(checkpoint):
-    shutil.rmtree(checkpoint)
-
-
-def empty_weights(checkpoint):
-    (checkpoint / "model.safetensors").write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [remove, empty_weights])
-def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_path, damage):
-    options = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "load_best_model_at_end": True,
-    }
-
+def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_path):
     class Damage(TrainerCallback):
         def on_save(self, args, state, control, **_):
             if state.global_step == 4:
-                damage(Path(state.best_model_checkpoint))
+                Path(state.best_model_checkpoint, "model.safetensors").write_bytes(b"")
 
-    trainer = make_trainer(NAME, tmp_path / "run", (Damage(),), **RUN | options)
+    options = RUN | {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    trainer = make_trainer(NAME, tmp_path / "run", (Damage(),), **options)
     with pytest.raises(ValueError, match="the best checkpoint .* cannot be loaded"):
         trainer.train()
 
 
-EVALUATED = {
-    "max_steps": 8,
-    "save_steps": 2,
-    "logging_steps": 3,
-    "eval_strategy": "steps",
-    "eval_on_start": True,
-}
-EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
+def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monkeypatch):
+    """Every second step is scored, and every fourth one saved."""
+    scores = (10, 20, 50, 90, 40)
+    given = iter(scores)
+    evaluate = SimilarityEvalCallback.evaluate
+    monkeypatch.setattr(
+        SimilarityEvalCallback, "evaluate", lambda *args: evaluate(*args) | {"stsb_spearman": next(given)}
+    )
+    options = {"eval_steps": 2, "save_steps": 4, "load_best_model_at_end": True, "save_total_limit": None}
+    trainer = make_trainer(NAME, tmp_path, **EVALUATED | options)
+    trainer.train()
+    results = trainer.results
+    assert results.saved["step"] == results.best["step"] == 4
+    assert results.change.difference == 50 - 10
+    saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    loaded = trainer.model.state_dict()
+    assert [name for name, weight in saved.items() if not torch.equal(weight, loaded[name])] == []
 
 
-TIMES = ("runtime", "_per_second")
-
-
-def without_times(scores):
-    return {name: value for name, value in scores.items() if not name.endswith(TIMES)}
+# --- the results of a resumed run ---
 
 
 def results_of(trainer):
@@ -191,166 +131,44 @@ def results_of(trainer):
     del results["train_seconds"]
     del results["model"]
     for when in ("initial", "best", "final", "saved"):
-        results[when] = without_times(results[when])
+        scores = results[when].items()
+        results[when] = {name: value for name, value in scores if not name.endswith(("runtime", "_per_second"))}
     return results
 
 
-# --- the results of a resumed run ---
-
-INTERRUPTIONS = pytest.mark.parametrize(
-    "best, end",
-    [
-        pytest.param(True, End(6, RuntimeError), id="by an error"),
-        pytest.param(False, End(5, None), id="by a signal"),
-    ],
-    scope="module",
-)
-
-
-@pytest.fixture(scope="module")
-def options(best):
-    return EVERY_2 | {"load_best_model_at_end": best}
-
-
-@pytest.fixture(scope="module")
-def interrupted_run(end, options, tmp_path_factory):
-    """The folder of a run that was interrupted."""
-    folder = tmp_path_factory.mktemp("interrupted") / "run"
-    with pytest.raises((RuntimeError, SystemExit)):
-        make_trainer(NAME, folder, (end,), **options).train()
-    return folder
-
-
-@INTERRUPTIONS
-def test_an_error_leaves_the_checkpoint_before_and_a_signal_one_of_its_step(interrupted_run, end):
-    last = 4 if end.error else 5
-    assert checkpoints(interrupted_run)[0].name == f"checkpoint-{last}"
-
-
-@INTERRUPTIONS
-def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(interrupted_run, options, tmp_path):
-    """The second time, nothing is left to do."""
-    whole = make_trainer(NAME, tmp_path / "whole", **options)
-    whole.train()
-    folder = shutil.copytree(interrupted_run, tmp_path / "run")
-    for _ in range(2):
-        resumed = make_trainer(NAME, folder, **options)
-        resumed.train(resume_from_checkpoint=True)
-        assert results_of(resumed) == results_of(whole)
-
-
-@pytest.fixture(scope="module")
-def every_loss(tmp_path_factory):
-    """The folder and the results of a run, and the loss of each of its steps."""
-    folder = tmp_path_factory.mktemp("losses") / "run"
-    trainer = make_trainer(NAME, folder, **EVERY_2)
-    stock = type(trainer).__mro__[1]
-    step = stock.training_step
+def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_path, monkeypatch):
+    """The loss is the mean over all steps, the seconds are those of all parts. In the end nothing is left to do."""
     losses = []
+    step = Trainer.training_step
 
     def remember(*args):
         losses.append(step(*args))
         return losses[-1]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stock, "training_step", remember)
-        trainer.train()
-    return folder, trainer.results.to_dict(), losses
-
-
-def test_the_loss_of_a_run_is_the_mean_over_all_steps(every_loss):
-    _, results, losses = every_loss
-    mean = torch.stack(losses).mean().item()
-    assert results["train_loss"] == pytest.approx(mean, rel=1e-6)
-
-
-def test_the_seconds_of_a_run_are_those_of_all_its_parts(every_loss):
-    folder, *_ = every_loss
-    state = json.loads((checkpoints(folder)[0] / "trainer_state.json").read_text())
-    before = state["stateful_callbacks"]["run_so_far"]["seconds"]
-    again = make_trainer(NAME, folder, **EVERY_2)
-    again.train(resume_from_checkpoint=True)
-    assert again.results.train_seconds > before > 0
-
-
-# --- weights that were never saved ---
-
-
-NEVER_SAVED = pytest.mark.parametrize(
-    "scores, saved",
-    [
-        pytest.param((10, 90, 20, 30, 40), 8, id="the best of all"),
-        pytest.param((10, 20, 50, 90, 40), 4, id="the best after a good one"),
-    ],
-    scope="module",
-)
-
-
-@pytest.fixture(scope="module")
-def of_scores(scores, tmp_path_factory):
-    """The folder and the trainer of a run with these scores every second step, of which every fourth is saved."""
-    folder = tmp_path_factory.mktemp("scores") / "run"
-    given = iter(scores)
-    evaluate = SimilarityEvalCallback.evaluate
-
-    def score(*args):
-        return evaluate(*args) | {"stsb_spearman": next(given)}
-
-    options = {
-        "eval_steps": 2,
-        "save_steps": 4,
-        "load_best_model_at_end": True,
-        "save_total_limit": None,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimilarityEvalCallback, "evaluate", score)
-        trainer = make_trainer(NAME, folder, **EVALUATED | options)
-        trainer.train()
-    return folder, trainer
-
-
-@NEVER_SAVED
-@pytest.mark.parametrize("when", ["saved", "best"])
-def test_weights_that_were_never_saved_are_neither_best_nor_saved(of_scores, when, saved):
-    _, trainer = of_scores
-    assert trainer.results.to_dict()[when]["step"] == saved
-
-
-@NEVER_SAVED
-def test_the_best_weights_that_were_saved_are_loaded(of_scores, saved):
-    folder, trainer = of_scores
-    weights = load_file(folder / f"checkpoint-{saved}" / "model.safetensors")
-    for name, weight in trainer.model.state_dict().items():
-        if name in weights:
-            assert torch.equal(weights[name], weight)
-
-
-@NEVER_SAVED
-def test_the_change_is_that_to_the_best_weights_that_were_saved(of_scores, scores, saved):
-    _, trainer = of_scores
-    change = trainer.results.to_dict()["change"]
-    assert change["difference"] == scores[saved // 2] - scores[0]
-
-
-# --- another dev set ---
-
-
-@pytest.fixture(scope="module")
-def with_another_dev_set(tmp_path_factory):
-    """The results of a run that was resumed after its fourth step with a smaller dev set."""
-    folder = tmp_path_factory.mktemp("dev_set") / "run"
+    monkeypatch.setattr(Trainer, "training_step", remember)
+    whole = make_trainer(NAME, tmp_path / "whole", **EVERY_2)
+    whole.train()
+    assert whole.results.run["train_loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
+    folder = tmp_path / "run"
     with pytest.raises(RuntimeError):
         make_trainer(NAME, folder, (End(6, RuntimeError),), **EVERY_2).train()
-    trainer = make_trainer(NAME, folder, **EVERY_2 | {"allow_changes": True})
-    before = trainer.dev_sets[0].pairs
-    first, second = before.sentences1[:6], before.sentences2[:6]
-    smaller = ScoredPairs("stsb", first, second, [float(i) for i in range(6)])
-    trainer.remove_callback(trainer.dev_sets[0])
-    trainer.add_callback(SimilarityEvalCallback(smaller))
+    assert checkpoints(folder)[0].name == "checkpoint-4"
+    for _ in range(2):
+        before = json.loads((checkpoints(folder)[0] / "trainer_state.json").read_text())
+        resumed = make_trainer(NAME, folder, **EVERY_2)
+        resumed.train(resume_from_checkpoint=True)
+        assert results_of(resumed) == results_of(whole)
+        assert resumed.results.train_seconds > before["stateful_callbacks"]["run_so_far"]["seconds"] > 0
+
+
+def test_another_dev_set_taken_on_purpose_is_compared_with_itself_and_recorded(tmp_path):
+    with pytest.raises(RuntimeError):
+        make_trainer(NAME, tmp_path, (End(6, RuntimeError),), **EVERY_2).train()
+    trainer = make_trainer(NAME, tmp_path, **EVERY_2 | {"allow_changes": True, "load_best_model_at_end": False})
+    [dev_set] = trainer.dev_sets
+    first, second = dev_set.pairs.sentences1[:6], dev_set.pairs.sentences2[:6]
+    trainer.remove_callback(dev_set)
+    trainer.add_callback(SimilarityEvalCallback(ScoredPairs("stsb", first, second, [float(i) for i in range(6)])))
     trainer.train(resume_from_checkpoint=True)
-    return trainer.results.to_dict()
-
-
-def test_another_dev_set_taken_on_purpose_is_compared_with_itself_and_recorded(with_another_dev_set):
-    assert with_another_dev_set["initial"]["step"] == 4
-    assert with_another_dev_set["changes"][0]["step"] == 4
+    assert trainer.results.initial["step"] == 4
+    assert trainer.changes[0]["step"] == 4

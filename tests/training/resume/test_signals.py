@@ -69,117 +69,48 @@ def status_of(train):
         return ended.code
 
 
-@dataclass
-class Stopped:
-    """The folder of a run that a signal stopped in its third step, and the exit status."""
-
-    folder: os.PathLike
-    status: int
-
-
-@pytest.fixture(scope="module")
-def stopped(number, status, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stopped")
+@SIGNALS
+def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(number, status, tmp_path):
+    """The exit status names the signal."""
+    folder = tmp_path / "stopped"
     trainer = make_trainer(NAME, folder, (Signal(number, 3),), **TEN_STEPS)
-    return Stopped(folder, status_of(trainer.train))
+    assert status_of(trainer.train) == status
+    assert names_of_checkpoints(folder) == ["checkpoint-3"]
+    assert folder_problem(folder / "checkpoint-3") is None
+    make_trainer(NAME, tmp_path / "whole", **TEN_STEPS).train()
+    make_trainer(NAME, folder, **TEN_STEPS).train(resume_from_checkpoint=True)
+    assert fingerprint(folder) == fingerprint(tmp_path / "whole")
 
 
-@SIGNALS
-def test_the_exit_status_names_the_signal(stopped, status):
-    assert stopped.status == status
-
-
-@SIGNALS
-def test_a_signal_saves_the_current_step(stopped):
-    assert names_of_checkpoints(stopped.folder) == ["checkpoint-3"]
-
-
-@SIGNALS
-def test_the_checkpoint_of_a_signal_is_whole(stopped):
-    assert folder_problem(stopped.folder / "checkpoint-3") is None
-
-
-@SIGNALS
-def test_a_run_that_a_signal_stopped_resumes_with_equal_results(stopped, tmp_path):
-    whole = tmp_path / "whole"
-    make_trainer(NAME, whole, **TEN_STEPS).train()
-    resumed = shutil.copytree(stopped.folder, tmp_path / "resumed")
-    make_trainer(NAME, resumed, **TEN_STEPS).train(resume_from_checkpoint=True)
-    assert fingerprint(resumed) == fingerprint(whole)
-
-
-# --- around the end of an epoch ---
-
-AROUND_THE_END = pytest.mark.parametrize("step", fast_first(5, 6), scope="module")
-WHAT_IS_KEPT = pytest.mark.parametrize("name", [NAME, KEEPS_THE_BEST], scope="module")
-
-
-@pytest.fixture(scope="module")
-def by_epoch(name):
-    """Makes the trainer of a run that saves, and perhaps evaluates, at the end of each epoch."""
+@pytest.mark.parametrize("step", fast_first(5, 6))
+@pytest.mark.parametrize("name", [NAME, KEEPS_THE_BEST])
+def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(name, step, tmp_path):
     changes = TEN_STEPS | {"save_strategy": "epoch"}
     if name == KEEPS_THE_BEST:
         changes["eval_strategy"] = "epoch"
-    return partial(make_trainer, name, **changes)
-
-
-@pytest.fixture(scope="module")
-def stopped_by_epoch(by_epoch, step, tmp_path_factory):
-    """The folder of a run that SIGTERM stopped, and its last step."""
-    folder = tmp_path_factory.mktemp("by_epoch")
-    trainer = by_epoch(folder, (Signal(signal.SIGTERM, step),))
+    by_epoch = partial(make_trainer, name, **changes)
+    trainer = by_epoch(tmp_path / "run", (Signal(signal.SIGTERM, step),))
     with pytest.raises(SystemExit):
         trainer.train()
-    return folder, trainer.state.global_step
-
-
-@AROUND_THE_END
-@WHAT_IS_KEPT
-def test_a_run_is_stopped_after_the_step_of_the_signal(stopped_by_epoch, step):
-    _, last = stopped_by_epoch
-    assert last == step
-
-
-@AROUND_THE_END
-@WHAT_IS_KEPT
-def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(by_epoch, stopped_by_epoch, tmp_path):
-    whole = tmp_path / "whole"
-    by_epoch(whole).train()
-    folder, _ = stopped_by_epoch
-    resumed = shutil.copytree(folder, tmp_path / "resumed")
-    by_epoch(resumed).train(resume_from_checkpoint=True)
-    assert fingerprint(resumed) == fingerprint(whole)
+    assert trainer.state.global_step == step
+    by_epoch(tmp_path / "whole").train()
+    by_epoch(tmp_path / "run").train(resume_from_checkpoint=True)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
 
 
 # --- handlers, and runs that save nothing ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_handlers_of_the_caller_are_restored(number, tmp_path):
-    before = signal.getsignal(number)
-    make_trainer(NAME, tmp_path, max_steps=1).train()
-    assert signal.getsignal(number) == before
-
-
-@pytest.fixture(scope="module")
-def without_checkpoints(tmp_path_factory):
-    """A trainer that saves nothing, after SIGINT in its second step."""
-    folder = tmp_path_factory.mktemp("nothing")
+def test_a_run_that_saves_nothing_is_interrupted_at_once_and_the_handlers_of_the_caller_are_restored(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    make_trainer(NAME, tmp_path / "saves", max_steps=1).train()
     interrupt = (Signal(signal.SIGINT, 2),)
-    trainer = make_trainer(NAME, folder, interrupt, max_steps=4, save_strategy="no")
+    trainer = make_trainer(NAME, tmp_path / "saves nothing", interrupt, max_steps=4, save_strategy="no")
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    return trainer
-
-
-def test_a_run_that_saves_nothing_is_interrupted_at_once(without_checkpoints):
-    assert without_checkpoints.state.global_step == 1
-
-
-def test_a_run_that_saves_nothing_is_interrupted_without_a_checkpoint(
-    without_checkpoints,
-):
-    assert not checkpoints(without_checkpoints.args.output_dir)
+    assert trainer.state.global_step == 1
+    assert not checkpoints(trainer.args.output_dir)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 # --- two processes ---
@@ -247,59 +178,20 @@ def whole(tmp_path_factory):
     return ended
 
 
-@pytest.fixture(scope="module")
-def terminated(tmp_path_factory):
-    """Two processes, of which the second one gets SIGTERM in the second step."""
-    terminate = Signal(signal.SIGTERM, 2, rank=1)
-    return run_two_processes(tmp_path_factory.mktemp("terminated") / "run", terminate)
-
-
-def test_a_signal_to_one_process_stops_both_with_its_status(terminated):
+def test_a_signal_to_one_process_stops_both_and_they_resume_with_equal_weights(whole, tmp_path):
+    """The second one gets it in the second step; they agree on it in the step after."""
+    terminated = run_two_processes(tmp_path / "terminated", Signal(signal.SIGTERM, 2, rank=1))
     assert terminated.status == [143, 143], terminated.log
-
-
-def test_a_signal_to_one_process_stops_both_after_the_same_step(terminated):
-    """They agree on it in the step after."""
-    names = names_of_checkpoints(terminated.folder)
-    assert names == ["checkpoint-3", "checkpoint-2"]
-
-
-def test_the_checkpoint_of_a_signal_has_the_random_state_of_each_process(terminated):
+    assert names_of_checkpoints(terminated.folder) == ["checkpoint-3", "checkpoint-2"]
     assert (terminated.folder / "checkpoint-3" / "rng_state_1.pth").exists()
+    assert_same_weights(last_weights(whole), last_weights(resume(terminated, tmp_path / "run")))
 
 
-def test_two_processes_that_a_signal_stopped_resume_with_equal_weights(terminated, whole, tmp_path):
-    resumed = resume(terminated, tmp_path / "run")
-    assert_same_weights(last_weights(whole), last_weights(resumed))
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """Two processes, of which the second one is killed in the fourth step."""
-    kill = Signal(signal.SIGKILL, 4, rank=1)
-    return run_two_processes(tmp_path_factory.mktemp("killed") / "run", kill)
-
-
-def test_a_killed_process_ends_by_the_signal(killed):
+def test_if_one_process_is_killed_the_other_ends_with_an_error_and_both_resume_with_equal_weights(whole, tmp_path):
+    killed = run_two_processes(tmp_path / "killed", Signal(signal.SIGKILL, 4, rank=1))
     assert killed.status[1] == -signal.SIGKILL, killed.log
-
-
-def test_if_one_process_is_killed_the_other_ends_with_an_error(killed):
     assert killed.status[0] > 0, killed.log
-
-
-def test_if_one_process_is_killed_the_other_ends_within_a_minute(killed):
     assert killed.seconds < 60
-
-
-def test_if_one_process_is_killed_the_last_checkpoint_stays(killed):
     assert names_of_checkpoints(killed.folder) == ["checkpoint-2"]
-
-
-def test_if_one_process_is_killed_the_last_checkpoint_is_whole(killed):
     assert folder_problem(killed.folder / "checkpoint-2") is None
-
-
-def test_two_processes_of_which_one_was_killed_resume_with_equal_weights(killed, whole, tmp_path):
-    resumed = resume(killed, tmp_path / "run")
-    assert_same_weights(last_weights(whole), last_weights(resumed))
+    assert_same_weights(last_weights(whole), last_weights(resume(killed, tmp_path / "run")))

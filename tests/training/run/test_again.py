@@ -43,48 +43,30 @@ def rates(trainer):
 # --- the head ---
 
 
-def test_two_programs_with_one_seed_train_equal_models(start, tokenizer, tmp_path):
-    trainers = [program(start, tokenizer, tmp_path, f"run-{noise}", noise) for noise in (1, 2)]
-    for trainer in trainers:
-        trainer.train()
-    assert_same_weights(*[weights(trainer.model) for trainer in trainers])
-
-
-def test_another_seed_draws_another_head(start, tokenizer, tmp_path):
-    heads = [
-        program(start, tokenizer, tmp_path, f"run-{seed}", seed=seed).model.contrastive_head.dense.weight
-        for seed in (1, 2)
-    ]
-    assert not torch.equal(*heads)
-
-
-def test_a_program_that_was_killed_continues_to_equal_weights(start, tokenizer, tmp_path):
-    whole = program(start, tokenizer, tmp_path, "whole")
-    whole.train()
-    killed = program(start, tokenizer, tmp_path, "killed", noise=1)
-    killed.add_callback(End(3, KeyboardInterrupt))
+def test_two_programs_with_one_seed_train_equal_models_and_one_that_was_killed_continues_to_them(
+    start, tokenizer, tmp_path
+):
+    one, other = (program(start, tokenizer, tmp_path, f"run-{noise}", noise) for noise in (1, 2))
+    one.train()
+    other.add_callback(End(3, KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        killed.train()
-    again = program(start, tokenizer, tmp_path, "killed", noise=2)
+        other.train()
+    again = program(start, tokenizer, tmp_path, "run-2", noise=3)
     again.train(resume_from_checkpoint=True)
-    assert_same_weights(weights(whole.model), weights(again.model))
+    assert_same_weights(weights(one.model), weights(again.model))
+    head = program(start, tokenizer, tmp_path, seed=2).model.contrastive_head.dense.weight
+    assert not torch.equal(head, program(start, tokenizer, tmp_path, seed=1).model.contrastive_head.dense.weight)
 
 
 # --- a further call ---
 
 
-def test_a_further_call_has_the_rates_of_a_new_run(start, tokenizer, tmp_path):
+def test_a_further_call_has_the_rates_of_a_new_run_with_the_present_arguments(start, tokenizer, tmp_path):
     trainer = program(start, tokenizer, tmp_path, logging_steps=1)
     trainer.train()
     first = rates(trainer)
     trainer.train()
     assert rates(trainer) == first
-
-
-def test_a_rate_that_was_changed_between_two_calls_is_used(start, tokenizer, tmp_path):
-    trainer = program(start, tokenizer, tmp_path, logging_steps=1)
-    trainer.train()
-    first = rates(trainer)
     trainer.args.learning_rate *= 2
     trainer.train()
     assert rates(trainer) == pytest.approx([2 * rate for rate in first])
@@ -119,47 +101,21 @@ def test_a_call_after_an_interrupted_one_trains_as_a_new_process_would(start, to
 
 # --- what a run says ---
 
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2}
 
-def test_a_run_with_a_dev_set_says_its_verdict_and_writes_its_results(tokenizer, tmp_path, capsys):
-    trainer = make(
-        tmp_path,
-        tokenizer,
-        dev_set=pairs(),
-        eval_strategy="steps",
-        eval_steps=2,
-        max_steps=2,
-    )
+
+def test_a_run_with_a_dev_set_says_its_verdict_and_writes_its_results_unless_it_is_silent(tokenizer, tmp_path, capsys):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATED)
     trainer.train()
     assert "before training" in capsys.readouterr().out
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["initial"]["step"] == 0
     assert results["change"]["difference"] == trainer.results.change.difference
-
-
-def test_the_start_is_not_evaluated_if_the_arguments_say_so(tokenizer, tmp_path):
-    options = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "max_steps": 2,
-        "eval_on_start": False,
-    }
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **options)
-    trainer.train()
-    assert trainer.results.initial["step"] == 2
-
-
-def test_a_silent_run_leaves_standard_output_alone(tokenizer, tmp_path, capsys):
-    options = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2}
-    trainer = make(
-        tmp_path,
-        tokenizer,
-        dev_set=pairs(),
-        logging_strategy="no",
-        disable_tqdm=True,
-        **options,
-    )
+    silent = {"logging_strategy": "no", "disable_tqdm": True, "eval_on_start": False}
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATED | silent)
     trainer.train()
     assert capsys.readouterr().out == ""
+    assert trainer.results.initial["step"] == 2
 
 
 def test_a_run_on_a_file_is_that_on_its_rows(tokenizer, tmp_path):

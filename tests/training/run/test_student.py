@@ -1,12 +1,14 @@
 """A student in its teacher's space: its projection is part of the model, and it searches an index of its teacher."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
-from trainer_helpers import model_of, sentences, texts, vectors_of
+from conftest import NEEDS_PEFT, tiny_config
+from trainer_helpers import model_of, sentences, texts, train_and_resume, vectors_of
 
 from simcse_hf import (
     AutoModelForCL,
@@ -20,50 +22,41 @@ from simcse_hf.encoding.fitting import fit_transform
 
 ROWS = texts(24)
 VECTORS = {"loss": "vectors"}
+CORPUS = sentences(20, 50)
+[QUERY] = sentences(1, 90)
 
 
-@pytest.fixture
-def teacher(save_checkpoint):
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, tokenizer):
     """A teacher of 16 dimensions that pools and cuts in a way of its own."""
     torch.manual_seed(7)
     config = tiny_config(initializer_range=0.2)
-    dense = {
-        "in_features": config.hidden_size,
-        "out_features": 16,
-        "activation_function": "torch.nn.Tanh",
-    }
+    tanh = "torch.nn.Tanh"
+    dense = {"in_features": config.hidden_size, "out_features": 16, "activation_function": tanh}
     model = AutoModelForCL.from_config(config, pooler_type="avg", dense_layers=[dense], max_length=12)
-    return str(save_checkpoint(model, "teacher"))
+    folder = tmp_path_factory.mktemp("teacher")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
-def trainer_of(tmp_path, tokenizer, teacher, output="student", model=None, rows=ROWS, **options):
+def trainer_of(folder, tokenizer, teacher, model=None, rows=ROWS, settings=None, **options):
     """A run of 3 steps with the vectors of a teacher."""
-    settings = {
-        "pooler_type": "avg_top2",
-        "objective": "distill",
-        "objective_options": VECTORS,
-    }
-    for name in (
-        "pooler_type",
-        "objective",
-        "objective_options",
-        "mlp_only_train",
-        "matryoshka_dims",
-    ):
-        if name in options:
-            settings[name] = options.pop(name)
+    own = {"pooler_type": "avg_top2", "objective": "distill", "objective_options": VECTORS} | (settings or {})
     arguments = SimCSETrainingArguments(
-        str(tmp_path / output),
+        str(folder),
         **{
             "max_steps": 3,
             "per_device_train_batch_size": 8,
             "teacher": teacher,
             "use_cpu": True,
+            "report_to": "none",
+            "learning_rate": 1e-3,
+            "save_strategy": "no",
         }
-        | {"report_to": "none", "learning_rate": 1e-3, "save_strategy": "no"}
         | options,
     )
-    return SimCSETrainer(model or model_of(**settings), arguments, rows, processing_class=tokenizer)
+    return SimCSETrainer(model or model_of(**own), arguments, rows, processing_class=tokenizer)
 
 
 def train(*arguments, **options):
@@ -74,84 +67,113 @@ def train(*arguments, **options):
     return trainer.args.output_dir
 
 
-@pytest.fixture
-def index_of_teacher(tmp_path, teacher):
-    """An index that the teacher built."""
-    (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(
-        tmp_path / "corpus.txt",
-        tmp_path / "index",
-        model=teacher,
-        show_progress_bar=False,
-    )
-    return str(tmp_path / "index")
+def index_by(teacher, folder, **options):
+    """The folder of an index of `CORPUS` that a model built."""
+    folder.mkdir(exist_ok=True)
+    (folder / "corpus.txt").write_text("\n".join(CORPUS))
+    index(folder / "corpus.txt", folder / "index", model=teacher, show_progress_bar=False, **options)
+    return str(folder / "index")
 
 
-def test_the_projection_to_the_size_of_the_teacher_is_the_last_layer_of_the_saved_model(tmp_path, tokenizer, teacher):
-    folder = train(tmp_path, tokenizer, teacher)
-    student = SimCSE(folder)
-    assert student.dim == SimCSE(teacher).dim == 16
-    modules = json.loads((tmp_path / "student" / "modules.json").read_text())
-    assert [row["type"].rpartition(".")[2] for row in modules[-2:]] == [
-        "Dense",
-        "Normalize",
-    ]
+@pytest.fixture(scope="module")
+def index_of_teacher(teacher, tmp_path_factory):
+    return index_by(teacher, tmp_path_factory.mktemp("index"))
 
 
-def test_plain_sentence_transformers_gives_the_same_vectors(tmp_path, tokenizer, teacher):
+@pytest.fixture(scope="module")
+def student(teacher, tokenizer, tmp_path_factory):
+    """The folder of a student, which no test may change."""
+    return train(tmp_path_factory.mktemp("student"), tokenizer, teacher)
+
+
+def searches(index_of_teacher, model, **options):
+    """The results of a search with a student."""
+    return list(search([QUERY], index_of_teacher, model=model, **options))
+
+
+def assert_ranked_by_cosine(found, teacher, student, **options):
+    """The student's query is compared with the teacher's documents."""
+    cosines = SimCSE(teacher).encode(CORPUS, **options) @ SimCSE(student).encode(QUERY, **options)
+    assert [match.row for match in found.results] == cosines.argsort(descending=True).tolist()
+    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
+
+
+def test_a_student_has_the_size_of_its_teacher_here_and_in_sentence_transformers(
+    student, teacher, tokenizer, tmp_path
+):
+    """The projection is the last layer of the saved model. Vectors of that size get no further one."""
+    modules = json.loads(Path(student, "modules.json").read_text())
+    assert [row["type"].rpartition(".")[2] for row in modules[-2:]] == ["Dense", "Normalize"]
+    assert SimCSE(student).dim == SimCSE(teacher).dim == 16
     library = pytest.importorskip("sentence_transformers")
-    folder = train(tmp_path, tokenizer, teacher)
-    theirs = library.SentenceTransformer(folder, device="cpu").encode(sentences(5, 3))
-    np.testing.assert_allclose(SimCSE(folder).encode(sentences(5, 3), convert_to_numpy=True), theirs, atol=1e-6)
+    theirs = library.SentenceTransformer(student, device="cpu").encode(CORPUS)
+    np.testing.assert_allclose(SimCSE(student).encode(CORPUS, convert_to_numpy=True), theirs, atol=1e-6)
+    again = train(tmp_path, tokenizer, teacher, model=AutoModelForCL.from_pretrained(student))
+    assert len(SimCSE(again).settings.dense_layers) == 1
 
 
-def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(tmp_path, tokenizer, teacher):
+def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(tmp_path, tokenizer):
     model = model_of(pooler_type="avg", objective="distill", objective_options=VECTORS)
     batch = tokenizer(sentences(6), padding=True, return_tensors="pt")
     before = model.eval().embed(batch["input_ids"], batch["attention_mask"])
-    teacher = vectors_of(tmp_path / "wide", ROWS, dim=64)
-    trainer_of(tmp_path, tokenizer, [teacher], model=model)
+    trainer_of(tmp_path, tokenizer, [vectors_of(tmp_path / "wide", ROWS, dim=64)], model=model)
     after = model.eval().embed(batch["input_ids"], batch["attention_mask"])
     assert after.shape[1] == 64
     cosines = [torch.nn.functional.normalize(x, dim=1) for x in (before, after)]
     torch.testing.assert_close(cosines[1] @ cosines[1].T, cosines[0] @ cosines[0].T)
 
 
-def test_the_student_searches_the_index_of_its_teacher_and_ranks_by_the_cosine(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
-    folder = train(tmp_path, tokenizer, teacher)
-    query, corpus = sentences(1, 90)[0], sentences(20, 50)
-    [found] = search([query], index_of_teacher, model=folder, top_k=20)
-    cosines = SimCSE(teacher).encode(corpus) @ SimCSE(folder).encode(query)
-    assert [match.row for match in found.results] == cosines.argsort(descending=True).tolist()
-    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
+def test_the_student_searches_the_index_of_its_teacher_and_ranks_by_the_cosine(student, teacher, index_of_teacher):
+    [found] = searches(index_of_teacher, student, top_k=20)
+    assert_ranked_by_cosine(found, teacher, student)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"objective_options": {"loss": "similarities"}},
-        {"objective_options": {"loss": "vectors", "keep_projection": False}},
+        {"settings": {"objective": "simcse+distill", "objective_options": {"distill.loss": "vectors"}}},
+        {"rows": {"one": ROWS, "two": texts(16, seed=5)}},
+        pytest.param({"lora_r": 2}, marks=NEEDS_PEFT),
     ],
+    ids=["a sum", "data sets", "LoRA"],
 )
-def test_a_student_that_did_not_learn_the_vectors_keeps_its_size_and_is_refused(
+def test_other_ways_to_learn_the_vectors_reach_the_same_space(tmp_path, tokenizer, teacher, index_of_teacher, options):
+    folder = train(tmp_path, tokenizer, teacher, **options)
+    assert SimCSE(folder).dim == 16
+    assert len(searches(index_of_teacher, folder)) == 1
+
+
+def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(tmp_path, tokenizer, teacher):
+    folder = train(tmp_path / "student", tokenizer, teacher, settings={"matryoshka_dims": [8]})
+    [found] = searches(index_by(teacher, tmp_path, truncate_dim=8), folder, top_k=20)
+    assert_ranked_by_cosine(found, teacher, folder, truncate_dim=8)
+
+
+# --- what is another model ---
+
+
+def assert_another_model(index_of_teacher, folder, words="", **options):
+    with pytest.raises(ValueError, match=f"this is another model: {words}"):
+        searches(index_of_teacher, folder, **options)
+
+
+@pytest.mark.parametrize("options", [{"loss": "similarities"}, {"loss": "vectors", "keep_projection": False}])
+def test_a_student_that_did_not_learn_the_vectors_keeps_its_size(
     tmp_path, tokenizer, teacher, index_of_teacher, options
 ):
-    folder = train(tmp_path, tokenizer, teacher, **options)
+    folder = train(tmp_path, tokenizer, teacher, settings={"objective_options": options})
     assert SimCSE(folder).dim == tiny_config().hidden_size
-    with pytest.raises(ValueError, match="was built with model .*; this is another model: "):
-        search(["a"], index_of_teacher, model=folder)
+    assert_another_model(index_of_teacher, folder)
 
 
-def test_a_student_of_another_teacher_is_refused(tmp_path, tokenizer, teacher, index_of_teacher):
+def test_an_index_of_another_teacher_length_or_pooler_is_refused(student, teacher, index_of_teacher, tmp_path):
     other = SimCSE(teacher)
     with torch.no_grad():
         other.model.dense_layers[0].linear.weight.mul_(1.5)
     other.save_pretrained(tmp_path / "other")
-    folder = train(tmp_path, tokenizer, str(tmp_path / "other"))
-    with pytest.raises(ValueError, match="this is another model: .*other weights"):
-        search(["a"], index_of_teacher, model=folder)
+    assert_another_model(index_by(str(tmp_path / "other"), tmp_path / "1"), student, ".*other weights")
+    assert_another_model(index_by(teacher, tmp_path / "2", max_length=6), student, "other weights")
+    assert_another_model(index_of_teacher, student, pooler_type="max")
 
 
 def changed_by_hand(folder):
@@ -172,150 +194,45 @@ def trained_on(folder):
 
 def whitened(folder):
     """Fit a whitening, after which vectors lie elsewhere."""
-    corpus = f"{folder}/corpus.txt"
-    with open(corpus, "w") as stream:
-        stream.write("\n".join(sentences(60, 5)))
+    corpus = Path(folder, "corpus.txt")
+    corpus.write_text("\n".join(sentences(60, 5)))
     student = SimCSE(folder)
-    fit_transform(student, "whitening", corpus)
+    fit_transform(student, "whitening", str(corpus))
     student.save_pretrained(folder)
 
 
 @pytest.mark.parametrize("change", [changed_by_hand, trained_on, whitened])
-def test_a_student_that_has_changed_since_is_refused(tmp_path, tokenizer, teacher, index_of_teacher, change):
-    folder = train(tmp_path, tokenizer, teacher)
-    list(search(["a"], index_of_teacher, model=folder))
+def test_a_student_that_has_changed_since_is_refused(student, index_of_teacher, tmp_path, change):
+    folder = str(shutil.copytree(student, tmp_path / "student"))
+    searches(index_of_teacher, folder)
     change(folder)
-    with pytest.raises(ValueError, match="this is another model: "):
-        list(search(["a"], index_of_teacher, model=folder))
-
-
-def test_a_student_is_refused_with_another_pooler(tmp_path, tokenizer, teacher, index_of_teacher):
-    folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(ValueError, match="this is another model: "):
-        search(["a"], index_of_teacher, model=folder, pooler_type="max")
-
-
-def test_an_index_with_another_length_of_the_teacher_is_refused(tmp_path, tokenizer, teacher):
-    (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(
-        tmp_path / "corpus.txt",
-        tmp_path / "short",
-        model=teacher,
-        max_length=6,
-        show_progress_bar=False,
-    )
-    folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(ValueError, match="this is another model: other weights"):
-        search(["a"], tmp_path / "short", model=folder)
-
-
-def test_a_student_adds_no_document_to_the_index_of_its_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
-    folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(
-        ValueError,
-        match="a student only searches the index of its teacher: encode documents with",
-    ):
-        index_add(
-            tmp_path / "corpus.txt",
-            index_of_teacher,
-            model=folder,
-            show_progress_bar=False,
-        )
-
-
-def test_a_student_finds_no_neighbours_of_documents(tmp_path, tokenizer, teacher, index_of_teacher):
-    folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(ValueError, match="a student only searches"):
-        list(search([], index_of_teacher, model=folder, neighbors=[0]))
+    assert_another_model(index_of_teacher, folder)
 
 
 def test_several_teachers_have_no_single_space(tmp_path, tokenizer, teacher, index_of_teacher, caplog):
-    folder = train(tmp_path, tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)])
+    folder = train(tmp_path / "student", tokenizer, [f"{teacher}:0.3", vectors_of(tmp_path / "api", ROWS)])
     assert "The student searches only its own indexes" in caplog.text
     assert SimCSE(folder).dim == 16 + 8
-    with pytest.raises(ValueError, match="this is another model: "):
-        search(["a"], index_of_teacher, model=folder)
+    assert_another_model(index_of_teacher, folder)
+
+
+def test_a_student_only_searches_the_index_of_its_teacher(student, index_of_teacher, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
+    only = "a student only searches"
+    with pytest.raises(ValueError, match=only):
+        index_add(tmp_path / "corpus.txt", index_of_teacher, model=student, show_progress_bar=False)
+    with pytest.raises(ValueError, match=only):
+        list(search([], index_of_teacher, model=student, neighbors=[0]))
+    with pytest.raises(ValueError, match="with the vectors of the model's teacher"):
+        searches(index_of_teacher, student, threshold="saved")
 
 
 def test_a_head_that_inference_leaves_out_is_refused(tmp_path, tokenizer, teacher):
-    with pytest.raises(
-        ValueError,
-        match="the head learns the teacher's vectors, but inference would leave the head out",
-    ):
-        trainer_of(tmp_path, tokenizer, teacher, pooler_type="cls", mlp_only_train=True)
-
-
-def test_the_threshold_of_a_student_is_refused_on_the_index_of_its_teacher(
-    tmp_path, tokenizer, teacher, index_of_teacher
-):
-    folder = train(tmp_path, tokenizer, teacher)
-    with pytest.raises(ValueError, match="with the vectors of the model's teacher"):
-        list(search(["a"], index_of_teacher, model=folder, threshold="saved"))
-
-
-@pytest.mark.parametrize("objective", ["simcse+distill", "distill:0.5+barlow_twins"])
-def test_a_sum_with_the_vectors_of_a_teacher_has_their_size(tmp_path, tokenizer, teacher, index_of_teacher, objective):
-    options = {"distill.loss": "vectors"}
-    folder = train(tmp_path, tokenizer, teacher, objective=objective, objective_options=options)
-    assert SimCSE(folder).dim == 16
-    assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
-
-
-def test_shorter_vectors_of_a_matryoshka_learn_those_of_the_teacher(tmp_path, tokenizer, teacher, index_of_teacher):
-    folder = train(tmp_path, tokenizer, teacher, matryoshka_dims=[8])
-    (tmp_path / "corpus.txt").write_text("\n".join(sentences(20, 50)))
-    index(
-        tmp_path / "corpus.txt",
-        tmp_path / "8",
-        model=teacher,
-        truncate_dim=8,
-        show_progress_bar=False,
-    )
-    query, corpus = sentences(1, 90)[0], sentences(20, 50)
-    [found] = search([query], tmp_path / "8", model=folder, top_k=20)
-    cosines = SimCSE(teacher).encode(corpus, truncate_dim=8) @ SimCSE(folder).encode(query, truncate_dim=8)
-    assert [match.score for match in found.results] == pytest.approx(cosines.sort(descending=True)[0].tolist())
-
-
-def test_a_lora_student_searches_the_index_too(tmp_path, tokenizer, teacher, index_of_teacher):
-    pytest.importorskip("peft")
-    folder = train(tmp_path, tokenizer, teacher, lora_r=2)
-    assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
+    with pytest.raises(ValueError, match="mlp_only_train"):
+        trainer_of(tmp_path, tokenizer, teacher, settings={"pooler_type": "cls", "mlp_only_train": True})
 
 
 def test_a_resumed_student_has_the_same_bits_and_the_record(tmp_path, tokenizer, teacher, index_of_teacher):
-    whole = trainer_of(
-        tmp_path,
-        tokenizer,
-        teacher,
-        output="whole",
-        save_strategy="steps",
-        save_steps=2,
-    )
-    whole.train()
-    resumed = trainer_of(
-        tmp_path,
-        tokenizer,
-        teacher,
-        output="resumed",
-        save_strategy="steps",
-        save_steps=2,
-    )
-    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    for name, x in whole.model.state_dict().items():
-        assert torch.equal(x, resumed.model.state_dict()[name]), name
-    folder = str(tmp_path / "resumed" / "checkpoint-3")
-    assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
-
-
-def test_several_data_sets_share_the_space(tmp_path, tokenizer, teacher, index_of_teacher):
-    rows = {"one": ROWS, "two": texts(16, seed=5)}
-    folder = train(tmp_path, tokenizer, teacher, rows=rows)
-    assert len(list(search(["a"], index_of_teacher, model=folder))) == 1
-
-
-def test_vectors_of_the_teachers_size_get_no_further_layer(tmp_path, tokenizer, teacher):
-    folder = train(tmp_path, tokenizer, teacher)
-    model = AutoModelForCL.from_pretrained(folder)
-    again = train(tmp_path, tokenizer, teacher, output="again", model=model)
-    assert len(SimCSE(again).settings.dense_layers) == 1
+    options = {"save_strategy": "steps", "save_steps": 2}
+    train_and_resume(lambda: trainer_of(tmp_path, tokenizer, teacher, **options), 2)
+    assert len(searches(index_of_teacher, str(tmp_path / "checkpoint-3"))) == 1

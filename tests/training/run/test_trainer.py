@@ -1,7 +1,6 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,73 +15,42 @@ from trainer_helpers import (
     make,
     model_of,
     texts,
-    train_and_resume,
     weights,
 )
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import AutoModelForCL
 
 # --- a step ---
 
 
 @pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
-def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
-    trainer = make(tmp_path, tokenizer, model=model_of(do_mlm=do_mlm))
-    # The dropout check before the run would add encoder passes.
-    monkeypatch.setattr(SimCSETrainer, "_check_dropout", Mock())
+def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, tokenizer, do_mlm, passes):
+    # Pairs, because the check of dropout would add encoder passes.
+    trainer = make(tmp_path, tokenizer, texts(32, 2), model_of(do_mlm=do_mlm))
     seen = Mock(return_value=None)
     trainer.model.base_model.register_forward_hook(seen)
     trainer.train()
     assert seen.call_count == 4 * passes
 
 
-MLM_WEIGHT = 0.5
-COLUMNS = pytest.mark.parametrize("columns", [1, 4], scope="module")
-
-
-@pytest.fixture(scope="module")
-def trained(columns, tokenizer, tmp_path_factory):
-    """A trainer with a masked-LM loss after its run, and the weights before."""
-    model = model_of(do_mlm=True, mlm_weight=MLM_WEIGHT)
-    before = weights(model)
-    folder = tmp_path_factory.mktemp("trained")
-    trainer = make(folder, tokenizer, texts(32, columns), model)
-    trainer.train()
-    return trainer, before
-
-
-@COLUMNS
-def test_training_updates_every_trainable_parameter(trained):
+@pytest.mark.parametrize("columns", [1, 4])
+def test_training_updates_every_trainable_parameter_and_logs_the_parts_of_the_loss(tmp_path, tokenizer, columns):
     """Unused positions and words have no gradient, but each embedding matrix as a whole has one."""
-    trainer, before = trained
+    model = model_of(do_mlm=True, mlm_weight=0.5)
+    before = weights(model)
+    trainer = make(tmp_path, tokenizer, texts(32, columns), model)
+    trainer.train()
     unchanged = []
-    for name, parameter in trainer.model.named_parameters():
-        has_gradient = parameter.requires_grad and "key.bias" not in name
-        if has_gradient and torch.equal(before[name], parameter):
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and "key.bias" not in name and torch.equal(before[name], parameter):
             unchanged.append(name)
     assert unchanged == []
-
-
-@COLUMNS
-def test_training_logs_every_second_step(trained):
-    trainer, _ = trained
-    assert len(logged(trainer, "loss")) == 2
-
-
-@COLUMNS
-def test_the_parts_of_the_loss_are_logged(trained):
-    trainer, _ = trained
-    parts = zip(
-        logged(trainer, "loss"),
-        logged(trainer, "contrastive_loss"),
-        logged(trainer, "mlm_loss"),
-        strict=True,
-    )
-    for loss, contrastive, masked_lm in parts:
-        assert loss == pytest.approx(contrastive + MLM_WEIGHT * masked_lm, abs=2e-3)
+    losses, contrastive, masked = (logged(trainer, name) for name in ("loss", "contrastive_loss", "mlm_loss"))
+    sums = [one + 0.5 * other for one, other in zip(contrastive, masked, strict=True)]
+    assert len(losses) == 2 and losses == pytest.approx(sums, abs=2e-3)
 
 
 # --- compiled steps ---
@@ -100,59 +68,21 @@ def train_and_count_graphs(trainer):
     return weights(trainer.model), counters["stats"]["unique_graphs"], breaks
 
 
-@pytest.fixture(scope="module")
-def two_steps(columns, dropout, tokenizer, tmp_path_factory):
-    """`two_steps(**changes)` trains two steps, and returns the weights, the graphs and the breaks."""
-
-    def run(**changes):
-        trainer = make(
-            tmp_path_factory.mktemp("steps"),
-            tokenizer,
-            texts(32, columns),
-            model_of(dropout=dropout),
-            max_steps=2,
-            max_seq_length=12,
-            optim="sgd",
-            learning_rate=0.02,
-            **changes,
-        )
-        return train_and_count_graphs(trainer)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def compiled(two_steps):
-    return two_steps(**COMPILED)
-
-
-@pytest.fixture(scope="module")
-def plain(two_steps):
-    return two_steps()
-
-
-ROWS_TO_COMPILE = pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)), scope="module")
-
-
 @CAN_BE_COMPILED
-@ROWS_TO_COMPILE
-def test_torch_compile_makes_a_single_graph_without_breaks(compiled):
+@pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)))
+def test_torch_compile_makes_a_single_graph_without_breaks_and_gives_the_same_weights(
+    tmp_path, tokenizer, columns, dropout
+):
     """CUDA graphs can only be recorded from such a graph."""
-    _, graphs, breaks = compiled
-    assert (graphs, breaks) == (1, 0)
-
-
-@CAN_BE_COMPILED
-@ROWS_TO_COMPILE
-def test_without_torch_compile_no_graph_is_made(plain):
-    _, graphs, breaks = plain
-    assert (graphs, breaks) == (0, 0)
-
-
-@CAN_BE_COMPILED
-@pytest.mark.parametrize("columns, dropout", [(3, 0.0)], scope="module")
-def test_torch_compile_gives_the_same_weights(compiled, plain):
-    assert_close_weights(compiled[0], plain[0], atol=1e-5, rtol=0)
+    found = []
+    for changes in ({}, COMPILED):
+        options = {"max_steps": 2, "max_seq_length": 12, "optim": "sgd", "learning_rate": 0.02, **changes}
+        trainer = make(tmp_path, tokenizer, texts(32, columns), model_of(dropout=dropout), **options)
+        found.append(train_and_count_graphs(trainer))
+    (plain, *none), (compiled, *one) = found
+    assert (none, one) == ([0, 0], [1, 0])
+    if dropout == 0:  # compiled code draws other masks
+        assert_close_weights(compiled, plain, atol=1e-5, rtol=0)
 
 
 @CAN_BE_COMPILED
@@ -183,33 +113,6 @@ def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch
     avoid.assert_called_once_with(trainer.args.device)
 
 
-# --- the order of the rows ---
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "view": "crop",
-            "view_rate": 0.3,
-            "dataloader_num_workers": 1,
-            "dataloader_persistent_workers": True,
-        },
-    ],
-    ids=["a large run", "workers that stay"],
-)
-def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
-    monkeypatch.setattr("simcse_hf.training.rows.LARGEST_LISTED", 10)
-    options = changes | {
-        "max_steps": 8,
-        "save_strategy": "steps",
-        "save_steps": 6,
-        "logging_steps": 1,
-    }
-    train_and_resume(lambda: make(tmp_path, tokenizer, texts(40), **options), 6)
-
-
 # --- refusals and warnings ---
 
 
@@ -228,50 +131,23 @@ def drops_no_weights():
         del interface._global_mapping[name]
 
 
-@pytest.fixture
-def refused(tmp_path, tokenizer, drops_no_weights, model_type, changes):
-    """A model whose run was refused, and its weights and the random state before."""
+@pytest.mark.parametrize(
+    "model_type, changes",
+    [("bert", {}), ("modernbert", {"bf16": True}), ("bert", COMPILED), ("bert", {"gradient_checkpointing": True})],
+)
+def test_an_attention_function_that_ignores_dropout_is_refused_and_nothing_has_changed(
+    tmp_path, tokenizer, drops_no_weights, model_type, changes
+):
     model = model_of(model_type)
     model.set_attn_implementation(drops_no_weights)
     trainer = make(tmp_path, tokenizer, model=model, **changes)
-    found = SimpleNamespace(model=model, before=weights(model))
-    found.noise = torch.get_rng_state()
+    before, noise = weights(model), torch.get_rng_state()
     with pytest.raises(ValueError, match="drops_no_weights.*dropout.* = 0.1.*sdpa"):
         trainer.train()
-    found.noise_after = torch.get_rng_state()
-    return found
-
-
-EVERY_WAY_TO_TRAIN = pytest.mark.parametrize(
-    "model_type, changes",
-    [
-        ("bert", {}),
-        ("distilbert", {}),
-        ("modernbert", {"bf16": True}),
-        ("bert", COMPILED),
-        ("bert", {"gradient_checkpointing": True}),
-    ],
-)
-
-
-@EVERY_WAY_TO_TRAIN
-def test_an_attention_function_that_ignores_dropout_is_refused(refused):
-    assert_same_weights(refused.before, weights(refused.model))
-
-
-@EVERY_WAY_TO_TRAIN
-def test_a_refused_run_leaves_the_random_state_alone(refused):
-    assert torch.equal(refused.noise, refused.noise_after)
-
-
-@EVERY_WAY_TO_TRAIN
-def test_a_refused_run_leaves_no_hooks(refused):
-    assert not any(module._forward_hooks for module in refused.model.modules())
-
-
-@EVERY_WAY_TO_TRAIN
-def test_a_refused_run_leaves_the_removal_of_padding_on(refused):
-    assert refused.model.unpadded
+    assert torch.equal(noise, torch.get_rng_state())
+    assert_same_weights(before, weights(model))
+    assert not any(module._forward_hooks for module in model.modules())
+    assert model.unpadded
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -286,7 +162,6 @@ def test_an_attention_function_that_applies_dropout_is_accepted(tmp_path, tokeni
     "columns, unpadded, rate",
     [
         pytest.param(1, True, 0.0, id="a rate of 0"),
-        pytest.param(1, False, 0.0, id="a rate of 0 with padding"),
         pytest.param(2, False, 0.1, id="pairs"),
     ],
 )
@@ -300,21 +175,20 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
     assert trainer.train().global_step == 1
 
 
-NO_NEGATIVES = "adds no negatives"
-A_ROW_WITHOUT_NEGATIVES = "1 row in an epoch has no negatives"
-
-
-def test_warns_that_gradient_accumulation_adds_no_negatives(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer, gradient_accumulation_steps=2).check_run()
-    assert NO_NEGATIVES in caplog.text
-
-
-def test_warns_about_a_row_that_is_alone_in_its_batch(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer, texts(33)).check_run()
-    assert A_ROW_WITHOUT_NEGATIVES in caplog.text
-
-
-@pytest.mark.parametrize("words", [NO_NEGATIVES, A_ROW_WITHOUT_NEGATIVES])
-def test_a_usual_run_is_not_warned_of(tmp_path, tokenizer, caplog, words):
+@pytest.mark.parametrize(
+    "settings, rows, changes, said",
+    [
+        ({}, 32, {"gradient_accumulation_steps": 2}, "adds no negatives"),
+        ({}, 33, {}, "1 row in an epoch has no negatives"),
+        ({}, 32, {"max_steps": -1, "num_train_epochs": 2}, "8 step(s) in all"),
+        ({"mlm_weight": 0.5}, 32, {}, "mlm_weight and mlm_probability have no effect"),
+        ({}, 32, {"mlm_probability": 0.4}, "mlm_weight and mlm_probability have no effect"),
+        ({}, 32, {"view_both": True}, "view_both has no effect"),
+        ({"hard_negative_weight": 1.0}, 32, {}, "hard_negative_weight has no effect"),
+    ],
+)
+def test_what_changes_nothing_or_weakens_a_run_is_said(tmp_path, tokenizer, caplog, settings, rows, changes, said):
     make(tmp_path, tokenizer).check_run()
-    assert words not in caplog.text
+    assert not caplog.text
+    make(tmp_path, tokenizer, texts(rows), model_of(**settings), **changes).check_run()
+    assert said in caplog.text

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict
+from operator import itemgetter
 
 import pytest
 from trainer_helpers import EVALUATES, make, model_of, pairs, texts
@@ -17,55 +18,35 @@ ON_PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau"}
 SAVES_BEST = {"save_strategy": "best"}
 
 
-@pytest.mark.parametrize("changes", [BY_LENGTH, ON_PLATEAU, SAVES_BEST], ids=str)
-def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
-    trainer.train()
-    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
-    assert evaluated == [0, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [(BY_LENGTH, None), (ON_PLATEAU, "stsb_spearman"), (SAVES_BEST, "stsb_spearman")],
     ids=str,
 )
-def test_an_option_that_needs_a_metric_takes_the_headline_of_the_dev_set(tmp_path, tokenizer, changes, metric):
+def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes, metric):
+    """One that needs a metric takes the headline."""
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
     assert trainer.args.metric_for_best_model == metric
+    trainer.train()
+    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
+    assert evaluated == [0, 2, 4]
 
 
-# --- noise in the embeddings ---
-
-
-@pytest.fixture
-def drawn_noise(tmp_path, tokenizer, monkeypatch):
-    """The rows that got noise in the last pass of a run, and the size of their noise."""
+def test_neftune_draws_the_noise_that_transformers_draws_for_the_texts_of_a_padded_batch(
+    tmp_path, tokenizer, monkeypatch
+):
+    """A text has 6 words, [CLS] and [SEP]; the width is 32."""
     drawn = []
     plain_hook = neftune.neftune_post_forward_hook
 
     def hook(module, input, output):
         rows, length, width = output.shape
-        size = module.neftune_noise_alpha / math.sqrt(length * width)
-        drawn.append((rows, size))
+        drawn.append((rows, module.neftune_noise_alpha / math.sqrt(length * width)))
         return plain_hook(module, input, output)
 
     monkeypatch.setattr(neftune, "neftune_post_forward_hook", hook)
     make(tmp_path, tokenizer, neftune_noise_alpha=5.0, max_steps=1).train()
-    return drawn[-1]
-
-
-def test_neftune_draws_noise_for_each_text_of_a_batch(drawn_noise):
-    rows, _ = drawn_noise
-    assert rows == 16
-
-
-def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(
-    drawn_noise,
-):
-    """A text has 6 words, [CLS] and [SEP]; the width is 32."""
-    _, size = drawn_noise
-    assert size == pytest.approx(5 / math.sqrt(8 * 32))
+    assert drawn[-1] == (16, pytest.approx(5 / math.sqrt(8 * 32)))
 
 
 # --- a search of hyperparameters ---
@@ -118,57 +99,21 @@ def search(trainer, trials, **options):
     return trainer.hyperparameter_search(hp_space=lambda trial: trial, backend="wandb", n_trials=trials, **options)
 
 
-#: When the trials of a search are evaluated.
-TIMES = {"at the end": {}, "during trials": EVALUATES}
-
-
-@pytest.fixture(scope="module", params=TIMES)
-def searched(request, tokenizer, tmp_path_factory):
-    """A trainer after a search of three trials, and the best trial."""
-    folder = tmp_path_factory.mktemp("search")
-    trainer = searching_trainer(folder, tokenizer, **TIMES[request.param])
-    return trainer, search(trainer, trials=3)
-
-
-@pytest.fixture(scope="module")
-def scores(searched):
-    """Those of the trials."""
-    _, best = searched
-    return [score for score, _ in best.run_summary]
-
-
-def test_a_search_maximises_the_headline_of_the_dev_set(searched):
-    _, best = searched
-    assert best.run_id == "maximize"
-
-
-def test_a_search_finds_the_best_trial(searched, scores):
-    _, best = searched
-    assert best.objective == max(scores)
-
-
-def test_each_trial_of_a_search_has_its_own_score(scores):
-    assert len(set(scores)) == 3
-
-
-def test_the_scores_of_a_search_are_correlations_times_100(scores):
-    for score in scores:
-        assert -100 <= score <= 100
-
-
-@pytest.mark.parametrize(("name", "value"), [("pooler_type", "avg"), ("max_seq_length", 32)])
-def test_the_model_of_a_trial_has_the_settings_of_the_run(searched, name, value):
-    trainer, _ = searched
-    assert getattr(trainer.model.settings, name) == value
-
-
-def alignment(metrics):
-    return metrics["eval_stsb_alignment"]
+@pytest.mark.parametrize("evaluates", [{}, EVALUATES], ids=["at the end", "during trials"])
+def test_a_search_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, evaluates):
+    """The model of each trial has the settings of the run."""
+    trainer = searching_trainer(tmp_path, tokenizer, **evaluates)
+    best = search(trainer, trials=3)
+    scores = [score for score, _ in best.run_summary]
+    assert (best.run_id, best.objective) == ("maximize", max(scores))
+    assert len(set(scores)) == 3 and all(-100 <= score <= 100 for score in scores)
+    settings = trainer.model.settings
+    assert (settings.pooler_type, settings.max_seq_length) == ("avg", 32)
 
 
 def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenizer):
     trainer = searching_trainer(tmp_path, tokenizer)
-    best = search(trainer, trials=1, compute_objective=alignment)
+    best = search(trainer, trials=1, compute_objective=itemgetter("eval_stsb_alignment"))
     assert best.run_id == "minimize"
 
 
@@ -239,47 +184,12 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     assert {name: found[name] for name in expected} == expected
 
 
-# --- settings without an effect ---
-
-
-@pytest.mark.parametrize(
-    "settings, changes, said",
-    [
-        ({"mlm_weight": 0.5}, {}, "mlm_weight and mlm_probability have no effect without do_mlm"),
-        ({}, {"mlm_probability": 0.4}, "mlm_weight and mlm_probability have no effect without do_mlm"),
-        ({}, {"view_both": True}, "view_both has no effect with view identity"),
-        (
-            {"hard_negative_weight": 1.0},
-            {},
-            "hard_negative_weight has no effect on rows without hard negatives",
-        ),
-    ],
-)
-def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
-    make(tmp_path, tokenizer, model=model_of(**settings), **changes).check_run()
-    assert said in caplog.text
-
-
-def test_nothing_is_said_of_settings_that_have_an_effect(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer).check_run()
-    assert "no effect" not in caplog.text
-
-
 # --- several evaluation sets ---
 
 
-@pytest.fixture(scope="module")
-def metrics(tokenizer, tmp_path_factory):
-    """The metrics of a dev set and of two evaluation sets, one of whose names ends like the other."""
+def test_a_dev_set_is_scored_once_beside_several_evaluation_sets_with_losses_of_their_own(tokenizer, tmp_path):
+    """One of their names ends like the other."""
     sets = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
-    folder = tmp_path_factory.mktemp("sets")
-    return make(folder, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
-
-
-def test_a_dev_set_is_scored_once_beside_several_evaluation_sets(metrics):
-    spearman = [name for name in metrics if "spearman" in name]
-    assert spearman == ["eval_stsb_spearman"]
-
-
-def test_each_evaluation_set_has_its_own_loss(metrics):
+    metrics = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
+    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
     assert metrics["eval_news_loss"] != metrics["eval_old_news_loss"]

@@ -16,6 +16,7 @@ from trainer_helpers import (
     rows_for,
     sentences,
     texts,
+    train_and_resume,
     trainer_of,
     weights,
 )
@@ -36,13 +37,8 @@ def trained(folder, tokenizer, resume=None, **options):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        ROWS,
-        SETS,
-        {"dev_set": pairs()},
-        ROWS | {"dev_set": pairs(), "eval_on_start": True},
-    ],
-    ids=["rows", "sets", "dev set", "both"],
+    [SETS, {"dev_set": pairs()}, ROWS | {"dev_set": pairs(), "eval_on_start": True}],
+    ids=["sets", "dev set", "both"],
 )
 def test_what_is_evaluated_does_not_change_the_weights(tmp_path, tokenizer, given):
     plain = trained(tmp_path / "plain", tokenizer)
@@ -53,13 +49,7 @@ def test_what_is_evaluated_does_not_change_the_weights(tmp_path, tokenizer, give
 
 
 def test_a_run_that_is_resumed_without_its_evaluation_set_has_equal_weights(tmp_path, tokenizer):
-    whole = trained(
-        tmp_path / "whole",
-        tokenizer,
-        **SAVES | ROWS,
-        eval_strategy="steps",
-        eval_steps=1,
-    )
+    whole = trained(tmp_path / "whole", tokenizer, **SAVES | ROWS | EVALUATES)
     checkpoint = str(tmp_path / "whole/run/checkpoint-2")
     assert_same_weights(whole, trained(tmp_path / "without", tokenizer, checkpoint, **SAVES))
 
@@ -77,25 +67,26 @@ def test_an_evaluation_changes_neither_the_weights_nor_the_noise(objective, tmp_
 
 # --- the order of the rows ---
 
-ORDERS = [
-    {"train_sampling_strategy": "group_by_length"},
-    {"accelerator_config": {"use_seedable_sampler": False}},
-]
+ORDERS = {
+    "by length": {"train_sampling_strategy": "group_by_length"},
+    "not seedable": {"accelerator_config": {"use_seedable_sampler": False}},
+    "workers that stay": {
+        "view": "crop",
+        "view_rate": 0.3,
+        "dataloader_num_workers": 1,
+        "dataloader_persistent_workers": True,
+    },
+    "a large run": {},
+}
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=["by length", "not seedable"])
-def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer, order):
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer, monkeypatch, order):
+    if order == "a large run":
+        monkeypatch.setattr("simcse_hf.training.rows.LARGEST_LISTED", 10)
     rows = Dataset.from_dict({"sent0": [sentences(1, place, words=3 + place % 6)[0] for place in range(32)]})
-    options = {
-        "data": rows,
-        "max_steps": 7,
-        "save_strategy": "steps",
-        "save_steps": 3,
-        **order,
-    }
-    whole = trained(tmp_path / "whole", tokenizer, **options)
-    checkpoint = str(tmp_path / "whole/run/checkpoint-6")  # an epoch has four steps
-    assert_same_weights(whole, trained(tmp_path / "again", tokenizer, checkpoint, **options))
+    options = {"max_steps": 7, "save_strategy": "steps", "save_steps": 6, **ORDERS[order]}
+    train_and_resume(lambda: make(tmp_path, tokenizer, rows, **options), 6)  # an epoch has four steps
 
 
 # --- a loss of the caller ---
@@ -116,14 +107,10 @@ OF_PAIRS = {
 IN_ORDER = {"train_sampling_strategy": "sequential", "max_steps": 1, "logging_steps": 1}
 
 
-@pytest.mark.parametrize("batches", [2, 4])
-def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(tmp_path, tokenizer, batches):
+def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(tmp_path, tokenizer):
     found = []
-    for size, number in ((8, 1), (8 // batches, batches)):
-        options = {
-            "per_device_train_batch_size": size,
-            "gradient_accumulation_steps": number,
-        }
+    for batches in (1, 4):
+        options = {"per_device_train_batch_size": 8 // batches, "gradient_accumulation_steps": batches}
         model = model_of(pooler_type="avg", dropout=0.0)
         trainer = make(tmp_path, tokenizer, texts(8, 2), model, **OF_PAIRS, **IN_ORDER, **options)
         trainer.train()
@@ -144,20 +131,8 @@ def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(tmp_path
     runs = []
     for options in ({}, {"compute_loss_func": ours}):
         model = model_of(pooler_type="avg", objective="class_labels")
-        options = {
-            "gradient_accumulation_steps": 2,
-            "eval_dataset": labelled,
-            **options,
-        }
-        trainer = make(
-            tmp_path,
-            tokenizer,
-            labelled,
-            model,
-            per_device_train_batch_size=4,
-            max_steps=2,
-            **options,
-        )
+        options |= {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "max_steps": 2}
+        trainer = make(tmp_path, tokenizer, labelled, model, eval_dataset=labelled, **options)
         trainer.train()
         runs.append((weights(model), trainer.evaluate()["eval_loss"]))
     assert_same_weights(runs[0][0], runs[1][0])
@@ -173,7 +148,6 @@ def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(tmp_path
     [
         ("simcse", {"prompts": {"anchor": "the ", "positive": "a "}}),
         ("class_labels", {}),
-        ("cosent", {}),
         ("softmax", {}),
         ("simcse", {"view": "delete_words"}),
         ("simcse", {"train_sampling_strategy": "group_by_length"}),
@@ -187,10 +161,7 @@ def test_unused_columns_may_be_removed_or_not(tmp_path, tokenizer, objective, op
         rows = rows_for(objective, tokenizer)
         if "prompts" in options:  # texts that are equal but for their prompts
             rows = Dataset.from_dict({"sent0": sentences(4) * 4, "sent1": sentences(16)})
-        given = {
-            "per_device_train_batch_size": 4,
-            "remove_unused_columns": removes,
-        } | options
+        given = options | {"per_device_train_batch_size": 4, "remove_unused_columns": removes}
         trainer = make(tmp_path, tokenizer, rows, model, eval_dataset=rows, **given)
         trainer.train()
         runs.append((weights(model), trainer.evaluate()["eval_loss"]))

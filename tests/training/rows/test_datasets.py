@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from trainer_helpers import logged, model_of, scored, sentences, texts, train_command
+from trainer_helpers import logged, model_of, refuses, scored, sentences, texts, train_command
 from trainer_helpers import make as make_trainer
 
 from simcse_hf import AutoModelForCL
@@ -71,15 +71,10 @@ def test_an_epoch_in_proportion_to_rows_has_each_row_once():
     assert sorted(sampler("proportional")) == list(range(39))
 
 
-def test_round_robin_takes_the_data_sets_in_turn():
-    assert dataset_of_each_batch(sampler("round_robin")) == [0, 1, 2] * 4
-
-
-def test_round_robin_starts_small_data_sets_again():
+def test_round_robin_takes_the_data_sets_in_turn_and_starts_small_ones_again():
     order = list(sampler("round_robin"))
-    of_smallest = [row for row in order if row >= 33]
-    two_passes_of_six_rows = sorted([*range(33, 39)] * 2)
-    assert sorted(of_smallest) == two_passes_of_six_rows
+    assert dataset_of_each_batch(order) == [0, 1, 2] * 4
+    assert sorted(row for row in order if row >= 33) == sorted([*range(33, 39)] * 2)
 
 
 def test_a_data_set_that_fills_no_batch_is_refused():
@@ -113,20 +108,11 @@ def batches(trainer_of_mixture):
     return seen
 
 
-def test_each_data_set_has_its_batches(batches):
+def test_a_batch_has_the_form_of_the_data_set_that_it_comes_from(batches):
     assert [len(batches[number]) for number in (PLAIN, OF_PAIRS, STS_B)] == [6, 4, 4]
-
-
-def test_a_batch_of_sentences_has_two_views_of_each(batches):
-    assert batches[PLAIN][0]["input_ids"].shape[:2] == (4, 2)
-
-
-def test_only_a_batch_of_scored_pairs_has_scores(batches):
+    assert batches[PLAIN][0]["input_ids"].shape[:2] == (4, 2), "two views of each sentence"
     assert "scores" in batches[STS_B][0]
     assert "scores" not in batches[PLAIN][0]
-
-
-def test_a_batch_is_as_long_as_its_data_set_allows(batches):
     assert max(batch["input_ids"].shape[-1] for batch in batches[STS_B]) <= 6
 
 
@@ -143,25 +129,15 @@ def rows_of_least_class(batch):
     return counts.min().item()
 
 
-@pytest.fixture
-def trainer_with_classes(tmp_path, tokenizer):
-    """A trainer on sentences, and on texts of six classes."""
+def test_texts_of_a_class_stay_together_in_a_mixture(tmp_path, tokenizer):
     labels = [f"class {i % 6}" for i in range(24)]
     labelled = Dataset.from_dict({"text": sentences(24, 5), "label": labels})
-    tables = {"labelled": {"objective": "class_labels"}}
     data = {"plain": texts(8), "labelled": labelled}
-    return make(tmp_path, tokenizer, data, tables=tables)
-
-
-def test_texts_of_a_class_stay_together_in_a_mixture(trainer_with_classes):
-    loader = trainer_with_classes.get_train_dataloader()
-    of_classes = [batch for batch in loader if batch["dataset"][0] == 1]
+    trainer = make(tmp_path, tokenizer, data, tables={"labelled": {"objective": "class_labels"}})
+    of_classes = [batch for batch in trainer.get_train_dataloader() if batch["dataset"][0] == 1]
     assert len(of_classes) == 6
     assert min(rows_of_least_class(batch) for batch in of_classes) >= 2
-
-
-def test_a_mixture_with_classes_trains(trainer_with_classes):
-    trainer_with_classes.train()
+    trainer.train()
 
 
 # --- the objective of each data set ---
@@ -179,46 +155,22 @@ def projector_of_pairs(trainer):
     return objective.parts["barlow_twins"].projector[0].weight.detach().clone()
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, tokenizer):
-    """A trainer after an epoch in which each data set has another objective, and the projector before."""
+def test_each_data_set_learns_by_its_own_objective_which_is_logged_and_recorded(tmp_path, tokenizer):
     tables = {
         "sts.b": {"objective": "cosent"},
-        "pairs": {
-            "objective": "simcse+barlow_twins:0.1",
-            "objective_options": {"projector_dim": 8},
-        },
+        "pairs": {"objective": "simcse+barlow_twins:0.1", "objective_options": {"projector_dim": 8}},
     }
-    folder = tmp_path_factory.mktemp("objectives")
     options = {"logging_steps": 14, "num_train_epochs": 1, "max_steps": -1}
-    trainer = make(folder, tokenizer, tables=tables, **options)
+    trainer = make(tmp_path, tokenizer, tables=tables, **options)
     before = projector_of_pairs(trainer)
     trainer.train()
-    return trainer, before
-
-
-@pytest.mark.parametrize("name", BATCHES_OF_LOSSES)
-def test_the_loss_of_each_objective_is_logged(trained, name):
-    trainer, _ = trained
-    assert len(logged(trainer, name)) == 1
-
-
-def test_a_logged_loss_is_the_mean_over_the_batches_of_its_data_set(trained):
-    trainer, _ = trained
     total = 0.0
     for name, number in BATCHES_OF_LOSSES.items():
-        total += logged(trainer, name)[0] * number
+        [mean] = logged(trainer, name)  # over the batches of its data set
+        total += mean * number
     [whole] = logged(trainer, "contrastive_loss")
     assert total / 14 == pytest.approx(whole, rel=1e-4)
-
-
-def test_the_weights_of_an_objective_are_trained(trained):
-    trainer, before = trained
     assert not torch.equal(projector_of_pairs(trainer), before)
-
-
-def test_the_objective_of_each_data_set_is_recorded(trained):
-    trainer, _ = trained
     recorded = trainer.model.settings.dataset_objectives
     assert {name: own.get("objective") for name, own in recorded.items()} == {
         "plain": None,
@@ -235,81 +187,40 @@ def test_the_objectives_of_data_sets_stay_behind_in_a_run_without_them(tmp_path,
     assert model.objective.name == "simcse"
 
 
-@pytest.fixture
-def trainer_with_evaluation(tmp_path, tokenizer):
-    return make(tmp_path, tokenizer, eval_dataset={"sts.b": scored(8)})
-
-
-def test_evaluation_data_of_a_data_set_has_its_objective(trainer_with_evaluation):
-    assert "eval_sts.b_loss" in trainer_with_evaluation.evaluate()
-
-
-def test_evaluation_data_of_no_data_set_is_refused(trainer_with_evaluation):
-    message = "names none of the data sets plain, pairs, sts.b: evaluate eval_dataset"
-    with pytest.raises(ValueError, match=message):
-        trainer_with_evaluation.evaluate(texts(8, 2))
+def test_evaluation_data_of_a_data_set_has_its_objective_and_any_other_is_refused(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, eval_dataset={"sts.b": scored(8)})
+    assert "eval_sts.b_loss" in trainer.evaluate()
+    with pytest.raises(ValueError, match="names none of the data sets plain, pairs, sts.b: evaluate eval_dataset"):
+        trainer.evaluate(texts(8, 2))
 
 
 # --- tables that cannot work ---
 
 
 @pytest.mark.parametrize(
-    "tables, message",
+    "tables, words",
     [
-        (
-            {"stsb": {}},
-            "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'",
-        ),
-        (
-            {"plain": {"share": 2}},
-            "1 of 3 data sets have a share.*all of them one, or none",
-        ),
-        (
-            {"plain": {"share": 0}, "pairs": {"share": 0}, "sts.b": {"share": 0}},
-            "share must be a number above 0",
-        ),
-        (
-            {"plain": {"train_file": "x"}},
-            "train_file is not known; a data set has objective",
-        ),
-        ("nli", "datasets must be a table"),
-        (
-            {"pairs": {"objective_options": {"scale": 2}}},
-            "'pairs' has objective_options, but no",
-        ),
-        (
-            {"pairs": {"objective": "contrastive_tension"}},
-            "contrastive_tension.*encoders",
-        ),
-        (
-            {"pairs": {"max_seq_length": 2}},
-            r"\['pairs'\]: max_seq_length must be an integer",
-        ),
-        (
-            {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}},
-            r"train_dataset\['pairs'\], column positive: "
-            "the prompt 'the old cat ' takes 5 of the 5 tokens",
-        ),
-        (
-            {"pairs": {"objective": "angle"}},
-            r"train_dataset\['pairs'\]: no column 'score'",
-        ),
+        ({"stsb": {}}, "'stsb' train_dataset 'sts.b'"),
+        ({"plain": {"share": 2}}, "1 3 share"),
+        ({"plain": {"share": 0}}, "'plain': share 0"),
+        ({"plain": {"train_file": "x"}}, "'plain': train_file objective"),
+        ("nli", "datasets table"),
+        ({"pairs": {"objective_options": {"scale": 2}}}, "'pairs' objective_options"),
+        ({"pairs": {"objective": "contrastive_tension"}}, "contrastive_tension encoders"),
+        ({"pairs": {"max_seq_length": 2}}, "['pairs']: max_seq_length"),
+        ({"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}}, "['pairs'], positive: 5"),
+        ({"pairs": {"objective": "angle"}}, "['pairs']: 'score'"),
     ],
 )
-def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, tables, message):
-    with pytest.raises(ValueError, match=message):
+def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, tables, words):
+    with refuses(words):
         make(tmp_path, tokenizer, tables=tables)
 
 
-def test_tables_are_refused_for_a_single_data_set(tmp_path, tokenizer):
-    rows = Dataset.from_list([{"sent0": "a"}])
-    with pytest.raises(ValueError, match="datasets has 'a', and train_dataset is one"):
-        make(tmp_path, tokenizer, rows, tables={"a": {}})
-
-
-def test_a_sampling_strategy_for_one_data_set_is_refused(tmp_path, tokenizer):
-    message = "train_sampling_strategy = 'sequential' is for one data"
-    with pytest.raises(ValueError, match=message):
+def test_what_is_for_one_or_for_several_data_sets_is_refused_for_the_others(tmp_path, tokenizer):
+    with refuses("datasets 'a' train_dataset one"):
+        make(tmp_path, tokenizer, texts(8), tables={"a": {}})
+    with refuses("train_sampling_strategy 'sequential'"):
         make(tmp_path, tokenizer, train_sampling_strategy="sequential")
 
 
@@ -332,50 +243,33 @@ def write_csv(path, columns):
     return str(path)
 
 
-@pytest.fixture
-def run_of_recipe(tmp_path, save_checkpoint):
-    """The folder of a run on sentences, pairs and scored pairs, which a file describes."""
-    plain = tmp_path / "plain.txt"
-    plain.write_text("\n".join(sentences(24)) + "\n")
+def test_a_recipe_names_several_data_sets_and_so_do_its_results_and_its_card(tmp_path, save_checkpoint):
+    (tmp_path / "plain.txt").write_text("\n".join(sentences(24)) + "\n")
     first, second = (texts(24, 2)[f"sent{column}"][:] for column in range(2))
     pairs = write_csv(tmp_path / "pairs.csv", {"a": first, "b": second})
     sts = write_csv(tmp_path / "sts.csv", scored(16).to_dict())
+    out = tmp_path / "out"
     recipe = {
         "model_name_or_path": str(save_checkpoint(model_of())),
-        "output_dir": str(tmp_path / "out"),
+        "output_dir": str(out),
         "use_cpu": True,
         "max_steps": 6,
         "per_device_train_batch_size": 4,
         "datasets": {
-            "plain": {"train_file": str(plain), "share": 2},
-            "pairs": {
-                "train_file": pairs,
-                "columns": ["a", "b"],
-                "prompts": {"anchor": "the "},
-                "share": 1,
-            },
+            "plain": {"train_file": str(tmp_path / "plain.txt"), "share": 2},
+            "pairs": {"train_file": pairs, "columns": ["a", "b"], "prompts": {"anchor": "the "}, "share": 1},
             "sts": {"train_file": sts, "objective": "cosent", "share": 1},
         },
     }
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    train_command("sup", [str(path)])
-    return tmp_path / "out"
-
-
-def test_the_results_of_a_recipe_name_its_data_sets(run_of_recipe):
-    results = json.loads((run_of_recipe / "results.json").read_text())
-    assert results["datasets"] == {"plain": 24, "pairs": 24, "sts": 16}
-    assert results["train_rows"] == 64
-
-
-def test_the_card_of_a_recipe_names_its_data_sets(run_of_recipe):
-    write_card(run_of_recipe)
-    card = (run_of_recipe / "README.md").read_text()
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    train_command("sup", [str(tmp_path / "run.yaml")])
+    results = json.loads((out / "results.json").read_text())
+    assert (results["datasets"], results["train_rows"]) == ({"plain": 24, "pairs": 24, "sts": 16}, 64)
+    write_card(out)
+    card = (out / "README.md").read_text()
     named = "`plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)"
     assert f"one of the data sets {named}." in card
-    assert "64 rows of texts" in card
-    assert "CoSENT" in card
+    assert "64 rows of texts" in card and "CoSENT" in card
 
 
 # --- labelled texts among several data sets ---
@@ -437,33 +331,18 @@ def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(
     assert objectives == {"labelled": of_labelled, "pairs": None, "own": "supcon"}
 
 
-@pytest.fixture
-def trainer_of_recipe(tmp_path, save_checkpoint, labelled, pairs):
+def test_labelled_texts_among_several_data_sets_are_single_texts_in_pairs_of_a_class(tmp_path, start, labelled, pairs):
     given = {
-        "model_name_or_path": str(save_checkpoint(model_of())),
+        "model_name_or_path": start,
         "output_dir": str(tmp_path / "out"),
-        "datasets": {
-            "labelled": {"train_file": labelled},
-            "pairs": {"train_file": pairs},
-        },
+        "datasets": {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}},
         "use_cpu": True,
         "per_device_train_batch_size": 4,
         "report_to": "none",
     }
-    return Recipe.read("sup", given).trainer()
-
-
-def test_labelled_texts_among_several_data_sets_are_single_texts_in_pairs_of_a_class(
-    trainer_of_recipe,
-):
-    for batch in trainer_of_recipe.get_train_dataloader():
+    trainer = Recipe.read("sup", given).trainer()
+    for batch in trainer.get_train_dataloader():
         if "labels" in batch:
             assert batch["input_ids"].shape[:2] == (4, 1)
             assert rows_of_least_class(batch) >= 2
-
-
-def test_labelled_texts_among_several_data_sets_have_the_objective_of_classes(
-    trainer_of_recipe,
-):
-    recorded = trainer_of_recipe.model.settings.dataset_objectives
-    assert recorded["labelled"]["objective"] == "class_labels"
+    assert trainer.model.settings.dataset_objectives["labelled"]["objective"] == "class_labels"

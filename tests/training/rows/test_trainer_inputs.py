@@ -39,33 +39,6 @@ def test_a_list_of_texts_is_accepted(tmp_path, tokenizer):
     assert ids_of(trainer) == [tokenizer("a cat")["input_ids"]]
 
 
-def test_a_list_of_rows_is_accepted(tmp_path, tokenizer):
-    rows = [{"anchor": "a cat", "positive": "the cat"}] * 4
-    assert len(ids_of(make(tmp_path, tokenizer, rows))) == 2
-
-
-@pytest.fixture
-def on_token_ids(tmp_path, tokenizer):
-    """A trainer whose training and evaluation rows are plain token ids, and the ids of the first row."""
-
-    def tokenize(rows):
-        return tokenizer(rows["sent0"])
-
-    rows = texts(16).map(tokenize, batched=True, remove_columns="sent0")
-    trainer = make(tmp_path, tokenizer, rows, eval_dataset=rows)
-    return trainer, rows[0]["input_ids"]
-
-
-def test_plain_token_ids_are_accepted(on_token_ids):
-    trainer, first = on_token_ids
-    assert ids_of(trainer) == [first]
-
-
-def test_a_run_on_plain_token_ids_trains(on_token_ids):
-    trainer, _ = on_token_ids
-    assert trainer.train().global_step == 4
-
-
 # --- model and arguments ---
 
 
@@ -102,51 +75,17 @@ def test_two_encoders_train_without_dropout(tmp_path, tokenizer, settings):
 
 # --- evaluation ---
 
-EVALUATION_ROWS = texts(8, 2, seed=5)
 
-
-@pytest.fixture(scope="module")
-def with_dev_set(tmp_path_factory, tokenizer):
-    """A trainer with a dev set and without evaluation rows."""
-    folder = tmp_path_factory.mktemp("evaluation")
-    return make(folder, tokenizer, dev_set=pairs(), per_device_eval_batch_size=4)
-
-
-@pytest.fixture(scope="module")
-def evaluated(with_dev_set):
-    """The metrics of an evaluation of the rows above."""
-    return with_dev_set.evaluate(EVALUATION_ROWS)
-
-
-@pytest.fixture(scope="module")
-def predicted(with_dev_set):
-    """The metrics of a prediction of the same rows."""
-    return with_dev_set.predict(EVALUATION_ROWS).metrics
-
-
-def test_without_evaluation_rows_there_is_no_evaluation_loss(with_dev_set):
-    assert "eval_loss" not in with_dev_set.evaluate()
-
-
-def test_evaluate_gives_the_loss_of_the_rows_that_are_passed(evaluated):
-    assert evaluated["eval_loss"] > 0
-
-
-def test_other_rows_have_another_evaluation_loss(with_dev_set, evaluated):
-    other = with_dev_set.evaluate(texts(8, 2, seed=6))
-    assert other["eval_loss"] != evaluated["eval_loss"]
-
-
-def test_evaluate_scores_the_dev_set_beside_the_rows_that_are_passed(evaluated):
+def test_rows_that_are_passed_are_evaluated_beside_the_dev_set_and_predicted_without_it(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), per_device_eval_batch_size=4)
+    rows = texts(8, 2, seed=5)
+    evaluated = trainer.evaluate(rows)
+    predicted = trainer.predict(rows).metrics
     assert "eval_stsb_spearman" in evaluated
-
-
-def test_predict_gives_the_loss_of_the_rows_that_are_passed(predicted, evaluated):
-    assert predicted["test_loss"] == pytest.approx(evaluated["eval_loss"], rel=1e-6)
-
-
-def test_predict_does_not_score_the_dev_set(predicted):
     assert not [name for name in predicted if "stsb" in name]
+    assert predicted["test_loss"] == pytest.approx(evaluated["eval_loss"], rel=1e-6)
+    assert trainer.evaluate(texts(8, 2, seed=6))["eval_loss"] != evaluated["eval_loss"]
+    assert "eval_loss" not in trainer.evaluate()
 
 
 # --- the default prompt of a model ---
@@ -196,32 +135,8 @@ def report_of(tmp_path, tokenizer, caplog):
     return report
 
 
-@pytest.mark.parametrize(
-    "rows, batch, advice",
-    [
-        (
-            640,
-            512,
-            "per_device_train_batch_size=38 with num_train_epochs=3 makes 50 steps",
-        ),
-        (
-            2000,
-            512,
-            "per_device_train_batch_size=120 with num_train_epochs=3 makes 50 steps",
-        ),
-        (
-            40,
-            16,
-            "per_device_train_batch_size=16 with num_train_epochs=20 makes 50 steps",
-        ),
-    ],
-)
-def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(rows, batch, advice, report_of):
-    assert advice in report_of(rows, batch)
-
-
-def test_a_run_of_few_steps_is_told_their_number(report_of):
-    assert "3 step(s) in an epoch and 9" in report_of(rows=40, batch=16, columns=3)
+def test_few_steps_are_reported(report_of):
+    assert "40 rows in batches of 16 make 9 step(s)" in report_of(40, 16)
 
 
 @pytest.mark.parametrize(
@@ -232,32 +147,20 @@ def test_a_run_of_few_steps_is_told_their_number(report_of):
     ],
 )
 def test_a_run_of_enough_steps_is_not_told_their_number(report_of, batch, changes):
-    assert "in an epoch" not in report_of(40, batch, columns=3, **changes)
+    assert "step(s)" not in report_of(40, batch, columns=3, **changes)
 
 
 # --- a fresh head ---
 
 
-@pytest.fixture
-def fresh_head(tmp_path, save_checkpoint):
-    """`fresh_head(seed, noise)` are the weights of the head of a run, after another random state."""
+def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
     start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
-
-    def draw(seed, noise=0):
+    drawn = []
+    for seed, noise in ((1, 0), (1, 5), (2, 0)):
         torch.manual_seed(noise)
         args = SimCSETrainingArguments(str(tmp_path), seed=seed, use_cpu=True, report_to="none")
-        model = SimCSETrainer(start, args, texts(8)).model
-        return model.contrastive_head.dense.weight.clone()
-
-    return draw
-
-
-def test_the_seed_determines_the_weights_of_a_fresh_head(fresh_head):
-    assert torch.equal(fresh_head(seed=1, noise=0), fresh_head(seed=1, noise=5))
-
-
-def test_another_seed_gives_other_weights_of_a_fresh_head(fresh_head):
-    assert not torch.equal(fresh_head(seed=1), fresh_head(seed=2))
+        drawn.append(SimCSETrainer(start, args, texts(8)).model.contrastive_head.dense.weight)
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
 # --- files ---
@@ -308,36 +211,19 @@ NAMED = [
 ]
 
 
-@pytest.fixture
-def trainer_of_file(files, tmp_path, tokenizer, objective, file, view):
+@pytest.mark.parametrize(("objective", "file", "view", "width", "content"), NAMED)
+def test_rows_of_every_kind_are_read_from_a_file_and_train(
+    files, tmp_path, tokenizer, objective, file, view, width, content
+):
     model = model_of(objective=objective, pooler_type="avg_no_cls")
-    return make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
-
-
-EVERY_FILE = pytest.mark.parametrize(("objective", "file", "view", "width", "content"), NAMED)
-
-
-@EVERY_FILE
-def test_rows_of_every_kind_are_read_from_a_file(trainer_of_file, width, content):
-    views = trainer_of_file.model.objective.num_views
-    described = trainer_of_file.rows.describe(views)
+    trainer = make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
+    described = trainer.rows.describe(model.objective.num_views)
     assert (described["num_sentences"], described["rows"]) == (width, content)
+    assert trainer.train().global_step == 4
 
 
-@EVERY_FILE
-def test_a_run_on_rows_of_every_kind_trains(trainer_of_file, width, content):
-    assert trainer_of_file.train().global_step == 4
-
-
-@pytest.fixture
-def mixture(files, tmp_path, tokenizer):
-    """A trainer with several data sets from files."""
-    data = {
-        "pairs": "pairs.csv",
-        "scored": Path("scored.csv"),
-        "nli": "nli.csv",
-        "spans": "documents.txt",
-    }
+def test_several_data_sets_are_read_from_the_names_of_files_and_train(files, tmp_path, tokenizer):
+    data = {"pairs": "pairs.csv", "scored": Path("scored.csv"), "nli": "nli.csv", "spans": "documents.txt"}
     tables = {
         "scored": {"objective": "cosent"},
         "nli": {"objective": "softmax"},
@@ -345,33 +231,17 @@ def mixture(files, tmp_path, tokenizer):
     }
     options = {"max_seq_length": 12, "per_device_train_batch_size": 4}
     model = model_of(pooler_type="avg_no_cls")
-    return make(tmp_path, tokenizer, data, model, datasets=tables, **options)
+    trainer = make(tmp_path, tokenizer, data, model, datasets=tables, **options)
+    assert trainer.rows.describe(2)["datasets"] == {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
+    assert trainer.train().global_step == 4
 
 
-def test_several_data_sets_are_read_from_the_names_of_files(mixture):
-    rows = {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
-    assert mixture.rows.describe(2)["datasets"] == rows
-
-
-def test_a_run_on_several_data_sets_trains(mixture):
-    assert mixture.train().global_step == 4
-
-
-@pytest.fixture
-def neighbours(files, tmp_path, tokenizer):
-    """A trainer with a view of documents."""
-    return make(tmp_path, tokenizer, "documents.txt", view="next_sentence")
-
-
-def test_a_view_of_documents_draws_the_pairs_of_the_file(neighbours):
-    expected = next_sentence_pairs("documents.txt")
-    assert neighbours.rows.texts[0][:] == expected[:]
-
-
-def test_pairs_of_a_document_in_memory_give_the_rows_of_the_file(neighbours, tmp_path, tokenizer):
+def test_a_view_of_documents_draws_the_pairs_of_the_file_as_of_pairs_in_memory(files, tmp_path, tokenizer):
     in_memory = next_sentence_pairs("documents.txt")
+    of_file = make(tmp_path, tokenizer, "documents.txt", view="next_sentence")
+    assert of_file.rows.texts[0][:] == in_memory[:]
     trainer = make(tmp_path, tokenizer, in_memory, view="next_sentence")
-    assert trainer.train_dataset[:] == neighbours.train_dataset[:]
+    assert trainer.train_dataset[:] == of_file.train_dataset[:]
 
 
 def test_evaluation_rows_are_read_from_the_name_of_a_file(files, tmp_path, tokenizer):

@@ -67,15 +67,6 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
         ),
         (
             *(
-                GROUP,
-                SUPCON,
-                PROMPTS | {"negative": "small "},
-                {"anchor": 6, "positive": 5, "negative": 7},
-            ),
-            {"the old cat sat": 6, "a red dog ran": 5, "small old man sang": 7},
-        ),
-        (
-            *(
                 MIXED_GROUP,
                 SUPCON,
                 {"anchor": "", "positive": "the ", "negative": "a "},

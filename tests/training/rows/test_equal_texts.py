@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-from card_helpers import log_of_package
 from datasets import Dataset
 from trainer_helpers import SAVES, make, model_of, scored, sentences, train_and_resume
 
@@ -36,35 +35,18 @@ def texts_of(batch):
     return rows
 
 
-@pytest.fixture(
-    scope="module",
-    params=[repeated(), with_negatives(repeated())],
-    ids=["pairs", "hard negatives"],
-)
-def batches(request, tmp_path_factory, tokenizer):
-    """The texts of the rows of each batch of four."""
-    options = {"per_device_train_batch_size": 4, **APART}
-    folder = tmp_path_factory.mktemp("batches")
-    trainer = make(folder, tokenizer, request.param, **options)
-    return [texts_of(batch) for batch in trainer.get_train_dataloader()]
-
-
 def assert_no_text_stands_in_two_rows(rows):
     assert len(set().union(*rows)) == sum(map(len, rows))
 
 
-def test_no_text_stands_in_two_rows_of_a_batch(batches):
-    for rows in batches:
-        assert_no_text_stands_in_two_rows(rows)
-
-
-def test_batches_without_equal_texts_are_full(batches):
-    for rows in batches:
-        assert len(rows) == 4
-
-
-def test_most_rows_fit_into_a_batch_without_equal_texts(batches):
-    assert len(batches) >= 6
+@pytest.mark.parametrize("rows", [repeated(), with_negatives(repeated())], ids=["pairs", "hard negatives"])
+def test_no_text_stands_in_two_rows_of_a_batch(rows, tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, rows, per_device_train_batch_size=4, **APART)
+    batches = [texts_of(batch) for batch in trainer.get_train_dataloader()]
+    assert len(batches) >= 6, "most rows fit"
+    for batch in batches:
+        assert_no_text_stands_in_two_rows(batch)
+        assert len(batch) == 4
 
 
 def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(tmp_path, tokenizer):
@@ -83,30 +65,15 @@ def test_equal_texts_are_known_by_their_words_where_columns_have_other_prompts(t
         assert len(batch["text_ids"].unique()) == 8
 
 
-@pytest.fixture(scope="module")
-def batches_of_a_mixture(tmp_path_factory, tokenizer):
-    """The batches of three data sets."""
+def test_no_text_stands_in_two_rows_of_a_batch_of_a_mixture(tmp_path, tokenizer):
     data = {"few": repeated(), "many": repeated(11, 44, seed=3), "scored": scored(16)}
-    trainer = make(
-        tmp_path_factory.mktemp("mixture"),
-        tokenizer,
-        data,
-        datasets={"scored": {"objective": "cosent"}},
-        per_device_train_batch_size=4,
-        **APART,
-    )
-    return list(trainer.get_train_dataloader())
-
-
-def test_no_text_stands_in_two_rows_of_a_batch_of_a_mixture(batches_of_a_mixture):
-    for batch in batches_of_a_mixture:
+    tables = {"scored": {"objective": "cosent"}}
+    trainer = make(tmp_path, tokenizer, data, datasets=tables, per_device_train_batch_size=4, **APART)
+    found = set()
+    for batch in trainer.get_train_dataloader():
         assert_no_text_stands_in_two_rows(texts_of(batch))
-
-
-def test_each_data_set_of_a_mixture_has_batches_without_equal_texts(
-    batches_of_a_mixture,
-):
-    assert {int(batch["dataset"][0]) for batch in batches_of_a_mixture} == {0, 1, 2}
+        found.add(int(batch["dataset"][0]))
+    assert found == {0, 1, 2}
 
 
 def test_a_run_without_equal_texts_in_a_batch_is_resumed_in_its_second_epoch(tmp_path, tokenizer):
@@ -145,41 +112,27 @@ def warnings_of(caplog, trainer):
     return reports_of(caplog, "a row meets")
 
 
-def answers(rows=2000):
+def answers(rows):
     """Questions with one of ten answers."""
     few = sentences(10, 7)
     return Dataset.from_dict({"question": sentences(rows), "answer": [few[i % 10] for i in range(rows)]})
 
 
-@pytest.fixture(
-    scope="module",
-    params=[repeated(200, 2000), answers(200), with_negatives(repeated())],
+@pytest.mark.parametrize(
+    ("rows", "meets"),
+    [
+        (repeated(200, 2000), "0.032"),  # 7 others of 1,999, of which 9 are the same
+        (answers(200), ""),
+        (with_negatives(repeated()), ""),
+    ],
     ids=["anchors", "positives", "hard negatives"],
 )
-def log_of_equal_texts(request, tokenizer, tmp_path_factory):
-    """What is logged before a run on rows with equal texts."""
-    trainer = make(tmp_path_factory.mktemp("equal"), tokenizer, request.param)
-    with log_of_package() as log:
-        trainer.check_run()
-    return log.getvalue()
-
-
-def test_anchors_or_positives_that_meet_in_a_batch_are_reported_once(
-    log_of_equal_texts,
+def test_anchors_or_positives_that_meet_in_a_batch_are_reported_with_the_cures(
+    tmp_path, tokenizer, caplog, rows, meets
 ):
-    assert log_of_equal_texts.count("a row meets") == 1
-
-
-@pytest.mark.parametrize("cure", ["batch_sampler to no_duplicates", "mask_duplicates"])
-def test_the_report_of_equal_texts_names_the_cures(log_of_equal_texts, cure):
-    assert cure in log_of_equal_texts
-
-
-def test_the_report_says_how_many_meet_in_a_batch(tmp_path, tokenizer, caplog):
-    """7 others of 1,999, of which 9 are the same."""
-    [warning] = warnings_of(caplog, make(tmp_path, tokenizer, repeated(200, 2000)))
-    words = "Anchors or positives are repeated: in a batch of 8, a row meets on average 0.032 others"
-    assert warning.startswith(words)
+    [warning] = warnings_of(caplog, make(tmp_path, tokenizer, rows))
+    words = ["in a batch of 8, a row meets on average", meets, "batch_sampler to no_duplicates", "mask_duplicates"]
+    assert [word for word in words if word not in warning] == []
 
 
 @pytest.mark.parametrize(

@@ -65,37 +65,15 @@ OF_THE_REFERENCE = (
 )
 
 
-@pytest.fixture(scope="module")
-def of_the_reference():
-    return decide(OF_THE_REFERENCE.split())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("pooler_type", "cls"),
-        ("mlp_only_train", True),
-        ("do_mlm", True),
-        ("mlm_weight", 0.2),
-        ("objective", "simcse"),
-    ],
-)
-def test_the_model_takes_the_settings_of_the_reference_implementation(of_the_reference, name, value):
-    assert getattr(settings_of(of_the_reference), name) == value
-
-
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0.07), ("hard_negative_weight", 0.5)])
-def test_the_loss_takes_the_options_of_the_reference_implementation(of_the_reference, name, value):
-    assert settings_of(of_the_reference).objective_options[name] == value
-
-
-@pytest.mark.parametrize(("name", "value"), [("learning_rate", 3e-5), ("mlm_probability", 0.2)])
-def test_training_takes_the_arguments_of_the_reference_implementation(of_the_reference, name, value):
-    assert getattr(of_the_reference.training, name) == value
-
-
-def test_the_training_file_of_the_reference_implementation_is_read(of_the_reference):
-    assert of_the_reference.data.train_file == "data/wiki1m.txt"
+def test_the_command_line_of_the_reference_implementation_has_its_meaning():
+    arguments = decide(OF_THE_REFERENCE.split())
+    settings = settings_of(arguments)
+    assert (settings.pooler_type, settings.mlp_only_train, settings.objective) == ("cls", True, "simcse")
+    assert (settings.do_mlm, settings.mlm_weight, arguments.training.mlm_probability) == (True, 0.2, 0.2)
+    options = settings.objective_options
+    assert (options["temperature"], options["hard_negative_weight"]) == (0.07, 0.5)
+    assert arguments.training.learning_rate == 3e-5
+    assert arguments.data.train_file == "data/wiki1m.txt"
 
 
 # --- on the command line or in YAML ---
@@ -129,35 +107,19 @@ def arguments(way, tmp_path_factory):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("objective", "vicreg"),
-        ("matryoshka_dims", [64, 32]),
-        ("objective_options", {"projector_dim": 64, "covariance_weight": 0.5}),
-    ],
-)
-def test_settings_of_the_model_can_be_set(arguments, name, value):
-    assert arguments.model.settings(tiny_config())[name] == value
-
-
-@BOTH_WAYS
-def test_the_removal_of_padding_can_be_turned_off(arguments):
-    assert arguments.model.unpadded is False
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("view", "eda"),
-        ("view_rate", 0.2),
-        ("max_seq_length", {"anchor": 32, "positive": 256}),
-        ("prompts", {"anchor": "query: ", "positive": "passage: "}),
-    ],
-)
-def test_views_prompts_and_lengths_can_be_set(arguments, name, value):
-    assert getattr(arguments.training, name) == value
+def test_every_kind_of_option_can_be_set(arguments):
+    found = vars(arguments.model) | vars(arguments.training)
+    expected = {
+        "objective": "vicreg",
+        "matryoshka_dims": [64, 32],
+        "objective_options": {"projector_dim": 64, "covariance_weight": 0.5},
+        "unpadded": False,
+        "view": "eda",
+        "view_rate": 0.2,
+        "max_seq_length": {"anchor": 32, "positive": 256},
+        "prompts": {"anchor": "query: ", "positive": "passage: "},
+    }
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
@@ -165,53 +127,22 @@ def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
     assert settings["matryoshka_dims"] == []
 
 
-@pytest.mark.parametrize("name", ["sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"])
-def test_a_recipe_of_the_package_is_found_by_its_name(parse, name):
-    assert parse([name, "--bf16", "false"]).training.learning_rate == 5e-5
-
-
-def test_a_file_of_the_user_goes_before_a_recipe_of_the_package(parse):
+def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(parse):
+    for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
+        assert parse([name, "--bf16", "false"]).training.learning_rate == 5e-5
     Path("sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")
     assert parse("sup-simcse-roberta-base.yaml").training.learning_rate == 1
-
-
-def test_the_error_of_an_unknown_recipe_names_those_of_the_package(parse):
-    words = "(?s)something-else.* tsdae-bert-base-uncased"
-    with pytest.raises(ValueError, match=words):
+    with refuses("something-else tsdae-bert-base-uncased"):
         parse("something-else")
 
 
-# --- the order in which values count ---
-
-
-@pytest.fixture
-def of_all_sources(parse, monkeypatch):
-    """Arguments from defaults of the command, a recipe and the command line."""
-    defaults = {"learning_rate": 1.0, "max_seq_length": 64}
+def test_words_count_before_a_recipe_and_both_before_the_defaults(parse, monkeypatch):
+    defaults = DEFAULTS["unsup"] | {"learning_rate": 1.0, "max_seq_length": 64}
     monkeypatch.setitem(DEFAULTS, "unsup", defaults)
     recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
-    return parse("--temp 0.2", recipe=recipe)
-
-
-def test_a_recipe_overrides_the_defaults(of_all_sources):
-    """YAML reads 3e-5 as a string."""
-    assert of_all_sources.training.learning_rate == 3e-5
-
-
-def test_the_command_line_overrides_a_recipe(of_all_sources):
-    assert of_all_sources.model.temp == 0.2
-
-
-def test_a_default_counts_where_nothing_else_is_said(of_all_sources):
-    assert of_all_sources.training.max_seq_length == 64
-
-
-def test_a_truth_value_of_a_recipe_counts(of_all_sources):
-    assert of_all_sources.model.mlp_only_train
-
-
-def test_a_list_of_a_recipe_counts(of_all_sources):
-    assert of_all_sources.data.columns == ["a", "b"]
+    found = parse("--temp 0.2", recipe=recipe)
+    assert (found.training.max_seq_length, found.training.learning_rate, found.model.temp) == (64, 3e-5, 0.2)
+    assert (found.model.mlp_only_train, found.data.columns) == (True, ["a", "b"])
 
 
 # --- what a recipe says ---
@@ -221,17 +152,15 @@ def test_a_list_of_a_recipe_counts(of_all_sources):
     "text, words",
     [
         ("temperatur: 0.1\n", "run.yaml temperatur temp"),
-        ("- temp\n", "table"),
+        ("- temp\n", "run.yaml"),
         ("temp: [0.1\n", "YAML"),
         ("learning_rate: fast\n", "run.yaml learning_rate 'fast' float"),
-        ("max_seq_length: long\n", "max_seq_length 'long' lengths"),
         ("mlp_only_train: perhaps\n", "mlp_only_train perhaps true/false"),
         ("learning_rate: [1, 2]\n", "learning_rate list"),
         ("output_dir: {a: b}\n", "output_dir table"),
         ("objective_options: [64]\n", "objective_options name=value 64"),
         ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
         ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
-        ("seeds: [5, x]\n", "seeds 'x' int"),
     ],
 )
 def test_the_error_names_an_invalid_yaml_file(parse, text, words):
@@ -244,28 +173,16 @@ WRITTEN = [
     ("output_dir", "2024_11_26", "2024_11_26"),
     ("output_dir", "007", "007"),
     ("run_name", "12:30", "12:30"),
-    ("run_name", "1.10", "1.10"),
     ("train_file", "2024-11-26", "2024-11-26"),
-    ("run_name", "2024-13-45", "2024-13-45"),
     ("train_file", "on", "on"),
-    ("dataset_name", "0x10", "0x10"),
     ("model_revision", "1e5", "1e5"),
-    ("model_revision", "'007'", "007"),
     ("eval_strategy", "no", "no"),
-    ("eval_strategy", '"no"', "no"),
-    ("save_strategy", "no", "no"),
-    ("report_to", "none", "none"),
     ("dev_file", "null", None),
-    ("dev_file", "", None),
     ("columns", "[no, 1.10, 12:30]", ["no", "1.10", "12:30"]),
     ("columns", "\n- yes\n- 'off'\n- 007", ["yes", "off", "007"]),
-    ("templates", "[2024-11-26]", ["2024-11-26"]),
     ("prompts", "{anchor: no, positive: 12:30}", {"anchor": "no", "positive": "12:30"}),
     ("learning_rate", "1e-5", 1e-5),
-    ("learning_rate", "3.0e-5", 3e-5),
-    ("seed", "7", 7),
     ("max_steps", "1_000", 1000),
-    ("seeds", "[1, 2]", [1, 2]),
     ("mlp_only_train", "on", True),
     ("do_mlm", "No", False),
     ("max_seq_length", "{anchor: 16, positive: 32}", {"anchor": 16, "positive": 32}),
@@ -275,7 +192,6 @@ WRITTEN = [
         "{temperature: 5e-2, symmetric: yes, scale: 1.5e3}",
         {"temperature": 0.05, "symmetric": True, "scale": 1500.0},
     ),
-    ("objective_options", "{generator: '007'}", {"generator": "007"}),
     (
         "datasets",
         "{no: {train_file: 007, columns: [on, b], share: 2, max_seq_length: 16}, 12: {objective: off}}",
@@ -314,92 +230,45 @@ def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
     }
 
 
-def test_a_run_without_files_is_that_of_the_sample():
+def test_only_a_run_without_files_is_that_of_the_sample():
+    corpus, encoder = sample_files()
     assert Recipe("unsup", {}).decide().is_sample
-
-
-def test_the_own_file_of_the_sample_may_be_named():
-    corpus, _ = sample_files()
-    named = {"train_file": str(corpus.train_sentences)}
-    with pytest.raises(ValueError, match="model_name_or_path is missing"):
-        Recipe("unsup", named).decide()
-
-
-def test_the_own_encoder_of_the_sample_may_be_named():
-    _, encoder = sample_files()
     assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).decide().is_sample
+    with refuses("model_name_or_path"):
+        Recipe("unsup", {"train_file": str(corpus.train_sentences)}).decide()
 
 
-def fails_with(recipe, message, capsys):
-    """That a run of a recipe ends as with a wrong input, and with this message."""
-    assert main(["train", "unsup", str(recipe)]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_recipe_that_does_not_exist_is_an_input_error(tmp_path, capsys):
-    fails_with(tmp_path / "run.yaml", "No such file", capsys)
-
-
-def test_a_recipe_that_is_not_utf_8_is_an_input_error(tmp_path, capsys):
-    (tmp_path / "run.yaml").write_bytes(b"temp: \xff\n")
-    fails_with(tmp_path / "run.yaml", "UTF-8", capsys)
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
+def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, capsys, content, words):
+    if content is not None:
+        (tmp_path / "run.yaml").write_bytes(content)
+    assert main(["train", "unsup", str(tmp_path / "run.yaml")]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
 
 
 # --- lengths and dropout ---
 
 
-@pytest.fixture
-def words_of_tsdae(save_checkpoint):
-    """A run of TSDAE, whose paper has 512 tokens, from an encoder with 40 positions."""
+def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_checkpoint, caplog):
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
-    return f"--objective tsdae --model_name_or_path {start}"
-
-
-def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, words_of_tsdae):
-    assert parse(words_of_tsdae).training.max_seq_length == 40
-
-
-def test_the_limit_of_a_papers_length_is_logged(parse, words_of_tsdae, caplog):
+    words = f"--objective tsdae --model_name_or_path {start}"  # whose paper has 512 tokens
     with caplog.at_level(logging.INFO, "simcse_hf"):
-        parse(words_of_tsdae)
+        assert parse(words).training.max_seq_length == 40
     assert "max_seq_length is 40" in caplog.text
+    assert parse(f"{words} --max_seq_length 16").training.max_seq_length == 16
 
 
-def test_a_length_that_is_given_counts_before_a_papers(parse, words_of_tsdae):
-    arguments = parse(f"{words_of_tsdae} --max_seq_length 16")
-    assert arguments.training.max_seq_length == 16
-
-
-def test_a_papers_length_is_limited_to_that_of_the_encoder_of_the_sample():
-    sample = Recipe("unsup", {"objective": "tsdae", "use_cpu": True})
-    assert sample.decide().training.max_seq_length == 32
-
-
-EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
-
-
-@EVERY_FAMILY
-def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_sets_every_dropout_rate_of_the_encoder_but_that_of_a_classifier(family):
     config = tiny_config(family)
     settings = ModelArguments(dropout=0.3).settings(config)
     assert {settings[name] for name in dropout_rates(config)} == {0.3}
-
-
-@EVERY_FAMILY
-def test_dropout_does_not_set_the_rate_of_a_classifier(family):
-    for name in ModelArguments(dropout=0.3).settings(tiny_config(family)):
-        assert "classifier" not in name
-
-
-@EVERY_FAMILY
-def test_without_a_rate_no_dropout_is_set(family):
-    config = tiny_config(family)
+    assert not [name for name in settings if "classifier" in name]
     assert not ModelArguments().settings(config).keys() & dropout_rates(config).keys()
 
 
-@EVERY_FAMILY
-def test_a_dropout_rate_of_one_is_refused(family):
-    with pytest.raises(ValueError, match="dropout"):
+def test_a_dropout_rate_of_one_is_refused():
+    with refuses("dropout"):
         ModelArguments(dropout=1.0)
 
 
@@ -450,29 +319,16 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, valu
     assert found == {name: of_paper[name] for name in found}
 
 
-@pytest.mark.parametrize("name", OF_SBERT)
-def test_the_recipe_of_sbert_has_its_own_settings(name):
+def test_the_recipe_of_sbert_has_its_own_settings():
     [path] = [path for path in OF_OTHERS if path.stem.startswith("sbert")]
-    assert name in yaml.safe_load(path.read_text())
-
-
-def test_the_classifier_of_the_recipe_of_sbert_has_one_layer():
-    [path] = [path for path in OF_OTHERS if path.stem.startswith("sbert")]
+    assert OF_SBERT.items() <= yaml.safe_load(path.read_text()).items()
     assert settings_of_recipe(path).objective_options["layers"] == 1
-
-
-#: What every recipe asks for.
-KEEPS_THE_BEST = {"bf16", "save_only_model", "dev_file", "load_best_model_at_end"}
 
 
 @EVERY_RECIPE
 def test_each_recipe_keeps_the_best_model_of_a_dev_set_in_half_precision(values):
     given = {name for name, value in values.items() if value}
-    assert given >= KEEPS_THE_BEST
-
-
-@EVERY_RECIPE
-def test_each_recipe_saves_where_it_evaluates(values):
+    assert given >= {"bf16", "save_only_model", "dev_file", "load_best_model_at_end"}
     assert values["save_steps"] == values["eval_steps"]
 
 
@@ -487,74 +343,28 @@ TABLE_A1 = {
     "sup-simcse-roberta-base": (512, 5e-5),
     "sup-simcse-roberta-large": (512, 1e-5),
 }
-EVERY_SIMCSE_RECIPE = pytest.mark.parametrize("name", [path.stem for path in OF_SIMCSE], scope="module")
-
-
-@pytest.fixture(scope="module")
-def of_recipe(name):
-    """The arguments of a recipe of SimCSE, on a CPU."""
-    return decide([name, "--bf16", "false"])
 
 
 def test_each_line_of_table_a1_has_a_recipe():
     assert {path.stem for path in OF_SIMCSE} == set(TABLE_A1)
 
 
-@EVERY_SIMCSE_RECIPE
-def test_the_simcse_recipes_match_table_a1_of_the_paper(name, of_recipe):
-    training = of_recipe.training
-    batch_size = training.per_device_train_batch_size
-    assert (batch_size, training.learning_rate) == TABLE_A1[name]
+@pytest.mark.parametrize("name", TABLE_A1)
+def test_the_simcse_recipes_are_those_of_the_paper(name):
+    assert yaml.safe_load((RECIPES / f"{name}.yaml").read_text())["bf16"] is True
+    found = decide([name, "--bf16", "false"])
+    training = found.training
+    assert (training.per_device_train_batch_size, training.learning_rate) == TABLE_A1[name]
+    assert found.model.mlp_only_train == name.startswith("unsup"), "the head is for training only without labels"
+    assert training.num_train_epochs == (1 if name.startswith("unsup") else 3)
+    assert (training.max_seq_length, training.eval_steps) == (32, 250)
+    assert settings_of(found).objective_options["temperature"] == 0.05
 
 
-@EVERY_SIMCSE_RECIPE
-def test_the_head_is_for_training_only_without_labels(name, of_recipe):
-    assert of_recipe.model.mlp_only_train == name.startswith("unsup")
-
-
-@EVERY_SIMCSE_RECIPE
-def test_a_recipe_of_simcse_has_one_epoch_without_labels_and_three_with_them(name, of_recipe):
-    epochs = 1 if name.startswith("unsup") else 3
-    assert of_recipe.training.num_train_epochs == epochs
-
-
-@EVERY_SIMCSE_RECIPE
-@pytest.mark.parametrize(("argument", "value"), [("max_seq_length", 32), ("eval_steps", 250)])
-def test_the_simcse_recipes_have_the_papers_length_and_evaluations(of_recipe, argument, value):
-    assert getattr(of_recipe.training, argument) == value
-
-
-@EVERY_SIMCSE_RECIPE
-def test_the_simcse_recipes_have_the_papers_temperature(of_recipe):
-    assert settings_of(of_recipe).objective_options["temperature"] == 0.05
-
-
-@pytest.mark.parametrize("path", OF_SIMCSE, ids=lambda path: path.stem)
-def test_the_simcse_recipes_train_in_half_precision(path):
-    assert yaml.safe_load(path.read_text())["bf16"] is True
-
-
-# --- the hub's data set of a recipe ---
-
-SUPERVISED = ["sup-simcse-bert-base-uncased", "--bf16", "false"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("dataset_name", "sentence-transformers/nli-for-simcse:triplet"),
-        ("train_file", None),
-        ("dev_file", "sentence-transformers/stsb:validation"),
-    ],
-)
-def test_a_recipe_reads_the_hubs_data_sets(parse, name, value):
-    assert getattr(parse(SUPERVISED).data, name) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("dataset_name", None), ("train_file", "nli.csv"), ("dev_file", "dev.csv")],
-)
-def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse, name, value):
-    files = ["--train_file", "nli.csv", "--dev_file", "dev.csv"]
-    assert getattr(parse([*SUPERVISED, *files]).data, name) == value
+def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse):
+    recipe = ["sup-simcse-bert-base-uncased", "--bf16", "false"]
+    data = parse(recipe).data
+    assert (data.dataset_name, data.train_file) == ("sentence-transformers/nli-for-simcse:triplet", None)
+    assert data.dev_file == "sentence-transformers/stsb:validation"
+    data = parse([*recipe, "--train_file", "nli.csv", "--dev_file", "dev.csv"]).data
+    assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")

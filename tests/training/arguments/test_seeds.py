@@ -1,0 +1,371 @@
+"""Training with several seeds: every run as if it were alone, resumable, and the best one on dev published."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import save_encoder
+from process_helpers import launch
+from safetensors.torch import load_file
+from trainer_helpers import refuses, scored, sentences, train_command
+from transformers import AutoModel, set_seed
+
+from simcse_hf import SimCSE
+from simcse_hf.publishing.hub import files_to_push
+from simcse_hf.runtime.files import entries
+from simcse_hf.training import recipe as recipe_module
+from simcse_hf.training.recipe import Recipe
+from simcse_hf.training.run_results import Results
+from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
+from simcse_hf.training.trainer import SimCSETrainer
+
+
+def write_inputs(folder):
+    """Write an encoder, texts and a dev set, and return the arguments of a run without --output_dir.
+
+    It has 4 steps, and is evaluated and saved every 2 steps.
+    """
+    save_encoder(folder / "start")
+    (folder / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    scored(12).to_csv(folder / "dev.tsv", sep="\t")
+    line = (
+        f"--model_name_or_path {folder}/start --train_file {folder}/texts.txt --dev_file {folder}/dev.tsv "
+        "--per_device_train_batch_size 8 --learning_rate 1e-3 --max_steps 4 --eval_steps 2 --logging_steps 1 "
+        "--use_cpu --report_to none --disable_tqdm true"
+    )
+    return line.split()
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """The arguments of a run without --output_dir."""
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def train_in(words):
+    """`train_in(folder, more)` trains with these arguments and further ones, and returns the folder."""
+
+    def train(folder, more=""):
+        train_command("unsup", [*words, "--output_dir", str(folder), *more.split()])
+        return folder
+
+    return train
+
+
+@pytest.fixture
+def train(tmp_path, train_in):
+    """`train(more)` trains into the folder `out` of the test."""
+    return lambda more="": train_in(tmp_path / "out", more)
+
+
+def results_of(folder):
+    return json.loads((Path(folder) / "results.json").read_text())
+
+
+def log_of(folder):
+    """The log of a run without the figures that depend on the clock."""
+    state = json.loads((Path(folder) / "trainer_state.json").read_text())
+    log = []
+    for entry in state["log_history"]:
+        log.append(
+            {name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
+        )
+    return log
+
+
+def have_the_same_weights(one, two):
+    first = load_file(Path(one) / "model.safetensors")
+    second = load_file(Path(two) / "model.safetensors")
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def three_seeds(train_in, tmp_path_factory):
+    """The folder of a run with the seeds 42, 43 and 44."""
+    return train_in(tmp_path_factory.mktemp("three") / "out", "--seeds 3")
+
+
+#: Entries of results.json that hold times, or that the one seed was given.
+OF_THE_RUN_ITSELF = {"model", "command", "train_seconds", "initial", "best", "final", "saved"}
+
+
+def without_times(results):
+    return {name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF}
+
+
+@pytest.mark.parametrize(
+    "objective",
+    # The second keeps a queue and a second encoder, and draws the words that it repeats.
+    ["simcse", pytest.param("esimcse", marks=pytest.mark.slow)],
+)
+def test_a_seed_ends_with_the_same_bits_alone_and_after_another_seed(objective, three_seeds, train_in, tmp_path):
+    several = three_seeds
+    if objective != "simcse":
+        several = train_in(tmp_path / "several", f"--objective {objective} --seeds 42 43")
+    alone = train_in(tmp_path / "alone", f"--objective {objective} --seed 43")
+    assert have_the_same_weights(several / "seed-43", alone)
+    assert not have_the_same_weights(several / "seed-42", alone)
+    assert log_of(several / "seed-43") == log_of(alone)
+    assert without_times(results_of(several / "seed-43")) == without_times(results_of(alone))
+
+
+# --- the published model ---
+
+
+def test_the_best_seed_on_dev_is_published_with_the_mean_and_the_change_of_all(three_seeds):
+    runs = {seed: results_of(three_seeds / f"seed-{seed}") for seed in (42, 43, 44)}
+    scores = {seed: run["saved"]["stsb_spearman"] for seed, run in runs.items()}
+    best = max(scores, key=scores.get)
+    assert have_the_same_weights(three_seeds, three_seeds / f"seed-{best}")
+    results = results_of(three_seeds)
+    seeds, change = results["seeds"], results["change"]
+    assert (seeds["published"], seeds["chosen_by"], results["seed"]) == (best, "stsb_spearman", best)
+    assert [run["seed"] for run in seeds["runs"]] == [42, 43, 44]
+    mean, deviation = fmean(scores.values()), stdev(scores.values())
+    assert seeds["mean"]["saved"]["stsb_spearman"] == pytest.approx(mean)
+    assert seeds["sd"]["saved"]["stsb_spearman"] == pytest.approx(deviation)
+    assert (change["seeds"], runs[42]["change"]["seeds"]) == (3, 1)
+    assert change["difference"] == pytest.approx(mean - runs[42]["start"]["stsb_spearman"])
+    assert change["low"] <= change["high"]
+    assert f"{mean:6.2f} ± {deviation:.2f}" in str(Results.read(three_seeds))
+
+
+def test_the_published_model_stands_alone(three_seeds):
+    assert not list(three_seeds.glob("checkpoint-*"))
+    assert not [path for path in files_to_push(three_seeds) if "seed" in path]
+    assert SimCSE(three_seeds, device="cpu").encode("the cat").shape == (32,)
+    _, info = AutoModel.from_pretrained(three_seeds, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_without_a_dev_set_the_first_seed_is_published(words, tmp_path):
+    place = words.index("--dev_file")
+    options = ["--output_dir", str(tmp_path), "--max_steps", "1", "--seeds", "7", "8"]
+    train_command("unsup", [*words[:place], *words[place + 2 :], *options])
+    results = Results.read(tmp_path)
+    assert [results.seeds[name] for name in ("published", "chosen_by", "mean")] == [7, None, {}]
+    assert "nothing says which seed is best" in str(results)
+
+
+def run_with(saved, best):
+    """The results of a run with these dev scores of the saved model and of the best evaluation."""
+    initial, saved, best = ({"step": 1, "m": value} for value in (1.0, saved, best))
+    start = initial | {"pooler": None, "metric": "m"}
+    scores = {"start": start, "initial": initial, "best": best, "final": saved, "saved": saved}
+    return Results(dev_set="dev.csv", dev_metric="m", model="out", run={}, **scores)
+
+
+def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_the_way():
+    runs = {1: run_with(saved=3.0, best=9.0), 2: run_with(saved=4.0, best=5.0)}
+    assert summarise(runs)["published"] == 2
+
+
+# --- the same command again ---
+
+
+@pytest.fixture
+def out(three_seeds, tmp_path):
+    """A copy of the folder of three seeds."""
+    return shutil.copytree(three_seeds, tmp_path / "out")
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The seeds of the runs that train from now on."""
+    seeds = []
+
+    def remember(seed):
+        """This is called before each training."""
+        seeds.append(seed)
+        set_seed(seed)
+
+    monkeypatch.setattr(recipe_module, "set_seed", remember)
+    return seeds
+
+
+def test_repeating_the_command_trains_nothing_and_writes_no_weights(out, train, trained):
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    train("--seeds 3")
+    assert trained == []
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+
+
+def test_only_a_seed_that_is_missing_is_trained_and_added_to_the_results(out, train, trained):
+    shutil.rmtree(out / "seed-44")
+    train("--seeds 3 --resume_from_checkpoint true")
+    assert trained == [44]
+    assert len(results_of(out)["seeds"]["runs"]) == 3
+
+
+def test_without_a_whole_checkpoint_the_run_of_a_seed_starts_again(out, train, trained, three_seeds):
+    (out / "seed-43/results.json").unlink()
+    for checkpoint in (out / "seed-43").glob("checkpoint-*"):
+        (checkpoint / "model.safetensors").unlink()
+    train("--seeds 3")
+    assert trained == [43]
+    assert have_the_same_weights(out / "seed-43", three_seeds / "seed-43")
+
+
+def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, train, three_seeds, monkeypatch):
+    step = SimCSETrainer.training_step
+
+    def interrupted_step(self, *args, **kwargs):
+        if self.args.seed == 43 and self.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimCSETrainer, "training_step", interrupted_step)
+        with pytest.raises(SystemExit) as ended:
+            train("--seeds 42 43")
+    out = tmp_path / "out"
+    assert ended.value.code == 143
+    assert not (out / "results.json").exists()
+    assert (out / "seed-43/checkpoint-3").is_dir()
+
+    train("--seeds 42 43")
+    for folder in ("seed-42", "seed-43"):
+        assert have_the_same_weights(out / folder, three_seeds / folder)
+    assert have_the_same_weights(out, out / f"seed-{results_of(out)['seeds']['published']}")
+    losses = [[entry for entry in log_of(each / "seed-43") if "loss" in entry] for each in (out, three_seeds)]
+    assert losses[0] == losses[1]
+
+
+# --- the option ---
+
+
+def test_seeds_are_a_number_of_runs_or_a_list():
+    assert seed_list(3, first=42) == seed_list([3], first=42) == [42, 43, 44]
+    assert seed_list([7, 0], first=42) == [7, 0]
+
+
+@pytest.mark.parametrize(
+    "more, named",
+    [
+        ("--seeds 42", "42 runs --seed"),
+        ("--seeds 0", "--seeds above 0"),
+        ("--seeds 42 42", "--seeds once"),
+        ("--seeds 3 --seed 7", "seed 7 seeds 3"),
+        ("--seeds 2 --resume_from_checkpoint checkpoint-2", "checkpoint-2 one run"),
+        ("--seeds 2 --resume_from_checkpoint true", "no runs --resume_from_checkpoint"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path, train, more, named):
+    with refuses(named):
+        train(more)
+    assert not entries(tmp_path / "out"), "nothing is written"
+
+
+# --- seeds of the same run only ---
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Prepares the seed 42 of a run with a dev task, and says what is there of it."""
+    words = write_inputs(tmp_path)
+    labelled = "".join(f"{text},0\n" for text in sentences(9, 5))
+    (tmp_path / "labels.csv").write_text("text,label\n" + labelled)
+    words += ["--output_dir", str(tmp_path / "out")]
+    words += ["--dev_task", f"classification={tmp_path}/labels.csv"]
+
+    def prepare():
+        decided = Recipe.read("unsup", [*words, "--seeds", "1"]).decide()
+        return prepare_seeds(decided, overwrites=False)
+
+    return prepare
+
+
+def change_a_letter(path):
+    """Change a file without changing its size."""
+    content = path.read_bytes()
+    changed = bytes([content[-2] ^ 1])
+    path.write_bytes(content[:-2] + changed + content[-1:])
+
+
+@pytest.mark.parametrize("changed", ["texts.txt", "start/model.safetensors", "labels.csv"])
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, prepare, changed):
+    assert prepare() == prepare() == {42: "new"}
+    file = tmp_path / changed
+    content = file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
+        prepare()
+
+
+def test_a_run_with_other_settings_or_of_one_seed_does_not_go_into_the_folder_of_several(out, train):
+    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"):
+        train("--seeds 3 --learning_rate 0.5")
+    with pytest.raises(ValueError, match="holds an earlier run"):
+        train()
+
+
+@pytest.mark.slow
+def test_runs_of_one_and_of_several_seeds_may_overwrite_each_other(out, train):
+    train("--max_steps 1 --seeds 8 9 --overwrite_output_dir")
+    assert sorted(path.name for path in out.glob("seed-*")) == ["seed-8", "seed-9"]
+    train("--max_steps 1 --overwrite_output_dir")
+    assert "seeds" not in results_of(out)
+    with pytest.raises(ValueError, match="holds an earlier run"):
+        train("--max_steps 1 --seeds 2")
+
+
+# --- a run that cannot start ---
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [("--model_name_or_path {}", "checkpoint-4 earlier --output_dir"), ("--columns nothing", "nothing")],
+)
+def test_a_run_that_cannot_start_deletes_nothing(three_seeds, tmp_path, train, more, named):
+    checkpoint = shutil.copytree(three_seeds / "seed-42", tmp_path / "out") / "checkpoint-4"
+    with refuses(named):
+        train(f"--overwrite_output_dir {more.format(checkpoint)}")
+    assert checkpoint.exists()
+
+
+# --- what is around the runs ---
+
+
+@pytest.mark.parametrize(("trackers", "process", "times"), [(["wandb"], 0, 1), ([], 0, 0), (["wandb"], 1, 0)])
+def test_a_tracker_begins_a_run_of_its_own_for_each_seed(trackers, process, times, monkeypatch):
+    """The tracker of the Trainer logs into the run that is open in its library, if there is one."""
+    ended = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True)))
+    release(SimpleNamespace(report_to=trackers, process_index=process))
+    assert len(ended) == times
+
+
+def train_in_process(words):
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    train_command("unsup", words)
+
+
+@pytest.mark.slow
+def test_two_processes_train_every_seed_together_and_publish_the_best_one(words, tmp_path):
+    options = "--per_device_train_batch_size 4 --max_steps 2 --seeds 2".split()
+    words = [*words, *options, "--output_dir", str(tmp_path)]
+    for seed in ("seed-42", "seed-43"):  # at once, and one that is missing
+        shutil.rmtree(tmp_path / seed, ignore_errors=True)
+        launch(train_in_process, words)
+        results = results_of(tmp_path)
+        assert (results["processes"], len(results["seeds"]["runs"])) == (2, 2)
+        assert have_the_same_weights(tmp_path, tmp_path / f"seed-{results['seeds']['published']}")
+
+
+def test_the_separator_of_labels_also_holds_for_the_dev_task_of_several_seeds(train, tmp_path):
+    """Without it, each text of this file would have a class of its own, which is refused."""
+    labels = ["red;1", "red;2", "blue;1", "blue;2", "red", "blue", "1", "2"]
+    texts = [text.replace(",", "") for text in sentences(len(labels), 1)]
+    rows = [f"{text},{label}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    task = f"--dev_task classification={tmp_path}/labels.csv --label_separator ;"
+    out = train(f"{task} --max_steps 1 --seeds 42 43")
+    assert len(results_of(out)["seeds"]["runs"]) == 2
