@@ -132,6 +132,8 @@ _ANCHORS, _POSITIVES = map(set, zip(*_PAIR_NAMES, *_UNLABELLED_NAMES, *_RETRIEVA
 _OF_PAIRS = set().union(*_PAIR_NAMES).difference(PART_NAMES["text"])
 #: A column that judges a pair.
 JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
+#: A name that ends like a sentence or has more than four words: the first text of a file without a header.
+LIKE_SENTENCE = re.compile(r"\w[.!?]\W*$|\A\s*(\S+\s+){4}\S")
 _NOT_TEXT = re.compile(
     r"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class|intent)|"
     + JUDGEMENT.pattern,
@@ -215,7 +217,7 @@ def resolve_columns(
     elif not pairs and not negatives and len(named) == 1 and _OF_PAIRS.isdisjoint(texts):
         chosen = named
     # two or three columns of texts that are all there is: by their parts, and then in their order
-    elif not pairs and is_pair and texts == column_names and not any(map(looks_like_sentence, texts)):
+    elif not pairs and is_pair and texts == column_names and not any(map(LIKE_SENTENCE.search, texts)):
         chosen = sorted(texts, key=part_of)
     else:
         excluded = [own[column] for column in column_names if column not in texts]
@@ -301,12 +303,6 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str | No
         columns = quote(by_name.values())
         raise DataError(f"{name}: {' and '.join(missing)}. The columns are {columns}. Rename one.")
     return found
-
-
-def looks_like_sentence(column: str) -> bool:
-    """Say whether the name of a column may be the first text of a file without a header."""
-    ends_like_one = re.search(r"\w[.!?]\W*$", column) is not None
-    return ends_like_one or len(column.split()) > 4
 
 
 def _is_number(cell: object) -> bool:

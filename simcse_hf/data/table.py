@@ -21,6 +21,7 @@ from transformers.utils import logging
 from ..runtime.errors import DataError
 from ..runtime.files import StrPath
 from .columns import (
+    LIKE_SENTENCE,
     LONGEST_TEXT,
     SAMPLE_ROWS,
     TOO_LONG,
@@ -32,7 +33,6 @@ from .columns import (
     has_text,
     is_list,
     is_plain,
-    looks_like_sentence,
     plain,
     quote,
     resolve_columns,
@@ -281,7 +281,7 @@ def open_csv(path: Path, delimiter: str) -> Table:
     names = [cell.strip() for cell in header]
     if not names:
         raise DataError(f"{path}: the file holds no header and no rows, only blank lines.")
-    sentences = list(filter(looks_like_sentence, names))
+    sentences = list(filter(LIKE_SENTENCE.search, names))
     if sentences:
         logger.warning_once(
             f"{path}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the file "

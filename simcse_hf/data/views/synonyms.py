@@ -47,6 +47,7 @@ class SynonymReplacement(TextView):
     name = "synonyms"
     words = "the sentence with a word replaced by a synonym"
     paper = "simcse"
+    skipped: frozenset[str] = frozenset()  # words without synonyms
 
     def __init__(self, rate: float | None = None, synonyms: Callable[[str], Sequence[str]] | None = None):
         super().__init__(rate)
@@ -69,7 +70,7 @@ class SynonymReplacement(TextView):
 
     def of(self, word: str) -> Sequence[str]:
         """Return the synonyms by which a word may be replaced."""
-        return self.synonyms(word) if word else ()
+        return () if word == "" or word.lower() in self.skipped else self.synonyms(word)
 
     def replace(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Replace random words by synonyms, at most `number` of those that have any."""
@@ -105,6 +106,7 @@ class EDA(SynonymReplacement):
     usual_rate = 0.1
     words = "the sentence after synonym replacement, insertion, swap or deletion of words"
     paper = "eda"
+    skipped = FUNCTION_WORDS
     rate: float
 
     def change(self, words: list[str], rng: random.Random) -> list[str]:
@@ -114,10 +116,6 @@ class EDA(SynonymReplacement):
         number = max(1, int(self.rate * len(words)))
         operation = rng.choice((self.replace, self.insert, self.swap, self.delete))
         return operation(words, number, rng)
-
-    def of(self, word: str) -> Sequence[str]:
-        """Return the synonyms by which a word may be replaced: none of a function word."""
-        return () if word.lower() in FUNCTION_WORDS else super().of(word)
 
     def insert(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Insert `number` synonyms of content words at random places."""
