@@ -49,16 +49,9 @@ def command(tmp_path, save_checkpoint):
     return arguments.split()
 
 
-def run(*words, timeout=170):
+def run(*words):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    subprocess.run(
-        words,
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=timeout,
-    )
+    subprocess.run(words, check=True, capture_output=True, env=environment, timeout=170)
 
 
 def losses(folder):
@@ -71,36 +64,11 @@ def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path)
     """Two CPU processes have the losses and gradient norms of one, and AutoModel loads what they save."""
     one, sharded, resumed = (tmp_path / name for name in ("one", "sharded", "resumed"))
     script = str(ROOT / "examples" / "run_sup.py")
-    run(
-        sys.executable,
-        script,
-        *command,
-        "--per_device_train_batch_size",
-        "8",
-        "--output_dir",
-        str(one),
-    )
-    launch = [
-        ACCELERATE,
-        "launch",
-        "--config_file",
-        str(ROOT / "examples" / "accelerate_configs" / "fsdp2.yaml"),
-    ]
-    launch += [
-        "--num_processes",
-        "2",
-        "--mixed_precision",
-        "no",
-        "--main_process_port",
-        "0",
-    ]
-    launch += [
-        str(ROOT / "tests" / "fsdp_on_cpu.py"),
-        script,
-        *command,
-        "--per_device_train_batch_size",
-        "4",
-    ]
+    run(sys.executable, script, *command, *f"--per_device_train_batch_size 8 --output_dir {one}".split())
+    config = ROOT / "examples" / "accelerate_configs" / "fsdp2.yaml"
+    options = f"--config_file {config} --num_processes 2 --mixed_precision no --main_process_port 0"
+    launch = [ACCELERATE, "launch", *options.split(), str(ROOT / "tests" / "fsdp_on_cpu.py"), script, *command]
+    launch += ["--per_device_train_batch_size", "4"]
     run(*launch, "--output_dir", str(sharded))
     assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # only FSDP writes this file
     for a, b in zip(losses(one), losses(sharded), strict=True):

@@ -19,7 +19,6 @@ from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL
 
-SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
 TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
 
@@ -33,13 +32,7 @@ def run(folder, output="run", **changes):
         "output_dir": str(folder / output),
     }
     values["guide"] = vectors_of(folder / "guide", TRIPLETS)
-    return make(
-        folder,
-        TOKENIZER,
-        TRIPLETS,
-        model_of(pooler_type="avg", dropout=0.0),
-        **values | changes,
-    )
+    return make(folder, TOKENIZER, TRIPLETS, model_of(pooler_type="avg", dropout=0.0), **values | changes)
 
 
 def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(
@@ -55,30 +48,19 @@ def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_ba
     assert logged(guided, "loss")[0] < logged(plain, "loss")[0]  # some candidates are left out
 
 
-# --- commands ---
-
-
 def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_path, save_checkpoint):
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
-    SENTENCES.to_csv(tmp_path / "texts.csv")
-    line = f"--model {start} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none"
-    words = f"{line} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'} --objective distill".split()
-    with pytest.raises(
-        ValueError,
-        match="objective 'distill' learns from a teacher: name a model, or the folder",
-    ):
+    texts(24).to_csv(tmp_path / "texts.csv")
+    files = f"--model {start} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'}"
+    words = f"{files} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none --objective distill"
+    with pytest.raises(ValueError, match="objective 'distill' learns from a teacher: name a model, or the folder"):
         train_command("unsup", words)
-    folder = vectors_of(tmp_path / "teacher", SENTENCES)
-    train_command("unsup", [*words, "--teacher", f"{folder}:0.3", f"{folder}:0.7"])
+    folder = vectors_of(tmp_path / "teacher", texts(24))
+    train_command("unsup", f"{words} --teacher {folder}:0.3 {folder}:0.7")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["arguments"]["teacher"] == [f"{folder}:0.3", f"{folder}:0.7"]
-    TRIPLETS.to_csv(tmp_path / "rows.csv")
-    words = f"{line} --train_file {tmp_path / 'rows.csv'} --output_dir {tmp_path / 'sup'}".split()
-    with pytest.raises(
-        ValueError,
-        match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)",
-    ):
-        train_command("sup", [*words, "--guide", folder])
+    with pytest.raises(ValueError, match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)"):
+        run(tmp_path, guide=folder)
 
 
 def test_a_run_does_not_resume_with_other_vectors(tmp_path):

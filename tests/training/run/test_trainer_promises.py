@@ -1,15 +1,18 @@
 """What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
 
 import math
-from dataclasses import asdict
 from operator import itemgetter
 
 import pytest
-from trainer_helpers import EVALUATES, make, model_of, pairs, texts
+import torch
+from conftest import NEEDS_PEFT
+from trainer_helpers import EVALUATES, KEEPS_BEST, SAVES, make, model_of, pairs, refuses, sentences, texts, weights
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
-from simcse_hf.training.recipe import Recipe
+from simcse_hf import AutoModelForCL, SimCSETrainer
 
 # --- options of transformers ---
 
@@ -117,73 +120,6 @@ def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenize
     assert best.run_id == "minimize"
 
 
-# --- settings of a checkpoint ---
-
-SAVED = {
-    "objective": "esimcse",
-    "objective_options": {"queue_size": 8},
-    "temperature": 0.2,
-    "max_seq_length": 24,
-}
-
-
-@pytest.mark.parametrize(
-    "saved, words, expected",
-    [
-        pytest.param(
-            SAVED,
-            "",
-            {
-                "objective": "esimcse",
-                "temperature": 0.2,
-                "queue_size": 8,
-                "max_seq_length": 24,
-            },
-            id="all settings",
-        ),
-        pytest.param(
-            SAVED,
-            "--temp 0.1 --max_seq_length 16",
-            {"objective": "esimcse", "temperature": 0.1, "max_seq_length": 16},
-            id="but what is given",
-        ),
-        pytest.param(
-            SAVED,
-            "--objective simcse",
-            {"objective": "simcse", "temperature": 0.05, "max_seq_length": 32},
-            id="nothing of another objective",
-        ),
-        pytest.param(
-            {"pooler_type": "avg"},
-            "",
-            {"pooler_type": "avg", "mlp_only_train": False},
-            id="its pooler",
-        ),
-        pytest.param(
-            {"mlp_only_train": False},
-            "",
-            {"pooler_type": "cls", "mlp_only_train": False},
-            id="its head",
-        ),
-        pytest.param({"max_seq_length": 20}, "", {"max_seq_length": 20}, id="its length"),
-        pytest.param(
-            {"max_seq_length": 20},
-            "--max_seq_length 12",
-            {"max_seq_length": 12},
-            id="but a given length",
-        ),
-    ],
-)
-def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, saved, words, expected):
-    start = save_checkpoint(model_of(**saved))
-    (tmp_path / "x.txt").write_text("a cat\na dog\n")
-    files = f"--train_file {tmp_path}/x.txt --output_dir {tmp_path}/out"
-    line = f"--model_name_or_path {start} {files} --use_cpu {words}"
-    settings = Recipe.read("unsup", line.split()).trainer().model.settings
-    found = asdict(settings) | settings.objective_options
-    assert {name: found[name] for name in expected} == expected
-
-
 # --- several evaluation sets ---
 
 
@@ -193,3 +129,110 @@ def test_a_dev_set_is_scored_once_beside_several_evaluation_sets_with_losses_of_
     metrics = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
     assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
     assert metrics["eval_news_loss"] != metrics["eval_old_news_loss"]
+
+
+# --- what a caller gives in the place of ours ---
+
+
+def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
+    calls = []
+
+    class Own(SimCSETrainer):
+        def compute_loss(self, *args, **kwargs):
+            calls.append(1)
+            return super().compute_loss(*args, **kwargs)
+
+    make(tmp_path, tokenizer, trainer_class=Own).train()
+    assert len(calls) == 4
+    with refuses("compute_loss gradcache_chunk_size"):
+        make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
+    with refuses("compute_loss_func gradcache_chunk_size"):
+        make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
+    ids=str,
+)
+def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
+    model = model_of(pooler_type="avg", **settings)
+    optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
+    with refuses("optimizer_cls_and_kwargs"):
+        make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
+
+
+def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
+    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        model=model,
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
+    )
+    before = weights(trainer.model)
+    trainer.train()
+    after = trainer.model.state_dict()
+    still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
+    assert still == []
+
+
+class Counting(TrainerCallback, ExportableState):
+    """Counts the steps of a run."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def on_step_end(self, args, state, control, **_):
+        self.steps += 1
+
+    def state(self):
+        return {"args": {}, "attributes": {"steps": self.steps}}
+
+
+def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenizer):
+    def run(**options):
+        own = {
+            "callbacks": [Counting(), EarlyStoppingCallback(3)],
+            "eval_dataset": sentences(8),
+        }
+        return make(tmp_path, tokenizer, **own, **KEEPS_BEST, **options)
+
+    run(max_steps=2).train()
+    again = run(max_steps=4, allow_changes=True)
+    again.train(resume_from_checkpoint=True)
+    counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
+    assert counting.steps == 4
+
+
+def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
+    """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
+    start = save_checkpoint(model_of(pooler_type="avg"))
+
+    def run():
+        torch.manual_seed(torch.seed())
+        model = AutoModelForCL.from_pretrained(start, head="fresh", pooler_type="avg")
+        return make(tmp_path, tokenizer, model=model, **SAVES)
+
+    run().train()
+    run().train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+
+
+def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
+    def rates(folder, resume=None, **options):
+        used = []
+
+        class Noting(TrainerCallback):
+            def on_step_begin(self, args, state, control, optimizer, **_):
+                used.append(optimizer.param_groups[0]["lr"])
+
+        trainer = make(folder, tokenizer, callbacks=[Noting()], **SAVES, **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return used
+
+    rates(tmp_path, max_steps=6, learning_rate=1e-3)
+    checkpoint = str(tmp_path / "run" / "checkpoint-2")
+    changed = {"max_steps": 8, "learning_rate": 1e-4}
+    resumed = rates(tmp_path, checkpoint, allow_changes=True, **changed)
+    fresh = rates(tmp_path / "fresh", **changed)
+    assert resumed == pytest.approx(fresh[2:])
