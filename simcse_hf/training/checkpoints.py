@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -253,18 +253,19 @@ class WholeCheckpointTrainer(Trainer):
     def __init__(self, *args: Any, callbacks: Sequence[TrainerCallback] | None = None, **kwargs: Any):
         self.stop_on_signal = StopOnSignal()
         # The last callbacks see what the others request.
-        super().__init__(*args, callbacks=[*(callbacks or ()), self.stop_on_signal, FiniteWeights()], **kwargs)
+        kwargs["callbacks"] = [*(callbacks or ()), self.stop_on_signal, FiniteWeights()]
+        super().__init__(*args, **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
-        callbacks = self.callback_handler.callbacks
-        if type(callbacks[-1]) is PrinterCallback:
-            callbacks[-1] = RunLog()
-        elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
-            callbacks[-1] = RunBar()
+        shown = self.callback_handler.callbacks
+        if type(shown[-1]) is PrinterCallback:
+            shown[-1] = RunLog()
+        elif type(shown[-1]) is ProgressCallback:  # a notebook has a table of transformers
+            shown[-1] = RunBar()
 
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does, with the folder of the run locked and signals caught.
@@ -362,7 +363,7 @@ class WholeCheckpointTrainer(Trainer):
             folder (`Path`): A folder without an earlier model.
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights. The default is those of the model.
         """
-        self.model.save_pretrained(folder, state_dict=state_dict)
+        cast(Any, self.model).save_pretrained(folder, state_dict=state_dict)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with its tokenizer, in place of an earlier one in the folder."""
