@@ -219,7 +219,6 @@ class WholeCheckpointTrainer(Trainer):
 
     Args:
         args (`Any`): As in transformers: the model, the arguments, the data.
-        callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
         kwargs (`Any`): As in transformers, with the tokenizer as `processing_class`.
 
     Raises:
@@ -250,17 +249,18 @@ class WholeCheckpointTrainer(Trainer):
     changes: Sequence[Any] = ()
     resumed_from: str | None = None
 
-    def __init__(self, *args: Any, callbacks: Sequence[TrainerCallback] | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Any):
         self.stop_on_signal = StopOnSignal()
         # The last callbacks see what the others request.
-        super().__init__(*args, callbacks=[*(callbacks or ()), self.stop_on_signal, FiniteWeights()], **kwargs)
+        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), self.stop_on_signal, FiniteWeights()]
+        super().__init__(*args, **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
-        callbacks = self.callback_handler.callbacks
+        callbacks: Any = self.callback_handler.callbacks
         if type(callbacks[-1]) is PrinterCallback:
             callbacks[-1] = RunLog()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
@@ -362,7 +362,8 @@ class WholeCheckpointTrainer(Trainer):
             folder (`Path`): A folder without an earlier model.
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights. The default is those of the model.
         """
-        self.model.save_pretrained(folder, state_dict=state_dict)
+        model: Any = self.model
+        model.save_pretrained(folder, state_dict=state_dict)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with its tokenizer, in place of an earlier one in the folder."""
