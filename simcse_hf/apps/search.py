@@ -401,7 +401,7 @@ def duplicates(
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     exact: Any = built.vectors
-    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in exact.pairs(least))
+    return (Duplicate(score, row, other, built[row], built[other]) for score, row, other in exact.pairs(least))
 
 
 def open_index(

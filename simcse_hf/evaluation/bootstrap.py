@@ -89,24 +89,6 @@ def groups_to_draw(groups: ndarray, where: str) -> ndarray:
     return groups
 
 
-def resampled_counts(groups: ndarray, resamples: int, random: np.random.Generator) -> ndarray:
-    """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
-
-    Args:
-        groups (`numpy.ndarray`): The number of the group of each example, from 0, of shape `(n,)`.
-        resamples (`int`): Number of samples.
-        random (`numpy.random.Generator`): Random generator.
-
-    Returns:
-        `numpy.ndarray`: The counts, of shape `(resamples, n)`.
-    """
-    n = int(groups.max()) + 1
-    drawn = random.integers(n, size=(resamples, n))
-    drawn += n * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=resamples * n)
-    return counts.reshape(resamples, n)[:, groups]
-
-
 def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     """Count equal values together.
 
@@ -341,7 +323,12 @@ def resampled_scores(
     drawn = []
     for start in range(0, resamples, chunk):
         number = min(chunk, resamples - start)
-        counts = [resampled_counts(each, number, random) for each in groups]
+        counts = []
+        for each in groups:  # whole groups, with replacement
+            n = int(each.max()) + 1
+            places = random.integers(n, size=(number, n)) + n * np.arange(number)[:, None]
+            times = np.bincount(places.ravel(), minlength=number * n).reshape(number, n)
+            counts.append(times[:, each])
         if left_out:
             counts = [(each == 0).astype(int) for each in counts]
         drawn.append([_scores(parts, counts, protocol) for parts in systems])

@@ -122,6 +122,7 @@ def run_encoder(
     if _COUNTS_TOKENS[config.model_type]:
         is_token = input_ids.ne(config.pad_token_id).long()
         inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+    found: Any
     if len(packing.token_index) == 0:
         nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
         layers = (nothing,) * (config.num_hidden_layers + 1)

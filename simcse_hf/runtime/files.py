@@ -180,7 +180,7 @@ def read_arrays(path: StrPath, advice: str) -> Arrays:
     return found
 
 
-def read_json(path: StrPath, *entries: str, kind: type = dict, advice: str = "") -> Any:
+def read_json(path: StrPath, *entries: str, kind: type[Any] = dict, advice: str = "") -> Any:
     """Read a JSON file.
 
     Args:

@@ -28,7 +28,7 @@ from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
-from ..evaluation.tasks.senteval import ScoredPairsTask, check_scores_differ
+from ..evaluation.tasks.senteval import ScoredPairsTask
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError
 from ..runtime.files import digest
@@ -235,7 +235,6 @@ class SimilarityEvalCallback(DevSetCallback):
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):
         is_named = isinstance(dev_set, (str, os.PathLike))
         self.pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
-        check_scores_differ(self.pairs.scores, self.pairs.name)
         super().__init__({name: ScoredPairsTask.of(name, {"pairs": self.pairs}, self.pairs.name)})
         self.gold = list(self.pairs.scores)
 

@@ -14,7 +14,6 @@ from simcse_hf.evaluation.bootstrap import (
     counted_v_measure,
     groups_to_draw,
     optimism_of_choice,
-    resampled_counts,
     resampled_scores,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
@@ -64,10 +63,16 @@ def counted_f1(assigned, gold, counts):
     return counted_macro_f1(assigned[:, None] > 0, gold[:, None] > 0, counts)
 
 
+def drawn(groups, samples, drawing):
+    """How often each example occurs in each sample of whole groups."""
+    n = groups.max() + 1
+    return np.stack([np.bincount(row, minlength=n)[groups] for row in drawing.integers(n, size=(samples, n))])
+
+
 @pytest.fixture
 def counts():
     """How often each of 40 examples occurs in each of 20 samples."""
-    return resampled_counts(np.arange(40), 20, np.random.default_rng(1))
+    return drawn(np.arange(40), 20, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -145,7 +150,7 @@ def test_systems_are_scored_on_the_same_resamples_by_the_aggregation(monkeypatch
     drawing = np.random.default_rng(3)
     samples = []
     for part in subsets.values():
-        fifth = resampled_counts(part["group"], 5, drawing)[4]
+        fifth = drawn(part["group"], 5, drawing)[4]
         samples.append([np.repeat(part["predicted"], fifth), np.repeat(part["gold"], fifth)])
     if elements > 1:
         assert scores[0, 4] == pytest.approx(100 * aggregated(samples, aggregation))

@@ -25,6 +25,7 @@ from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spear
 from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.evaluation.tasks.senteval import (
+    ScoredPairsTask,
     read_sts_task,
     read_transfer_task,
     score_parts,
@@ -38,6 +39,7 @@ RANKED = '{"query": "a", "positive": ["b"], "negative": ["c"]}\n'
 
 
 SCORED = read_scored_pairs
+STS = partial(ScoredPairsTask.read, label_separator=None)
 PAIR, CLASSES, RERANKING, RETRIEVAL, UNKNOWN = (
     partial(read_task, kind) for kind in ("pairs", "classification", "reranking", "retrieval", "ranking")
 )
@@ -49,6 +51,7 @@ PAIR, CLASSES, RERANKING, RETRIEVAL, UNKNOWN = (
         (SCORED, "x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", "line 2: 6 columns"),
         (SCORED, "x.csv", STSB + "g\tf\t2012\t3\tfour\ta\tb\n", "line 2: .*'four'"),
         (SCORED, "x.csv", "one,two\na,b\n", "no column 'score'"),
+        (STS, "x.tsv", PAIRS + "a\tb\t2\nc\td\t2\n", r"all 2 pair\(s\) have the score 2"),
         (SCORED, "x.csv", "one\ttwo\na\tb\n", "line 1: expected the columns"),
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0.5\n", "pair 2 .'e', ....*label 0.5"),
         (CLASSES, "x.csv", "words,topic\na,b\n", "no column 'text' .*no column 'label'"),
@@ -166,7 +169,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (PAIR, "is a folder. Name a file of pairs"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
         (hub_set, "test, row 1: a sentence is empty"),
-        (lambda x: score_parts("STS-B", CONSTANT), r"^STS-B dev: all 3 pair\(s\) have the score 2"),
+        (lambda x: score_parts("STS-B", CONSTANT), "^STS-B dev: all 3 values"),
         (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
         (lambda x: compared("task"), "no task in common"),
         (lambda x: compared("same", confidence=95), "confidence"),

@@ -22,12 +22,9 @@ KINDS = {
     "embeddings": {"r": 4, "target_modules": ["query", "word_embeddings"]},
     "tokens": {"r": 4, "trainable_token_indices": [5, 6]},
     "modules": {"r": 4, "modules_to_save": ["LayerNorm"]},
-    "PiSSA": {"r": 4, "init_lora_weights": "pissa"},
     "IA3Config": {"feedforward_modules": ["value"]},
-    "OFTConfig": {"oft_block_size": 4},
     "LNTuningConfig": {"target_modules": ["LayerNorm"]},
     "TrainableTokensConfig": {"token_indices": [5, 6], "target_modules": ["word_embeddings"]},
-    "LoHaConfig": {"r": 4},
 }
 
 

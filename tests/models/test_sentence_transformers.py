@@ -74,10 +74,8 @@ REFUSED = [  # a file, what it holds, and the key or the module that is named
     ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
     ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
     ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = False in config.json"),
-    ("2_Dense/config.json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
     (LIBRARY, {"query_prefix": "[Q] "}, "query_prefix"),
     (TRANSFORMER_FILE, {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
-    (TRANSFORMER_FILE, {"modality_config": {"text": {"method": "features"}}}, r"modality_config\.text"),
     (TRANSFORMER_FILE, {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
 ]
 
@@ -85,8 +83,7 @@ REFUSED = [  # a file, what it holds, and the key or the module that is named
 @pytest.mark.parametrize(("file", "content", "words"), REFUSED, ids=[words for *_, words in REFUSED])
 def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
-    rows = FILES["modules.json"] if "Dense" in file else [*MEAN, module("Normalize", "3_Normalize")]
-    write(tmp_path, {"modules.json": rows, file: content})
+    write(tmp_path, {"modules.json": [*MEAN, module("Normalize", "3_Normalize")], file: content})
     with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
 

@@ -1,13 +1,11 @@
-"""`examples/encode_ray.py`: an interrupted run is resumed, and a killed worker changes nothing."""
+"""`examples/encode_ray.py` writes each row once, with the vector that the model gives it."""
 
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -18,69 +16,25 @@ from encoding_helpers import random_texts
 from simcse_hf import AutoModelForCL, SimCSE
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "encode_ray.py"
-MARK = "SIMCSE_TEST_OF_RAY"
+#: A cluster of its own, on this machine.
+CLUSTER = {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}', "RAY_USAGE_STATS_ENABLED": "0"}
+
 
 # Starting Ray takes minutes on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture
-def cluster(save_checkpoint, tmp_path):
-    """A model, a table of texts, and how to start the program with two workers on a Ray cluster of its own."""
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_each_row_is_written_once_with_its_vector(save_checkpoint, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
-    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
-    folder = tmp_path / "texts"
-    folder.mkdir()
-
-    def start(*options):
-        line = f"--model {checkpoint} --batch_size 8 --workers 2 --input {folder} --output {tmp_path / 'out'}"
-        command = [sys.executable, str(PROGRAM), *line.split(), "--id_column", "id", *options]
-        environment = os.environ | {
-            "RAY_ADDRESS": "local",
-            "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}',
-        }
-        environment |= {
-            MARK: str(tmp_path),
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        with open(tmp_path / "log", "w") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-
-    return checkpoint, folder, start
-
-
-def workers(folder):
-    """The processes of our cluster that encode a block at this moment."""
-    for process in psutil.process_iter(["cmdline", "environ"]):  # None where it may not be read
-        command, environment = (
-            process.info["cmdline"] or [""],
-            process.info["environ"] or {},
-        )
-        is_worker = command[0].startswith("ray::MapWorker(MapBatches(Encoder)).submit")
-        if is_worker and environment.get(MARK) == str(folder):
-            yield process
-
-
-def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
-    checkpoint, folder, start = cluster
-    rows = pa.table({"id": range(4000), "text": random_texts(4000)})
-    output = tmp_path / "out"
-    for part in range(8):
-        pacsv.write_csv(rows.slice(500 * part, 500), folder / f"{part}.csv")
-    process, killed = start("--format", "csv", "--truncate_dim", "16"), None
-    while process.poll() is None:
-        if killed is None and any(output.glob("*.parquet")):  # some rows are written, and others are not
-            killed = next(workers(tmp_path), None)
-            if killed is not None:
-                killed.kill()
-        time.sleep(0.005)
-    log = (tmp_path / "log").read_text()
-    assert process.wait(timeout=1500) == 0, log[-3000:]
-    assert killed is not None and "The actor" in log, "no worker was killed"
-    table = pq.read_table(output).sort_by("id")
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    rows = pa.table({"id": range(400), "text": random_texts(400)})
+    (tmp_path / "texts").mkdir()
+    for part in range(4):
+        pacsv.write_csv(rows.slice(100 * part, 100), tmp_path / f"texts/{part}.csv")
+    line = f"--model {checkpoint} --batch_size 8 --workers 2 --input {tmp_path / 'texts'} --output {tmp_path / 'out'}"
+    command = [sys.executable, str(PROGRAM), *line.split(), *"--id_column id --format csv --truncate_dim 16".split()]
+    subprocess.run(command, env=os.environ | CLUSTER | {"RAY_AUTH_MODE": "disabled"}, check=True)
+    table = pq.read_table(tmp_path / "out").sort_by("id")
     assert table.select(["id", "text"]) == rows, "a row is lost or twice there"
-    expected = SimCSE(checkpoint, device="cpu").encode(
-        rows["text"].to_pylist(), truncate_dim=16, convert_to_numpy=True
-    )
+    texts = rows["text"].to_pylist()
+    expected = SimCSE(checkpoint, device="cpu").encode(texts, truncate_dim=16, convert_to_numpy=True)
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)

@@ -4,7 +4,7 @@ STS tasks correlate cosine similarities with gold scores, in three aggregations.
 texts, by nested folds, folds with a test set, or splits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -143,16 +143,8 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     return collect_pairs(subset, str(scores_path), rows)
 
 
-def check_scores_differ(gold: Sequence[float] | ndarray, where: str) -> None:
-    """Refuse scores that are all the same, with which nothing correlates."""
-    if len(set(gold)) == 1:
-        problem = f"all {len(gold)} pair(s) have the score {gold[0]:g}, and a correlation compares different scores"
-        raise DataError(f"{where}: {problem}: add pairs with other scores")
-
-
 def correlations(part: Arrays, where: str) -> dict:
     """Return the number of pairs and both correlations, times 100, of `predicted` and `gold` scores."""
-    check_scores_differ(part["gold"], where)
     try:
         scores = {name: 100 * metric(part["predicted"], part["gold"]) for name, metric in CORRELATIONS.items()}
     except ValueError as error:
@@ -225,6 +217,10 @@ class ScoredPairsTask(SentEvalTask):
 
     def __post_init__(self) -> None:
         self.metrics = (self.protocol.metric,)  # type: ignore[misc]
+        *_, score = self.units[0]
+        if all(each == score for *_, each in self.units):
+            problem = f"all {len(self)} pair(s) have the score {score:g}, and a correlation compares different scores"
+            raise DataError(f"{self.source}: {problem}: add pairs with other scores")
         self.parts: dict[str, ScoredPairs] = {}
         for part, first, second, score in self.units:
             pairs = self.parts.setdefault(part, ScoredPairs(part, [], [], []))

@@ -12,7 +12,7 @@ from trainer_helpers import make
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.objectives import OBJECTIVES, Objective, register
+from simcse_hf.objectives import OBJECTIVES, Objective
 from simcse_hf.training.decide import decide_run
 from simcse_hf.training.recipe import Recipe
 
@@ -44,33 +44,10 @@ def losses(model, tables, tmp_path):
     return found
 
 
-SIMCSE = {"objective": "simcse"}
-SUPCON = {"objective": "supcon"}
-
-
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"pairs": SIMCSE, "nli": SUPCON},
-        {"nli": SUPCON, "pairs": SIMCSE},
-        {"nli": SUPCON, "pairs": {}},
-        {"pairs": {}, "more": SIMCSE, "nli": SUPCON},
-    ],
-    ids=str,
-)
-def test_each_data_set_has_the_loss_that_it_has_alone(tables, tmp_path):
-    alone = {}
-    for name, own in tables.items():
-        alone[name] = DOT if own == SUPCON else COSINE
-    assert losses(BertForCL(tiny_config()), tables, tmp_path) == alone
-
-
-def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity_unless_one_is_given(tmp_path):
-    dot = {"objective": "simcse", "objective_options": {"similarity": "dot"}}
-    assert losses(BertForCL(tiny_config()), {"one": dot, "two": SIMCSE}, tmp_path) == {"one": DOT, "two": COSINE}
-    given = {"temperature": 0.3}
-    found = losses(BertForCL(tiny_config(), **given), {"one": dot, "two": SIMCSE}, tmp_path)
-    assert found == {"one": DOT | given, "two": COSINE | given}
+def test_each_data_set_learns_by_the_loss_that_it_has_alone(tmp_path):
+    tables = {"pairs": {}, "more": {"objective": "simcse"}, "nli": {"objective": "supcon"}}
+    expected = {"pairs": COSINE, "more": COSINE, "nli": DOT}
+    assert losses(BertForCL(tiny_config()), tables, tmp_path) == expected
 
 
 def test_a_model_trained_by_distill_with_the_dot_product_is_saved_as_such(tmp_path):
@@ -90,43 +67,13 @@ class OfDot(Objective):
     similarity = "dot"
 
 
-@pytest.fixture
-def of_dot():
-    register("of_dot", OfDot)
-    yield "of_dot"
-    del OBJECTIVES["of_dot"]
-
-
-@pytest.mark.parametrize(
-    "objective, similarity",
-    [
-        ("cosent", "cosine"),
-        ("barlow_twins", "cosine"),
-        ("supcon", "dot"),
-        ("softmax+supcon", "dot"),  # a classifier compares nothing
-        ("barlow_twins+simcse", "cosine"),
-        ("of_dot", "dot"),
-    ],
-)
-def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_trains_it_on(
-    objective, similarity, tmp_path, of_dot
-):
+def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_trains_it_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "of_dot", OfDot)
     before = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="dot")
     before.save_pretrained(tmp_path / "start")
-    model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
-    settings = decide(arguments(tmp_path), model).settings
-    assert settings["similarity_fn_name"] == similarity
-
-
-@pytest.mark.parametrize(
-    ("names", "similarity"),
-    [(["cosent", "supcon"], "cosine"), (["supcon", "cosent"], "dot")],
-)
-def test_a_mixture_is_compared_as_its_first_objective_does(names, similarity, tmp_path):
-    model = BertForCL(tiny_config(), pooler_type="avg")
-    tables = {name: {"objective": name} for name in names}
-    run = decide(arguments(tmp_path, datasets=tables), model, names)
-    assert run.settings["similarity_fn_name"] == similarity
+    for objective, similarity in {"cosent": "cosine", "barlow_twins": "cosine", "of_dot": "dot"}.items():
+        model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
+        assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
 
 
 # --- projectors of data sets ---
@@ -175,26 +122,27 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "saves", "best"),
     [
-        ("--eval_strategy no --save_strategy steps", {"load_best_model_at_end": False}),
-        ("--eval_strategy epoch", {"load_best_model_at_end": True, "save_strategy": "epoch"}),
-        ("--save_steps 50", {"load_best_model_at_end": True, "eval_steps": 50}),
-        ("--eval_steps 30", {"load_best_model_at_end": True, "save_steps": 30}),
-        ("--eval_steps 30 --save_steps 50", {"load_best_model_at_end": False}),
+        ("--eval_strategy no --save_strategy steps", ("steps", 125), False),
+        ("--eval_strategy epoch", ("epoch", 125), True),
+        ("--eval_steps 30", ("steps", 30), True),
+        ("--save_steps 50", ("steps", 50), True),
+        ("--eval_steps 30 --save_steps 50", ("steps", 50), False),
     ],
 )
-def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tmp_path, save_checkpoint):
+def test_a_default_of_the_command_gives_way_to_what_is_given(words, saves, best, tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
     args = Recipe.read("unsup", line.split()).decide().training
-    assert {name: getattr(args, name) for name in expected} == expected
+    assert ((args.save_strategy, args.save_steps), args.load_best_model_at_end) == (saves, best)
+    assert args.eval_steps == (30 if "--eval_steps" in words else saves[1])
 
 
-@pytest.mark.parametrize(("words", "saves"), [(["--eval_steps", "30"], 30), (["--save_steps", "360"], 360)])
-def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(words, saves, save_checkpoint):
+def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
-    recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words])
-    args = recipe.decide().training
-    assert (args.save_steps, args.load_best_model_at_end) == (saves, True)
+    for words, saves in (("--eval_steps 30", 30), ("--save_steps 360", 360)):
+        recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words.split()])
+        args = recipe.decide().training
+        assert (args.save_steps, args.load_best_model_at_end) == (saves, True)

@@ -47,22 +47,16 @@ LEARNS = {"rows", "noise", "rates", "weights"}
 
 
 class Case:
-    """A run with `options` over `given`, which differs from one with `given` alone in these parts of what it did."""
+    """A run with `options` over `given`, which differs from one with `given` alone in these parts of what it did.
 
-    def __init__(self, *changed, given=None, least="5.2", **options):
+    With `refused`, it is refused before the first step, with a message that names these words.
+    """
+
+    def __init__(self, *changed, given=None, least="5.2", refused="", **options):
         self.changed = set(changed)
+        self.refused = refused
         self.given = given or {}
         self.least = least  # the version of transformers that has the value
-        self.options = options
-
-
-class Refused:
-    """A value that is refused before the first step, with a message that names these words."""
-
-    def __init__(self, words, given=None, least="5.2", **options):
-        self.words = words
-        self.given = given or {}
-        self.least = least
         self.options = options
 
 
@@ -81,12 +75,48 @@ SMALL_BATCHES = {"per_device_eval_batch_size": 4}
 MEASURES = {"compute_metrics": lambda found, compute_result=True: {"width": float(found.predictions.shape[-1])}}
 READS_LOSS = {"compute_metrics": lambda found: {"given": float(found.losses is not None)}}
 READS_LIST = {"compute_metrics": lambda found: {"lists": float(isinstance(found.predictions, list))}}
-GPU = "needs a GPU"
-PROCESSES = "needs several processes, as in test_equal_runs.py and test_launch.py"
-HUB = "needs a hub, as in tests/publishing/test_hub.py"
-TRACKER = "names the run in a tracker"
-SHARDS = "shards over several devices"
 
+#: Values that change nothing of what is compared.
+INERT = {
+    "average_tokens_across_devices": False,
+    "full_determinism": True,
+    "remove_unused_columns": True,
+    "tf32": False,
+    "use_cache": True,
+    "torch_empty_cache_steps": 1,
+    "dataloader_pin_memory": False,
+    "log_on_each_node": False,
+    "logging_nan_inf_filter": True,
+    "log_level": "error",
+    "log_level_replica": "error",
+    "disable_tqdm": False,
+    "run_name": "a name",
+    "enable_jit_checkpoint": True,
+    "resume_from_checkpoint": "absent",
+    "do_train": True,
+    "do_eval": True,
+    "do_predict": True,
+}
+#: What cannot run here, and why.
+ABSENT = {
+    "shards over several devices": "parallelism_config fsdp fsdp_config deepspeed",
+    "needs several processes, as in test_equal_runs.py and test_launch.py": "ddp_find_unused_parameters "
+    "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout local_rank",
+    "names the run in a tracker": "report_to logging_dir project trackio_space_id trackio_bucket_id "
+    "trackio_static_space_id",
+    "needs a hub, as in tests/publishing/test_hub.py": "push_to_hub hub_token hub_private_repo hub_model_id "
+    "hub_strategy hub_always_push hub_revision",
+    "takes seconds; test_trainer.py compiles": "torch_compile torch_compile_backend torch_compile_mode",
+    "needs its package and a GPU": "use_liger_kernel liger_kernel_config",
+    "is for GaLore and APOLLO, whose packages the tests do not install": "optim_target_modules",
+    "is always set on a machine without a GPU": "use_cpu",
+    "is where every run of this file writes": "output_dir",
+    "fails in transformers itself at the boolean masks of its encoders": "debug",
+    "takes seconds, and adds the use of memory to what is logged": "skip_memory_metrics",
+    "every run of this file has one": "model args train_dataset processing_class",
+    "test_a_run_with_model_init_is_that_with_its_model": "model_init",
+    "test_transformers_arguments.py and test_metrics_that_decide.py give some": "optimizers",
+}
 ARGUMENTS = {
     # what is learned
     "per_device_train_batch_size": Case("rows", "weights", per_device_train_batch_size=4),
@@ -118,27 +148,24 @@ ARGUMENTS = {
     "adam_beta1": Case("weights", adam_beta1=0.5),
     "adam_beta2": Case("weights", adam_beta2=0.5),
     "adam_epsilon": Case("weights", adam_epsilon=1e-2),
-    "optim_target_modules": "is for GaLore and APOLLO, whose packages the tests do not install",
     "gradient_accumulation_steps": Case("rows", "noise", "weights", "log", gradient_accumulation_steps=2),
-    "average_tokens_across_devices": Case(average_tokens_across_devices=False),
     "max_grad_norm": Case("weights", max_grad_norm=0.01),
-    "label_smoothing_factor": Refused("label_smoothing_factor", label_smoothing_factor=0.1),
+    "label_smoothing_factor": Case(refused="label_smoothing_factor", label_smoothing_factor=0.1),
     "neftune_noise_alpha": Case("noise", "weights", neftune_noise_alpha=5.0),
     "seed": Case("rows", "noise", "weights", seed=1),
     "data_seed": Case("rows", "weights", data_seed=1),
-    "full_determinism": Case(full_determinism=True),
     "train_sampling_strategy": [
         Case("rows", "weights", train_sampling_strategy="sequential"),
         Case("rows", "weights", train_sampling_strategy="group_by_length"),
-        Refused(
-            "'batch_rebalance' 'group_by_length'",
+        Case(
+            refused="'batch_rebalance' 'group_by_length'",
             train_sampling_strategy="batch_rebalance",
         ),
     ],
     "length_column_name": [
         Case(length_column_name="width"),
-        Refused(
-            "'width'",
+        Case(
+            refused="'width'",
             length_column_name="width",
             given={"train_sampling_strategy": "group_by_length"},
         ),
@@ -146,13 +173,11 @@ ARGUMENTS = {
     # The geometry of a small batch is not logged.
     "dataloader_drop_last": Case("rows", "weights", "log", dataloader_drop_last=True, given={"max_steps": 4}),
     "ignore_data_skip": Case("rows", "weights", ignore_data_skip=True, given=RESUMED),
-    "remove_unused_columns": Case(remove_unused_columns=True),
     # precision, memory and speed
     "bf16": Case("weights", bf16=True),
-    "fp16": Refused("fp16 CPU", fp16=True),
-    "bf16_full_eval": Refused("bf16_full_eval", bf16_full_eval=True),
-    "fp16_full_eval": Refused("fp16_full_eval", fp16_full_eval=True),
-    "tf32": Case(tf32=False),
+    "fp16": Case(refused="fp16 CPU", fp16=True),
+    "bf16_full_eval": Case(refused="bf16_full_eval", bf16_full_eval=True),
+    "fp16_full_eval": Case(refused="fp16_full_eval", fp16_full_eval=True),
     # A run without padding pads with it, and then draws the noise of padded batches.
     "activation_checkpointing": Case(activation_checkpointing=True, given=PADDED),
     "activation_checkpointing_kwargs": Case(
@@ -164,15 +189,7 @@ ARGUMENTS = {
         gradient_checkpointing_kwargs={"use_reentrant": False},
         given={"gradient_checkpointing": True},
     ),
-    "torch_compile": "takes seconds; test_trainer.py compiles",
-    "torch_compile_backend": "takes seconds; test_trainer.py compiles",
-    "torch_compile_mode": "takes seconds; test_trainer.py compiles",
-    "use_liger_kernel": "needs its package and a GPU",
-    "liger_kernel_config": "is read with use_liger_kernel",
-    "use_cache": Case(use_cache=True),
-    "torch_empty_cache_steps": Case(torch_empty_cache_steps=1),
-    "auto_find_batch_size": Refused("gradcache_chunk_size", auto_find_batch_size=True),
-    "use_cpu": "is always set on a machine without a GPU",
+    "auto_find_batch_size": Case(refused="gradcache_chunk_size", auto_find_batch_size=True),
     "accelerator_config": [
         Case(accelerator_config={"split_batches": True}),
         Case(accelerator_config={"even_batches": False}),
@@ -180,42 +197,16 @@ ARGUMENTS = {
         Case(accelerator_config={"non_blocking": True}),
         Case("rows", "weights", accelerator_config={"use_seedable_sampler": False}),
     ],
-    "parallelism_config": SHARDS,
-    "fsdp": SHARDS,
-    "fsdp_config": SHARDS,
-    "deepspeed": SHARDS,
     "dataloader_num_workers": Case(**WORKER),
-    "dataloader_pin_memory": Case(dataloader_pin_memory=False),
     "dataloader_persistent_workers": Case(dataloader_persistent_workers=True, given=WORKER),
     "dataloader_prefetch_factor": Case(dataloader_prefetch_factor=1, given=WORKER),
     "dataloader_multiprocessing_context": Case(dataloader_multiprocessing_context="fork", given=WORKER),
     "dataloader_in_order": Case(dataloader_in_order=False, given=WORKER),
-    "ddp_find_unused_parameters": PROCESSES,
-    "ddp_bucket_cap_mb": PROCESSES,
-    "ddp_broadcast_buffers": PROCESSES,
-    "ddp_static_graph": PROCESSES,
-    "ddp_backend": PROCESSES,
-    "ddp_timeout": PROCESSES,
-    "local_rank": PROCESSES,
     # what is logged
     "logging_strategy": Case("log", logging_strategy="no"),
     "logging_steps": Case("log", logging_steps=2),
     "logging_first_step": Case("log", logging_first_step=True, given={"logging_steps": 2}),
-    "log_on_each_node": Case(log_on_each_node=False),
-    "logging_nan_inf_filter": Case(logging_nan_inf_filter=True),
     "include_num_input_tokens_seen": Case("log", include_num_input_tokens_seen="all"),
-    "log_level": Case(log_level="error"),
-    "log_level_replica": Case(log_level_replica="error"),
-    "disable_tqdm": Case(disable_tqdm=False),
-    "report_to": TRACKER,
-    "logging_dir": TRACKER,
-    "run_name": Case(run_name="a name"),
-    "project": TRACKER,
-    "trackio_space_id": TRACKER,
-    "trackio_bucket_id": TRACKER,
-    "trackio_static_space_id": TRACKER,
-    "debug": "fails in transformers itself at the boolean masks of its encoders",
-    "skip_memory_metrics": "takes seconds, and adds the use of memory to what is logged",
     # evaluation
     "eval_strategy": Case("log", **EVALUATES),
     "eval_steps": Case("log", eval_steps=2, given=EVALUATES),
@@ -241,7 +232,6 @@ ARGUMENTS = {
     ],
     "greater_is_better": Case("weights", greater_is_better=True, given=BEST),
     # what is saved
-    "output_dir": "is where every run of this file writes",
     "save_strategy": [
         Case("files", **SAVING),
         Case("files", save_strategy="best", given=EVALUATES),
@@ -250,20 +240,8 @@ ARGUMENTS = {
     "save_total_limit": Case("files", save_total_limit=1, given=SAVING),
     "save_only_model": Case("files", save_only_model=True, given=SAVING),
     "save_on_each_node": Case(save_on_each_node=True, given=SAVING),
-    "enable_jit_checkpoint": Case(enable_jit_checkpoint=True),
     "restore_callback_states_from_checkpoint": Case(restore_callback_states_from_checkpoint=True, given=RESUMED),
-    "resume_from_checkpoint": Case(resume_from_checkpoint="absent"),  # for programs; `train` takes a checkpoint
-    "push_to_hub": HUB,
-    "hub_token": HUB,
-    "hub_private_repo": HUB,
-    "hub_model_id": HUB,
-    "hub_strategy": HUB,
-    "hub_always_push": HUB,
-    "hub_revision": HUB,
     # words for programs
-    "do_train": Case(do_train=True),
-    "do_eval": Case(do_eval=True),
-    "do_predict": Case(do_predict=True),
 }
 
 
@@ -287,28 +265,23 @@ def collated(rows):
 
 
 TRAINER = {
-    "model": "every run of this file has one",
-    "args": "every run of this file has some",
-    "train_dataset": "every run of this file has one",
-    "processing_class": "every run of this file has one",
-    "model_init": "test_a_run_with_model_init_is_that_with_its_model",
     "data_collator": Case(data_collator=collated),
+    "callbacks": Case(callbacks=[Kept()]),
     "eval_dataset": Case("scores", eval_dataset=OTHERS.select(range(8))),
     "compute_loss_func": Case("weights", compute_loss_func=twice, given={"optim": "sgd", "max_grad_norm": 0.0}),
     "compute_metrics": Case("scores", "log", **MEASURES),
-    "callbacks": Case(callbacks=[Kept()]),
-    "optimizers": "test_transformers_arguments.py and test_metrics_that_decide.py give some",
     "optimizer_cls_and_kwargs": Case("rates", "weights", optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})),
     "preprocess_logits_for_metrics": Case(preprocess_logits_for_metrics=as_they_are, given=MEASURES),
 }
 
 
 def cases():
+    for name, value in INERT.items():
+        yield pytest.param(name, Case(**{name: value}), id=f"{name}-inert")
     for table in (ARGUMENTS, TRAINER):
         for name, found in table.items():
             for number, case in enumerate(found if isinstance(found, list) else [found]):
-                if not isinstance(case, str):
-                    yield pytest.param(name, case, id=f"{name}-{number}")
+                yield pytest.param(name, case, id=f"{name}-{number}")
 
 
 # --- the runs ---
@@ -399,8 +372,9 @@ def undone():
 
 
 def test_every_argument_is_classified():
-    assert {argument.name for argument in fields(TrainingArguments)} - ARGUMENTS.keys() == set()
-    assert inspect.signature(Trainer.__init__).parameters.keys() - TRAINER.keys() == {"self"}
+    known = {field.name for field in fields(TrainingArguments)} | inspect.signature(Trainer.__init__).parameters.keys()
+    absent = " ".join(ABSENT.values()).split()
+    assert known - {*ARGUMENTS, *TRAINER, *INERT, *absent} == {"self"}
 
 
 @pytest.mark.parametrize(("name", "case"), cases())
@@ -414,8 +388,8 @@ def test_an_argument_changes_what_it_says_and_nothing_else(name, case, tmp_path,
     known = {field.name for field in fields(TrainingArguments)} | TRAINER.keys()
     if name not in known or version.parse(transformers.__version__) < version.parse(case.least):
         pytest.skip(f"this version of transformers has no {name}, or not this value of it")
-    if isinstance(case, Refused):
-        with refuses(case.words):
+    if case.refused:
+        with refuses(case.refused):
             trained(tmp_path, tokenizer, case.given | case.options)
         return
     key = repr(case.given)

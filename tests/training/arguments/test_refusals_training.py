@@ -24,7 +24,6 @@ from trainer_helpers import (
 from transformers import BertModel, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.documents import SpanDataset
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
 TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
@@ -59,7 +58,6 @@ NOT_APART = {
         "32 8 per_device_train_batch_size",
     ),
 }
-SPANS = [sentences(8, seed) for seed in range(16)]
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -73,11 +71,6 @@ def started(*given, **options):
 
 def made(*given, **options):
     return lambda make: make(*given, **options)
-
-
-def spans(**options):
-    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False)
-    return lambda make: make(SpanDataset(SPANS, make.args[1], 12), model, **options).train()
 
 
 def without_relations(objective):
@@ -110,12 +103,7 @@ REFUSALS = {
         started(["猫 坐 在 垫子 上"] * 16),
         "train_dataset 100% unknown",
     ),
-    "two encoders for one text": (
-        lambda make: make(model=model_of(objective="is_bert", pooler_type="avg", encoders=2)),
-        "encoders",
-    ),
     "no dropout": (started(model=model_of(dropout=0.0)), "dropout fixed_mask"),
-    "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
     "fewer rows than a batch": (
         started(per_device_train_batch_size=64, dataloader_drop_last=True),
         "32 64 unset",
@@ -128,19 +116,10 @@ REFUSALS = {
         )
         for name, data in NO_DOCUMENTS.items()
     },
-    "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
     **{f"no relations for {x}": (without_relations(x), "relations") for x in ("softmax", "softmax+supcon")},
-    "lengths of rows drawn anew": (
-        started(view="delete_words", **GROUPED),
-        "ViewDataset",
-    ),
     "lengths of token ids": (
         started(TOKEN_IDS, **GROUPED),
         "'length' train_dataset input_ids",
-    ),
-    "spans without the prompt of inference": (
-        spans(prompts={"anchor": "a ", "positive": "a "}),
-        "spans prompt",
     ),
     "a stream without a number of steps": (made(STREAM, max_steps=-1), "max_steps"),
     "a stream with workers": (
@@ -149,7 +128,6 @@ REFUSALS = {
     ),
     "a part of a stream": (made(split_dataset_by_node(STREAM, 0, 2)), "train_dataset whole stream"),
     "a stream shorter than a batch": (made(STREAM, per_device_train_batch_size=30), "train_dataset 24 30"),
-    "a stream by length": (made(STREAM, **GROUPED), "stream"),
     **{
         f"no duplicates in {name}": (
             lambda make, own=own: make(**APART | own).train(),
@@ -174,18 +152,9 @@ REFUSALS = {
         made(model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))),
         "tokenizer resize_token_embeddings",
     ),
-    "no rows in a batch": (
-        made(per_device_train_batch_size=0),
-        "per_device_train_batch_size 0",
-    ),
     "a negative seed": (made(seed=-1), "seed -1"),
     "a rate without a view": (made(view_rate=0.5), "view_rate identity"),
     "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
-    "no masks": (made(mlm_probability=0.0), "mlm_probability"),
-    "an unknown order": (
-        made(batch_sampler="no_copies"),
-        "batch_sampler no_duplicates no_copies",
-    ),
     "compiled chunks": (started(gradcache_chunk_size=4, torch_compile=True), "torch_compile"),
     # evaluation
     "a metric that no dev set has": (
@@ -204,10 +173,6 @@ REFUSALS = {
     "a prompt of the positive of single sentences": (
         made(sentences(16), prompts={"anchor": "a ", "positive": "the "}),
         "train_dataset single prompts",
-    ),
-    "a prompt of the positive of a view": (
-        made(sentences(16), view="crop", prompts={"positive": "the "}),
-        "crop prompt",
     ),
 }
 
@@ -296,12 +261,6 @@ COMMANDS = [
     ("sup", "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
     (
         "sup",
-        "--train_file nli.csv --objective supcon --columns a b",
-        "",
-        "--columns NLI",
-    ),
-    (
-        "sup",
         "--train_file nli.csv --objective supcon --max_train_samples 0",
         "",
         "max_train_samples 0",
@@ -314,7 +273,6 @@ COMMANDS = [
     ),
     ("sup", "", "datasets: {a: {share: 1}}", "'a'"),
     ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
-    ("sup", "", "datasets: [a, b]", "datasets"),
     (
         "unsup",
         "--dataset_name org/texts --view next_sentence",
@@ -322,12 +280,6 @@ COMMANDS = [
         "documents org/texts --train_file",
     ),
     ("unsup", "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
-    (
-        "unsup",
-        "--train_file texts.txt --streaming --max_steps 3 --view next_sentence",
-        "",
-        "--streaming --view",
-    ),
 ]
 
 

@@ -74,26 +74,6 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
             ),
             {"cat sat": 32, "a dog ran": 32, "the old man sang": 32, "a mat": 32},
         ),
-        (
-            *(
-                {
-                    "anchor": "cat sat",
-                    "positives": ["dog ran", "bird"],
-                    "negatives": ["old man sang"],
-                },
-                {"objective": "class_labels", "pooler_type": "avg"},
-            ),
-            *(
-                PROMPTS | {"negative": "small "},
-                {"anchor": 6, "positive": 5, "negative": 4},
-            ),
-            {
-                "the old cat sat": 6,
-                "a red dog ran": 5,
-                "a red bird": 5,
-                "small old man sang": 4,
-            },
-        ),
     ],
 )
 def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer, row, settings, prompts, lengths, expected):

@@ -86,23 +86,14 @@ def test_lists_of_unequal_length_have_the_loss_of_plain_loops(loss, similarity):
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("temperature", [None, 2.0])
-def test_kl_is_the_loss_of_sentence_transformers(temperature):
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_is_that_of_sentence_transformers(loss):
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-    embeddings, inputs = batch_of([3] * 6, torch.float32)
-    options = {} if temperature is None else {"temperature": temperature}
-    ours = build_objective("distill", 5, {"loss": "kl", "similarity_fct": "dot"} | options)
-    theirs = losses.DistillKLDivLoss(None, **options)
+    embeddings, inputs = batch_of([4] * 6, torch.float32)
+    options = {"temperature": 2.0} if loss == "kl" else {}
+    theirs = losses.DistillKLDivLoss(None, **options) if loss == "kl" else losses.MarginMSELoss(None)
     expected = theirs.compute_loss_from_embeddings(list(embeddings.unbind(1)), inputs["scores"])
-    assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("negatives", [1, 3])
-def test_margin_mse_is_the_loss_of_sentence_transformers(negatives):
-    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-    embeddings, inputs = batch_of([1 + negatives] * 6, torch.float32)
-    ours = build_objective("distill", 5, {"loss": "margin_mse", "similarity_fct": "dot"})
-    expected = losses.MarginMSELoss(None).compute_loss_from_embeddings(list(embeddings.unbind(1)), inputs["scores"])
+    ours = build_objective("distill", 5, {"loss": loss, "similarity_fct": "dot"} | options)
     assert ours(EncodedBatch(embeddings, inputs)).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -198,14 +189,6 @@ def trainer_of(tmp_path, tokenizer, loss="kl", **options):
         row["pos_scores"] = [score / 10 for score in row["pos_scores"]]
         row["neg_scores"] = [score / 10 for score in row["neg_scores"]]
     return make(tmp_path, tokenizer, rows, model, **options)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_run_lowers_the_loss_on_files_of_a_reranker(tmp_path, tokenizer, loss):
-    trainer = trainer_of(tmp_path, tokenizer, loss, max_steps=30, logging_steps=3, learning_rate=3e-3)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
