@@ -1,6 +1,6 @@
 """Which of several models to take on somebody's own tasks; what was evaluated is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -10,14 +10,15 @@ import torch
 
 from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
+from ..evaluation.protocol import Protocol
 from ..evaluation.report import Evaluation, versions, write_results
-from ..evaluation.scoring import read_tasks, score_model
+from ..evaluation.scoring import score_model
+from ..evaluation.tasks import Task
 from ..names import EvaluationOptions
-from ..runtime.distributed import wait_for_all, world
+from ..runtime.distributed import wait_for_all
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
 from ..runtime.identity import digest_value
-from ..runtime.outputs import check_output_file
 
 
 def which_model(
@@ -61,11 +62,9 @@ def which_model(
         >>> comparison.choice in ("outputs/my-model", "max")
         True
     """
-    check_output_file(output, overwrite)
-    data, protocol, loading = read_tasks(**options)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
-    def score(encoder: TextEncoder | BM25) -> Evaluation:
+    def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:
         if folder is None:
             return score_model(encoder, data, protocol, show_progress_bar)
         # Each task has an evaluation of its own in the folder. It is scored again if its data, the model, the
@@ -73,7 +72,7 @@ def which_model(
         # of its tokenizer.
         identity = encoder.identity()
         model = replace(identity, name_or_path=None, revision=None)
-        made_by = [model, versions(), loading.get("device"), torch.get_num_threads()]
+        made_by = [model, versions(), options.get("device"), torch.get_num_threads()]
         whole = Evaluation({}, {}, protocol, identity)
         costs = []
         for name, each in data.items():
@@ -92,7 +91,4 @@ def which_model(
         cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
         return replace(whole, cost=cost)
 
-    comparison = compare_models(models, data, score, protocol, resamples, confidence, loading, choose=True)
-    if output is not None and world()[0] == 0:
-        write_results(output, comparison.to_dict(), {})
-    return comparison
+    return compare_models(models, score, options, resamples, confidence, output, overwrite, choose=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import comb
 from typing import TypedDict, Unpack
@@ -9,7 +10,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy import ndarray
 
-from ..names import KEYWORDS, EvaluationOptions, ModelOptions
+from ..names import KEYWORDS, EvaluationOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import DataError, SettingError
@@ -176,38 +177,30 @@ def compare(
         >>> list(comparison.differences["max.json"]["sts-dev"])  # the interval is from low to high
         ['difference', 'low', 'high']
     """
-    check_output_file(output, overwrite)
-    data, protocol, loading = read_tasks(**options)
-
-    def score(encoder: TextEncoder | BM25) -> Evaluation:
-        return score_model(encoder, data, protocol, show_progress_bar)
-
-    comparison = compare_models(results, data, score, protocol, resamples, confidence, loading)
-    if output is not None and world()[0] == 0:
-        write_results(output, comparison.to_dict(), {})
-    return comparison
+    score = partial(score_model, show_progress_bar=show_progress_bar)
+    return compare_models(results, score, options, resamples, confidence, output, overwrite)
 
 
 def compare_models(
-    given: Sequence[str | Encoder],
-    data: Mapping[str, Task],
-    score: Callable[[TextEncoder | BM25], Evaluation],
-    protocol: Protocol,
+    models: Sequence[str | Encoder],
+    score: Callable[[TextEncoder | BM25, Mapping[str, Task], Protocol], Evaluation],
+    options: EvaluationOptions,
     resamples: int,
     confidence: float,
-    loading: ModelOptions,
+    output: StrPath | None,
+    overwrite: bool,
     choose: bool = False,
 ) -> Comparison:
     """Score models, and compare them with each other and with result files.
 
     Args:
-        given (`Sequence[str | Encoder]`): Result files (.json), and models.
-        data (`Mapping[str, Task]`): The tasks of the models.
-        score (`Callable`): Scores a model on them.
-        protocol (`Protocol`): How the tasks are scored; result files must have been made in its mode.
+        models (`Sequence[str | Encoder]`): Result files (.json), and models.
+        score (`Callable`): Scores a model on tasks, by a protocol; result files must have been made in its mode.
+        options (`EvaluationOptions`): What models are scored on, how, and how they are loaded.
         resamples (`int`): Number of resamples.
         confidence (`float`): Confidence level of the intervals.
-        loading (`ModelOptions`): How models are loaded.
+        output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
+        overwrite (`bool`): Replace `output` if it exists.
         choose (`bool`, *optional*, defaults to `False`): See [`compare_evaluations`].
 
     Returns:
@@ -217,10 +210,12 @@ def compare_models(
         SettingError: If there are fewer than two, models without data, data without models, or as
             [`compare_evaluations`].
     """
-    named = {name_of(model): model for model in given}
+    check_output_file(output, overwrite)
+    data, protocol, loading = read_tasks(**options)
+    named = {name_of(model): model for model in models}
     evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
     to_score = [name for name in named if name not in evaluations]
-    if len(named) < max(2, len(given)):
+    if len(named) < max(2, len(models)):
         raise SettingError("give at least two different models or result files")
     if to_score and not data:
         raise SettingError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
@@ -233,10 +228,14 @@ def compare_models(
     if KEYWORDS in named:
         check_keywords(data)
     for name in to_score:
-        evaluations[name] = score(load_encoder(named[name], loading))
+        evaluations[name] = score(load_encoder(named[name], loading), data, protocol)
     if world()[0] > 0:
         return Comparison("", protocol.mode, protocol.aggregation, protocol.metric, confidence, resamples)
-    return compare_evaluations({name: evaluations[name] for name in named}, protocol, resamples, confidence, choose)
+    in_order = {name: evaluations[name] for name in named}
+    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose)
+    if output is not None:
+        write_results(output, comparison.to_dict(), {})
+    return comparison
 
 
 def compare_evaluations(
