@@ -38,7 +38,7 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
 def test_the_files_beside_the_code_link_what_exists(name):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text_of(ROOT / name))
     missing = [target for target in targets if not (ROOT / target).exists()]
