@@ -50,12 +50,6 @@ def test_each_data_set_learns_by_the_loss_that_it_has_alone(tmp_path):
     assert losses(BertForCL(tiny_config()), tables, tmp_path) == expected
 
 
-def test_a_model_trained_by_distill_with_the_dot_product_is_saved_as_such(tmp_path):
-    options = {"loss": "margin_mse", "similarity_fct": "dot"}
-    model = BertForCL(tiny_config(), objective="distill", objective_options=options)
-    assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
-
-
 def test_a_similarity_that_is_given_is_not_decided(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
     assert "similarity_fn_name" not in decide(arguments(tmp_path), model).settings
