@@ -53,8 +53,6 @@ MODES = get_args(Mode)
 AGGREGATIONS = get_args(Aggregation)
 #: In the order of the numbers 0, 1, 2 in SNLI and MultiNLI.
 NLI_LABELS = get_args(NLILabel)
-SAMPLING_STRATEGIES = get_args(SamplingStrategy)
-OUTPUT_FORMATS = get_args(OutputFormat)
 INSTRUCTIONS = get_args(Instructions)
 
 

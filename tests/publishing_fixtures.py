@@ -1,6 +1,5 @@
-"""Fixtures of tests/publishing, tests/inference and tests/search: models, and a stand-in for the hub."""
+"""Fixtures of tests that save, encode with, search with and push models, and a stand-in for the hub."""
 
-from contextlib import contextmanager
 from functools import partial
 from shutil import copytree
 
@@ -92,33 +91,19 @@ def transformed(tmp_path, tokenizer):
     return partial(save_transformed, tmp_path, tokenizer)
 
 
-@contextmanager
-def serving_hub(cache):
-    """Serve the local stand-in for the hub that the clients of this process talk to, with its token."""
-    with HubServer() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A local stand-in for the hub that the clients of this process talk to, with its token."""
+    with HubServer() as server:
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
-        patch.setattr(constants, "ENDPOINT", server.url)
-        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
-        patch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
-        patch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
-        patch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-        patch.setenv("HF_TOKEN", server.token)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        monkeypatch.setenv("HF_TOKEN", server.token)
         yield server
         assert not server.errors
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """A stand-in for the hub of this test alone."""
-    with serving_hub(tmp_path / "cache") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def shared_hub(tmp_path_factory):
-    """A stand-in for the hub of all tests of a file."""
-    with serving_hub(tmp_path_factory.mktemp("cache")) as server:
-        yield server

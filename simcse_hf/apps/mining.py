@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from datasets import Dataset
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
 from ..encoding.simcse import SimCSE, load_model
-from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES, ModelOptions, OutputFormat, SamplingStrategy
+from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..retrieval.faiss_index import NOT_FOUND, new_index
 from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import DataError, SettingError, check_values
@@ -75,7 +75,7 @@ class MiningOptions:
         """Check the values."""
         check_values("an integer above 0", num_negatives=self.num_negatives)
         check_values("an integer of 0 or more", range_min=self.range_min)
-        check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
+        check_values(get_args(SamplingStrategy), sampling_strategy=self.sampling_strategy)
         check_values("a finite number", **self.bounds)
         if self.last_rank - self.range_min < self.num_negatives:
             raise SettingError(
@@ -293,7 +293,7 @@ def mine_hard_negatives(
     encoder = as_encoder(model)
     similarity = encoder.similarity
     # 1. Refuse what cannot be mined.
-    check_values(OUTPUT_FORMATS, output_format=output_format)
+    check_values(get_args(OutputFormat), output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
     columns = dataset.to_dict()
     if len(columns) < 2:

@@ -243,8 +243,8 @@ def open_source(
     rows = [row._asdict() if hasattr(row, "_asdict") else row for row in source]  # of named tuples
     table = open_records(name or f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")
     if not {"input_ids", "relations"}.isdisjoint(table.columns):  # which stay as they are
-        columns = zip(*(cells for _, cells in table.rows(table.columns)), strict=True)
-        table = dataset_table(Dataset.from_dict(dict(zip(table.columns, columns, strict=True))), table.name)
+        records = [dict(zip(table.columns, cells, strict=True)) for _, cells in table.rows(table.columns)]
+        table = dataset_table(Dataset.from_list(records), table.name)
     return [table]
 
 

@@ -220,21 +220,6 @@ def join_shards(folder: Path, manifest: Manifest) -> None:
         shard.path.unlink(missing_ok=True)
 
 
-def remove_run(folder: Path) -> None:
-    """Remove the files that the manifest of a folder names, if it has one, and then the manifest.
-
-    Args:
-        folder (`Path`): A folder. Its other files stay.
-
-    Raises:
-        ValueError: If the manifest was not written by [`encode`].
-    """
-    if (folder / SHARD_MANIFEST).exists():
-        shards = shards_of(folder, read_manifest(folder))
-        for path in (*(shard.path for shard in shards), folder / ARRAY, folder / RANGES, folder / SHARD_MANIFEST):
-            path.unlink(missing_ok=True)
-
-
 def write_vectors(folder: StrPath, rows: Dataset, vectors: np.ndarray, model: str, shard_size: int = 50_000) -> None:
     """Write vectors that come from elsewhere, such as an API, as [`encode`] writes a model's.
 
@@ -578,7 +563,10 @@ class EncodeJob:
         model = replace(identity, name_or_path=public_name(identity.name_or_path)).to_dict()
         now: Manifest = {"input": source, "model": model, "settings": self.settings}
         if is_new:
-            remove_run(folder)
+            if is_there:  # other files in the folder stay
+                old = [shard.path for shard in shards_of(folder, read_manifest(folder))]
+                for path in (*old, folder / ARRAY, folder / RANGES, folder / SHARD_MANIFEST):
+                    path.unlink(missing_ok=True)
             write_json(folder / SHARD_MANIFEST, now)
         else:
             earlier = read_manifest(folder)

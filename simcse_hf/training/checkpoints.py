@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -219,7 +219,6 @@ class WholeCheckpointTrainer(Trainer):
 
     Args:
         args (`Any`): As in transformers: the model, the arguments, the data.
-        callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
         kwargs (`Any`): As in transformers, with the tokenizer as `processing_class`.
 
     Raises:
@@ -250,10 +249,10 @@ class WholeCheckpointTrainer(Trainer):
     changes: Sequence[Any] = ()
     resumed_from: str | None = None
 
-    def __init__(self, *args: Any, callbacks: Sequence[TrainerCallback] | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Any):
         self.stop_on_signal = StopOnSignal()
         # The last callbacks see what the others request.
-        kwargs["callbacks"] = [*(callbacks or ()), self.stop_on_signal, FiniteWeights()]
+        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), self.stop_on_signal, FiniteWeights()]
         super().__init__(*args, **kwargs)
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
@@ -261,11 +260,11 @@ class WholeCheckpointTrainer(Trainer):
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
-        shown = self.callback_handler.callbacks
-        if type(shown[-1]) is PrinterCallback:
-            shown[-1] = RunLog()
-        elif type(shown[-1]) is ProgressCallback:  # a notebook has a table of transformers
-            shown[-1] = RunBar()
+        callbacks: Any = self.callback_handler.callbacks
+        if type(callbacks[-1]) is PrinterCallback:
+            callbacks[-1] = RunLog()
+        elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
+            callbacks[-1] = RunBar()
 
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does, with the folder of the run locked and signals caught.
@@ -363,7 +362,8 @@ class WholeCheckpointTrainer(Trainer):
             folder (`Path`): A folder without an earlier model.
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights. The default is those of the model.
         """
-        cast(Any, self.model).save_pretrained(folder, state_dict=state_dict)
+        model: Any = self.model
+        model.save_pretrained(folder, state_dict=state_dict)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with its tokenizer, in place of an earlier one in the folder."""

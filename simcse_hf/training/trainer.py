@@ -178,6 +178,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
+
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
         self.model_init: Any = kwargs.get("model_init")

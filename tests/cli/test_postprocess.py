@@ -16,7 +16,6 @@ from evaluation_helpers import random_pairs, write
 from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.apps.export import export_sentence_transformers
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.graphs import export_graph
@@ -121,14 +120,13 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
 
 
 def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, sentences, tmp_path):
-    whitened, flow = fit("whitening"), fit("flow")
+    whitened = fit("whitening")
     write(tmp_path / "full/notes.txt", ["mine"])
     for call, message in (
         (lambda: load(whitened, pooler_type="avg"), "pooler_type 'avg_first_last', not 'avg'"),
         (lambda: fit_transform(load(whitened), "flow", sentences), "postprocess=False"),
         (lambda: fit("whitening", output=tmp_path / "full"), "full is not an empty folder"),
         (lambda: export_graph(load(whitened), tmp_path / "graph", "onnx"), "applies a whitening"),
-        (lambda: export_sentence_transformers(load(flow), tmp_path / "st"), "applies a flow"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

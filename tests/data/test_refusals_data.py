@@ -3,7 +3,6 @@
 import copy
 import gzip
 import json
-import math
 
 import pytest
 from conftest import CLS, SEP
@@ -43,7 +42,6 @@ MALFORMED = [
     ("x.jsonl", '["a", "b"]\n["c"]\n', r"line 2: .* \['c'\]"),
     ("x.jsonl", '{"a": "b"}\n' * 200 + '{"a": \n', "line 201: .*JSON"),
     ("x.jsonl", '{"text": ' + "1" * 5000 + "}\n", "line 1: .*JSON"),
-    ("x.json", "[]", "no rows"),
     ("x.json", '[{"a": "b"},\n{"a" "c"}]', "line 2: .*JSON"),
     ("x.parquet", "PAR1 but not really", "cannot be read"),
     ("x.txt.gz", HALF_GZIP, "cannot be read"),
@@ -66,7 +64,6 @@ OF_FILES = [
     (lambda path: load_text_dataset(path, expected_columns=3), "x.txt", "a\n", "3 must be"),
     (lambda path: load_text_dataset([str(path), "A sentence."]), "x.txt", "a\n", "among other things"),
     (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "HF_HOME, or cache_dir"),
-    (streamed, "x.jsonl", '{"text": "a"}\n{"text": null}\n', "line 2, column 'text'"),
     (streamed, "x.jsonl", '["a", "b"]\n' * 2, "'sent0', 'sent1'"),
     (lambda path: streamed(path, keep=["text"]), "x.csv", "text\na\n", "columns"),
     (lambda path: list(load_text_stream(path)), "x.csv", "sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n", "line 202: 3"),
@@ -120,28 +117,24 @@ OF_VALUES = [
     (lambda: read_all("tests"), "tests: this is a folder"),
     (lambda: load_text_stream(["a", "b"]), "a list"),
     (names("a b", columns=["a", "premise"]), "x.csv: .*'premise'"),
-    (names("a b", columns="a"), "columns must be"),
     (names("a b", columns=["a", "a"]), "columns must be"),
-    (names("sent0 hard_neg"), "'sent1'"),
     (names("anchor x negative"), "'anchor' and 'negative', but no 'positive'"),
     (names("sent0 sent1 hard_neg1 hard_neg_1"), "'hard_neg1', 'hard_neg_1'"),
     (names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]), "'similarity' cannot be text"),
     (names("x y gold_label"), "'gold_label' cannot be text"),
     (names("question answer label"), "x.csv: .*--columns .*'question', 'answer'"),
-    *((names(columns), "do not say") for columns in ("w x y z", "text negative", "query pos sentence1 sentence2")),
+    *((names(columns), "do not say") for columns in ("w x y z", "query pos sentence1 sentence2")),
     (lambda: find_parts(["text"], ("text", "label"), "x.csv"), "x.csv: .*'label'.*category"),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: .* 1"),
     (nli([PAIR, PAIR | {"label": 3}]), "row 2: .* 3"),
-    (nli([PAIR | {"premise": 7}]), "row 1: .* 7"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair"),
     (nli(negatives="contradiction"), "negatives"),
     (nli(positives=["neutral"] * 2), "positives"),
     (nli(negatives=["entailment"]), "hard_negatives_per_pair"),
-    (nli(max_rows=0), "max_rows"),
     (nli(), "1 pairs whose premise"),
     (lambda: build_nli_groups([PAIR], sampling="3p3n"), "sampling"),
     (lambda: build_nli_groups([PAIR | {"label": "-"}]), "1 pairs without a label"),
-    *((lambda rate=rate: make_view("crop", rate), "view_rate") for rate in (-0.1, 1.0, math.nan)),
+    (lambda: make_view("crop", 1.0), "view_rate"),
     (lambda: make_view("delete_one_word", 0.1), "delete_one_word takes no view_rate.*crop"),
     (lambda: make_view("croop"), "next_three_sentences, .*'croop'"),
 ]
@@ -184,7 +177,6 @@ OF_TOKENS = [
     (without_padding, "pad_token"),
     (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "sent0, sent1"),
-    (views(TEXTS.select([])), "empty"),
     (spans(anchors=0), "anchors"),
     (spans(max_span=17), "max_span"),
     (spans(anchors=2), "none of the 1 documents has 64 tokens"),

@@ -26,9 +26,7 @@ def test_the_tool_writes_what_is_shipped(tmp_path):
 
 def test_plain_transformers_loads_the_encoder_which_knows_the_words_of_the_corpus():
     tokenizer = AutoTokenizer.from_pretrained(ENCODER)
-    model, report = AutoModelForMaskedLM.from_pretrained(ENCODER, output_loading_info=True)
+    _, report = AutoModelForMaskedLM.from_pretrained(ENCODER, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.1
     ids = tokenizer(read(CORPUS.train_sentences).splitlines()[:4000])["input_ids"]
     assert tokenizer.unk_token_id not in {token for row in ids for token in row}
-    assert len(tokenizer) == model.config.vocab_size and tokenizer.pad_token_id == model.config.pad_token_id == 0

@@ -25,7 +25,6 @@ from simcse_hf.encoding.files import (
     encode,
     read_manifest,
     read_shards,
-    remove_run,
 )
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.encoding.simcse import SimCSE
@@ -293,9 +292,9 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source
         path.with_name(name).write_text("half")
     encode(model, source, tmp_path / "out", resume=True)
     assert not leftover.exists()
-    for _ in range(2):
-        remove_run(tmp_path / "out")
-        assert {path.name for path in path.parent.iterdir()} - {"_run.lock"} == set(mine)
+    encode(model, source, tmp_path / "out", format="parquet", overwrite=True)
+    own = {"_manifest.json", "_run.lock", "vectors-00000-of-00001.parquet"}
+    assert {path.name for path in path.parent.iterdir()} - own == set(mine)
 
 
 def with_settings(**settings):

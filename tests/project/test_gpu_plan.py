@@ -52,14 +52,6 @@ def test_every_part_of_the_plan_runs_on_a_cpu(plan):
     assert runs["another seed differs"]
 
 
-def test_what_the_plan_has_no_time_for_is_named(plan):
-    found = plan("--minutes", "0")
-    assert found["plan"] == []
-    parts = [row["part"] for row in found["left_out"]]
-    assert list(dict.fromkeys(parts)) == "machine attention loss bits trainer steps encoding".split()
-    assert "| trainer | paper, 8 rows, graphs | left out | no time |" in found["table"]
-
-
 @pytest.fixture
 def gpu_on_a_cpu(monkeypatch):
     """Stand-ins for torch's functions of a GPU: what is captured runs, a replay does nothing."""

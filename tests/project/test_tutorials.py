@@ -121,24 +121,6 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, tm
             printed = run_block(language, block, names)
 
 
-def test_the_notebook_shows_the_numbers_of_the_tutorial():
-    shown = {}
-    for page in ("tutorial.md", "notebook.md"):
-        printed = " ".join(block for language, block in blocks(f"docs/{page}") if language == "text")
-        shown[page] = set(re.findall(r"\d+\.\d+", printed))
-    rates = {
-        "0.001",
-        "6.29",
-        "1.48",
-        "10.82",
-        "0.003",
-        "9.30",
-        "4.03",
-        "13.86",
-    }  # of the two runs that are its own
-    assert shown["notebook.md"] - rates <= shown["tutorial.md"]
-
-
 @ON_A_PROCESSOR
 def test_the_sample_run_prints_what_the_readme_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

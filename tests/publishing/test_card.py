@@ -86,22 +86,25 @@ def test_the_card_that_the_command_writes_of_a_measured_model(directory, new_eva
 
 
 @pytest.mark.parametrize(
-    ("protocol", "scores"),
+    ("protocol", "scores", "left"),
     [
-        ({"aggregation": "mean", "metric": "pearson"}, "| 50.12 | 51.12 | n/a |"),  # one more for mean, one less
-        ({"mode": "dev"}, "| 90.50 |"),
+        ({"aggregation": "mean"}, "| 51.12 | 52.12 | n/a |", ["STSBenchmark"]),  # which has no subsets
+        ({"metric": "pearson"}, "| 49.12 | 50.12 | n/a |", []),
+        ({"mode": "dev"}, "| 90.50 |", []),
     ],
 )
 def test_scores_of_another_protocol_than_mtebs_are_shown_and_no_benchmark_results(
-    protocol, scores, directory, new_evaluation
+    protocol, scores, left, directory, new_evaluation
 ):
     card_of(directory, evaluation=new_evaluation())
-    assert (directory / EVAL_RESULTS).exists()
     document = new_evaluation()
     document["protocol"] |= protocol
     card = card_of(directory, evaluation=document)
     assert scores in card and f"{protocol.get('metric', 'spearman').capitalize()}'s correlation" in card
-    assert not (directory / EVAL_RESULTS).exists()
+    assert (directory / EVAL_RESULTS).exists() is bool(left)
+    if left:
+        results = yaml.safe_load((directory / EVAL_RESULTS).read_text())
+        assert [entry["dataset"]["task_id"] for entry in results] == left
 
 
 def test_scores_of_other_pairs_than_mtebs_are_no_benchmark_results(directory, new_evaluation):

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, tiny_config
-from datasets import Dataset
 from retrieval_helpers import SENTENCES, CountingModel
 from sentence_transformers import SentenceTransformer
 from tokenizers.normalizers import Lowercase
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
-from simcse_hf.apps.mining import MiningOptions, mine_hard_negatives
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.retrieval.faiss_index import FaissIndex
 
@@ -29,10 +27,6 @@ def build_from(vectors, sentences=SENTENCES):
 
 def search(query="the cat", **options):
     return build().search(query, **options)
-
-
-def mine(columns, **bounds):
-    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel(), options=MiningOptions(**bounds))
 
 
 def faiss(backend, parameters=None, count=0, among=None):
@@ -66,13 +60,6 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: faiss("NSG8", count=10), "'NSG8' cannot add embeddings .*smaller than 100"),
         (lambda: faiss("IVF64,Flat", count=10), "10 embeddings cannot train the backend 'IVF64,Flat'"),
         (lambda: faiss("PCA4,Flat", count=50, among=np.zeros(30_000, dtype=bool)), "'PCA4,Flat' takes no filter"),
-        (lambda: MiningOptions(num_negatives=0), "num_negatives"),
-        (lambda: MiningOptions(range_min=-1), "range_min"),
-        (lambda: MiningOptions(num_negatives=3, range_min=4, range_max=6), "range_min = 4 and range_max = 6"),
-        (lambda: MiningOptions(relative_margin=float("nan")), "relative_margin"),
-        (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy"),
-        (lambda: mine({"sent0": ["a", "b"]}), "a row holds one text"),
-        (lambda: mine({"sent0": ["a"], "sent1": ["b"]}, min_score=-1.1), "min_score"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(call, words):

@@ -50,12 +50,6 @@ def test_each_data_set_learns_by_the_loss_that_it_has_alone(tmp_path):
     assert losses(BertForCL(tiny_config()), tables, tmp_path) == expected
 
 
-def test_a_model_trained_by_distill_with_the_dot_product_is_saved_as_such(tmp_path):
-    options = {"loss": "margin_mse", "similarity_fct": "dot"}
-    model = BertForCL(tiny_config(), objective="distill", objective_options=options)
-    assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
-
-
 def test_a_similarity_that_is_given_is_not_decided(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
     assert "similarity_fn_name" not in decide(arguments(tmp_path), model).settings
@@ -122,26 +116,27 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "saves", "best"),
     [
-        ("--eval_strategy no --save_strategy steps", {"load_best_model_at_end": False}),
-        ("--eval_strategy epoch", {"load_best_model_at_end": True, "save_strategy": "epoch"}),
-        ("--save_steps 50", {"load_best_model_at_end": True, "eval_steps": 50}),
-        ("--eval_steps 30", {"load_best_model_at_end": True, "save_steps": 30}),
-        ("--eval_steps 30 --save_steps 50", {"load_best_model_at_end": False}),
+        ("--eval_strategy no --save_strategy steps", ("steps", 125), False),
+        ("--eval_strategy epoch", ("epoch", 125), True),
+        ("--eval_steps 30", ("steps", 30), True),
+        ("--save_steps 50", ("steps", 50), True),
+        ("--eval_steps 30 --save_steps 50", ("steps", 50), False),
     ],
 )
-def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tmp_path, save_checkpoint):
+def test_a_default_of_the_command_gives_way_to_what_is_given(words, saves, best, tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
     args = Recipe.read("unsup", line.split()).decide().training
-    assert {name: getattr(args, name) for name in expected} == expected
+    assert ((args.save_strategy, args.save_steps), args.load_best_model_at_end) == (saves, best)
+    assert args.eval_steps == (30 if "--eval_steps" in words else saves[1])
 
 
-@pytest.mark.parametrize(("words", "saves"), [(["--eval_steps", "30"], 30), (["--save_steps", "360"], 360)])
-def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(words, saves, save_checkpoint):
+def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
-    recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words])
-    args = recipe.decide().training
-    assert (args.save_steps, args.load_best_model_at_end) == (saves, True)
+    for words, saves in (("--eval_steps 30", 30), ("--save_steps 360", 360)):
+        recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words.split()])
+        args = recipe.decide().training
+        assert (args.save_steps, args.load_best_model_at_end) == (saves, True)

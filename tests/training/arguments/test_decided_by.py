@@ -233,17 +233,6 @@ def test_every_value_is_that_of_the_first_who_has_one(seed, checkpoints, tmp_pat
     assert options <= wanted.keys(), case
 
 
-def test_settings_that_are_updated_are_given_and_the_others_stay_as_they_were(checkpoints, tmp_path):
-    model = AutoModelForCL.from_pretrained(checkpoints[2][0], hard_negative_weight=0.5)
-    model.update_settings(similarity="dot")
-    settings = model.settings
-    options = settings.objective_options
-    assert (options["temperature"], options["hard_negative_weight"], settings.pooler_type) == (1.0, 0.5, "avg")
-    model.update_settings(objective="supcon")
-    assert model.settings.pooler_type == "avg"
-    assert "hard_negative_weight" not in model.settings.objective_options
-
-
 def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0], fixed_mask=True)
     run = decide_run(SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none"), model)

@@ -76,38 +76,15 @@ def test_the_command_line_of_the_reference_implementation_has_its_meaning():
     assert arguments.data.train_file == "data/wiki1m.txt"
 
 
-# --- on the command line or in YAML ---
-
-WORDS = (
-    "--objective vicreg --objective_options projector_dim=64 covariance_weight=5e-1 --matryoshka_dims 64,32 "
-    "--view eda --view_rate 0.2 --no_unpadded --max_seq_length anchor=32,positive=256"
-).split()
-RECIPE = """
-objective: vicreg
-objective_options:
-  projector_dim: 64
-  covariance_weight: 0.5
-matryoshka_dims: [64, 32]
-unpadded: false
-view: eda
-view_rate: 0.2
-max_seq_length: {anchor: 32, positive: 256}
-prompts: {anchor: "query: ", positive: "passage: "}
-"""
-BOTH_WAYS = pytest.mark.parametrize("way", ["command line", "YAML"], scope="module")
+# --- on the command line ---
 
 
-@pytest.fixture(scope="module")
-def arguments(way, tmp_path_factory):
-    if way == "command line":
-        return decide([*WORDS, "--prompts", "anchor=query: ", "positive=passage: "])
-    path = tmp_path_factory.mktemp("recipe") / "run.yaml"
-    path.write_text(RECIPE)
-    return decide([str(path)])
-
-
-@BOTH_WAYS
-def test_every_kind_of_option_can_be_set(arguments):
+def test_every_kind_of_option_can_be_set():
+    line = (
+        "--objective vicreg --objective_options projector_dim=64 covariance_weight=5e-1 --matryoshka_dims 64,32 "
+        "--view eda --view_rate 0.2 --no_unpadded --max_seq_length anchor=32,positive=256"
+    )
+    arguments = decide([*line.split(), "--prompts", "anchor=query: ", "positive=passage: "])
     found = vars(arguments.model) | vars(arguments.training)
     expected = {
         "objective": "vicreg",

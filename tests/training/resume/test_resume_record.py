@@ -156,8 +156,9 @@ def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_pat
     for _ in range(2):
         before = json.loads((checkpoints(folder)[0] / "trainer_state.json").read_text())
         resumed = make_trainer(NAME, folder, **EVERY_2)
-        resumed.train(resume_from_checkpoint=True)
+        output = resumed.train(resume_from_checkpoint=True)
         assert results_of(resumed) == results_of(whole)
+        assert output.training_loss == output.metrics["train_loss"] == whole.results.run["train_loss"]
         assert resumed.results.train_seconds > before["stateful_callbacks"]["run_so_far"]["seconds"] > 0
 
 

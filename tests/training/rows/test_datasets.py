@@ -277,72 +277,20 @@ def test_a_recipe_names_several_data_sets_and_so_do_its_results_and_its_card(tmp
 LABELLED = {"text": sentences(16), "label": [number % 4 for number in range(16)]}
 
 
-@pytest.fixture
-def labelled(tmp_path):
-    return write_csv(tmp_path / "labelled.csv", LABELLED)
-
-
-@pytest.fixture
-def pairs(tmp_path):
-    return write_csv(tmp_path / "pairs.csv", texts(16, 2).to_dict())
-
-
-@pytest.fixture
-def start(save_checkpoint):
-    return str(save_checkpoint(model_of()))
-
-
-GIVEN = pytest.mark.parametrize(
-    "given, expected",
-    [
-        pytest.param({}, "class_labels", id="no objective"),
-        pytest.param({"objective": "simcse"}, "simcse", id="an objective"),
-    ],
-)
-
-
-@GIVEN
-def test_a_file_of_labelled_texts_learns_from_classes_unless_told_otherwise(
-    start,
-    labelled,
-    given,
-    expected,
+@pytest.mark.parametrize("given", [{}, {"objective": "simcse"}], ids=["no objective", "an objective"])
+def test_labelled_texts_learn_from_classes_unless_told_otherwise_alone_and_among_others(
+    given, tmp_path, save_checkpoint
 ):
-    recipe = Recipe.read("sup", {"train_file": labelled, "model_name_or_path": start}, given)
-    assert recipe.decide().given["objective"] == expected
-
-
-@GIVEN
-def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(
-    start,
-    labelled,
-    pairs,
-    given,
-    expected,
-):
+    start = {"model_name_or_path": str(save_checkpoint(model_of()))}
+    labelled = write_csv(tmp_path / "labelled.csv", LABELLED)
+    alone = Recipe.read("sup", start | {"train_file": labelled}, given).decide()
+    assert alone.model.objective == given.get("objective", "class_labels")
     tables = {
         "labelled": {"train_file": labelled},
-        "pairs": {"train_file": pairs},
+        "pairs": {"train_file": write_csv(tmp_path / "pairs.csv", texts(16, 2).to_dict())},
         "own": {"train_file": labelled, "objective": "supcon"},
     }
-    recipe = Recipe.read("sup", {"datasets": tables, "model_name_or_path": start}, given)
-    objectives = {name: table.get("objective") for name, table in recipe.decide().training.datasets.items()}
-    of_labelled = None if given else expected  # that of the run
+    decided = Recipe.read("sup", start | {"datasets": tables}, given).decide()
+    objectives = {name: table.get("objective") for name, table in decided.training.datasets.items()}
+    of_labelled = None if given else "class_labels"  # that of the run
     assert objectives == {"labelled": of_labelled, "pairs": None, "own": "supcon"}
-
-
-def test_labelled_texts_among_several_data_sets_are_single_texts_in_pairs_of_a_class(tmp_path, start, labelled, pairs):
-    given = {
-        "model_name_or_path": start,
-        "output_dir": str(tmp_path / "out"),
-        "datasets": {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}},
-        "use_cpu": True,
-        "per_device_train_batch_size": 4,
-        "report_to": "none",
-    }
-    trainer = Recipe.read("sup", given).trainer()
-    for batch in trainer.get_train_dataloader():
-        if "labels" in batch:
-            assert batch["input_ids"].shape[:2] == (4, 1)
-            assert rows_of_least_class(batch) >= 2
-    assert trainer.model.settings.dataset_objectives["labelled"]["objective"] == "class_labels"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_config
-from datasets import Dataset
 from trainer_helpers import (
     assert_same_weights,
     make,
@@ -21,7 +20,6 @@ from simcse_hf import (
     SimCSETrainer,
     SimCSETrainingArguments,
     SimilarityEvalCallback,
-    load_text_dataset,
 )
 from simcse_hf.data.documents import next_sentence_pairs
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
@@ -78,32 +76,19 @@ def test_rows_that_are_passed_are_evaluated_beside_the_dev_set_and_predicted_wit
 # --- the default prompt of a model ---
 
 
-def scores_of(model, tokenizer, first, second):
-    """The metrics of two scored pairs."""
-    scored = ScoredPairs("stsb", first, second, [1.0, 2.0])
-    return SimilarityEvalCallback(scored).evaluate(model, tokenizer)
-
-
-PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
-NO_PROMPT = {"prompts": {}, "default_prompt_name": None}
-
-
-def test_the_models_default_prompt_is_used_in_training(tmp_path, tokenizer):
-    model = model_of()
-    model.update_settings(**PROMPT)
-    trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
-    assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
-
-
-def test_the_models_default_prompt_is_used_in_evaluation(tokenizer):
+def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, tokenizer):
     """The embedding of a text is that of prompt + text."""
     model = model_of()
-    model.update_settings(**PROMPT)
-    found = scores_of(model, tokenizer, ["a dog", "a man"], ["a bird", "a mat"])
-    model.update_settings(**NO_PROMPT)
-    first = ["the cat a dog", "the cat a man"]
-    second = ["the cat a bird", "the cat a mat"]
-    assert found == scores_of(model, tokenizer, first, second)
+    model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
+    trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
+    assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
+    scores = []
+    for prompt in ("", "the cat "):
+        first, second = [f"{prompt}a dog", f"{prompt}a man"], [f"{prompt}a bird", f"{prompt}a mat"]
+        dev_set = SimilarityEvalCallback(ScoredPairs("stsb", first, second, [1.0, 2.0]))
+        scores.append(dev_set.evaluate(model, tokenizer))
+        model.update_settings(prompts={}, default_prompt_name=None)
+    assert scores[0] == scores[1]
 
 
 # --- runs of few steps ---
@@ -186,13 +171,9 @@ def files(tmp_path, monkeypatch):
 
 #: (objective, file, view, texts in a row, their content)
 NAMED = [
-    ("simcse", "sentences.txt", None, 1, "sentences"),
-    ("simcse", "pairs.csv", None, 2, "pairs"),
     ("simcse", "sentences.txt", "crop", 2, "sentences"),
     ("simcse", "documents.txt", "next_sentence", 2, "documents"),
-    ("simcse", "documents.txt", "next_three_sentences", 2, "documents"),
     ("supcon", "nli.csv", None, 2, "nli"),
-    ("cosent", "scored.csv", None, 2, "scored pairs"),
     ("class_labels", "classes.csv", None, 1, "sentences"),
     ("declutr", "documents.txt", None, 3, "spans"),
 ]
@@ -229,17 +210,3 @@ def test_a_view_of_documents_draws_the_pairs_of_the_file_as_of_pairs_in_memory(f
     assert of_file.rows.texts[0][:] == in_memory[:]
     trainer = make(tmp_path, tokenizer, in_memory, view="next_sentence")
     assert trainer.train_dataset[:] == of_file.train_dataset[:]
-
-
-def test_evaluation_rows_are_read_from_the_name_of_a_file(files, tmp_path, tokenizer):
-    options = {"view": "crop", "eval_dataset": "pairs.csv"}
-    trainer = make(tmp_path, tokenizer, "sentences.txt", **options)
-    in_memory = trainer.evaluate(load_text_dataset("pairs.csv"))
-    assert trainer.evaluate()["eval_loss"] == in_memory["eval_loss"]
-
-
-def test_labelled_pairs_in_memory_are_grouped_by_premise(files, tmp_path, tokenizer):
-    model = model_of(objective="supcon", pooler_type="avg_no_cls")
-    in_memory = make(tmp_path, tokenizer, Dataset.from_csv("nli.csv"), model)
-    of_file = make(tmp_path, tokenizer, "nli.csv", model)
-    assert in_memory.train_dataset[:] == of_file.train_dataset[:]

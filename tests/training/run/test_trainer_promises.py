@@ -6,13 +6,13 @@ from operator import itemgetter
 import pytest
 import torch
 from conftest import NEEDS_PEFT
-from trainer_helpers import EVALUATES, KEEPS_BEST, SAVES, make, model_of, pairs, refuses, sentences, texts, weights
+from trainer_helpers import EVALUATES, KEEPS_BEST, SAVES, make, model_of, pairs, refuses, sentences, texts
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import SimCSETrainer
 
 # --- options of transformers ---
 
@@ -162,21 +162,6 @@ def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, 
         make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
 
 
-def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
-    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
-    trainer = make(
-        tmp_path,
-        tokenizer,
-        model=model,
-        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
-    )
-    before = weights(trainer.model)
-    trainer.train()
-    after = trainer.model.state_dict()
-    still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
-    assert still == []
-
-
 class Counting(TrainerCallback, ExportableState):
     """Counts the steps of a run."""
 
@@ -203,19 +188,6 @@ def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenize
     again.train(resume_from_checkpoint=True)
     counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
     assert counting.steps == 4
-
-
-def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
-    """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
-    start = save_checkpoint(model_of(pooler_type="avg"))
-
-    def run():
-        torch.manual_seed(torch.seed())
-        model = AutoModelForCL.from_pretrained(start, head="fresh", pooler_type="avg")
-        return make(tmp_path, tokenizer, model=model, **SAVES)
-
-    run().train()
-    run().train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
 
 
 def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):

@@ -6,7 +6,6 @@ from conftest import tiny_config
 from datasets import Dataset
 from trainer_helpers import (
     EVALUATES,
-    SAVES,
     SETTINGS,
     assert_close_weights,
     assert_same_weights,
@@ -26,9 +25,9 @@ ROWS = {"eval_dataset": texts(8, 2, seed=7)}
 SETS = {"eval_dataset": {"news": texts(8, 2, seed=7), "tweets": texts(8, 2, seed=8)}}
 
 
-def trained(folder, tokenizer, resume=None, **options):
+def trained(folder, tokenizer, **options):
     trainer = make(folder, tokenizer, **options)
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train()
     return weights(trainer.model)
 
 
@@ -46,12 +45,6 @@ def test_what_is_evaluated_does_not_change_the_weights(tmp_path, tokenizer, give
         plain,
         trained(tmp_path / "evaluates", tokenizer, **EVALUATES | {"eval_steps": 1} | given),
     )
-
-
-def test_a_run_that_is_resumed_without_its_evaluation_set_has_equal_weights(tmp_path, tokenizer):
-    whole = trained(tmp_path / "whole", tokenizer, **SAVES | ROWS | EVALUATES)
-    checkpoint = str(tmp_path / "whole/run/checkpoint-2")
-    assert_same_weights(whole, trained(tmp_path / "without", tokenizer, checkpoint, **SAVES))
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
@@ -167,13 +160,3 @@ def test_unused_columns_may_be_removed_or_not(tmp_path, tokenizer, objective, op
         runs.append((weights(model), trainer.evaluate()["eval_loss"]))
     assert_same_weights(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
-
-
-# --- the log ---
-
-
-def test_the_loss_that_a_resumed_run_returns_is_the_one_that_it_logs(tmp_path, tokenizer):
-    trained(tmp_path, tokenizer, **SAVES)
-    trainer = make(tmp_path, tokenizer, **SAVES)
-    output = trainer.train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
-    assert output.training_loss == output.metrics["train_loss"] == trainer.describe_run()["train_loss"]

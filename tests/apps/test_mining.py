@@ -296,3 +296,28 @@ def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest(monkeypatch):
     monkeypatch.setattr("simcse_hf.apps.mining.new_index", lambda *given: FindsOne())
     rows, _ = mine(pairs_of(sent0=["a"], sent1=["b"]), corpus=["c", "d"], num_negatives=2, output_format="triplet")
     assert rows_of(rows) == [("a", "b", "d")]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_negatives": 0}, "num_negatives"),
+        ({"range_min": -1}, "range_min"),
+        ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "range_min = 4 and range_max = 6"),
+        ({"relative_margin": float("nan")}, "relative_margin"),
+        ({"sampling_strategy": "best"}, "sampling_strategy"),
+        ({"min_score": -1.1}, "min_score"),
+        ({"output_format": "rows"}, "output_format"),
+    ],
+)
+def test_what_cannot_be_mined_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        mine(pairs_of(sent0=["a"], sent1=["b"]), **options)
+
+
+def test_rows_of_one_text_are_no_pairs():
+    with pytest.raises(ValueError, match="a row holds one text"):
+        mine(pairs_of(sent0=["a", "b"]))
