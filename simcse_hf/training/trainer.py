@@ -51,7 +51,8 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import Objective
+from ..objectives import OBJECTIVES, Objective
+from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
@@ -296,7 +297,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             check_adapter(model)
         teacher = None if self.rows is None else self.rows.vectors.get("teacher")
         size = None if teacher is None else teacher.dim
-        if model.objective is None or model.teacher_dim != size:
+        parts = [part for part in model.modules() if isinstance(part, Objective)]
+        is_old = any(is_defined_again(type(part), OBJECTIVES.get(part.name, Objective)) for part in parts)
+        if model.objective is None or model.teacher_dim != size or is_old:
             model.teacher_dim = size
             model.objective = None
             model.prepare_objective()
