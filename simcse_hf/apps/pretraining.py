@@ -40,6 +40,7 @@ from ..runtime.messages import check_together
 from ..runtime.outputs import Result
 from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
 from ..training.parser import DEFAULTS, WordParser, check_files, option
+from ..training.recipe import inputs_of
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -329,7 +330,7 @@ def pretraining_arguments(
     parser = WordParser([PretrainingArguments])
     given = parser.read(recipe, arguments)
     values = dict(DEFAULTS["mlm"])
-    if not given.get("train_file"):
+    if given.get("train_file") is None:
         corpus, _ = sample_files()
         values |= DEFAULTS["mlm sample"]
         values["train_file"] = str(corpus.train_sentences)
@@ -366,12 +367,13 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
     directory = Path(str(args.output_dir))
     with lock_together(directory):
         # 1. Read the sentences, and hold out the last ones for evaluation.
-        path = str(args.train_file)
-        inputs = [("--train_file", args.train_file), ("--model_name_or_path", args.model_name_or_path)]
+        source: Any = args.train_file
+        path = source if isinstance(source, str) else "train_file"
+        inputs = inputs_of(vars(args))
         check_files(inputs)
         check_output_dir(args, args.overwrite_output_dir, inputs)
         set_seed(args.seed)
-        dataset = load_text_dataset(path, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
+        dataset = load_text_dataset(source, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
         texts = list(dataset["sent0"])
         number = min(args.held_out, len(texts) // 10)
         if number < 1:
