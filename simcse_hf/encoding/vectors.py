@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
+from ..objectives.registry import split_weight
 from ..retrieval.description import of_documents
 from ..runtime.distributed import on_first_process, world
 from ..runtime.errors import DataError
@@ -52,7 +53,7 @@ class RowVectors:
         self.num_rows = len(rows)
         self.width = len(rows.column_names)
         count, texts = on_first_process(lambda: digest_texts(text for _, text in texts_of_rows(rows)))
-        weighted = [split_weight(source) for source in sources]
+        weighted = [split_source(source) for source in sources]
         total = sum(weight for _, weight in weighted)
         contents = []
         #: The size of the vectors of all models together.
@@ -114,18 +115,9 @@ class RowVectors:
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 
 
-def split_weight(source: str) -> tuple[str, float]:
+def split_source(source: str) -> tuple[str, float]:
     """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
-    name, colon, tail = source.rpartition(":")
-    try:
-        weight = float(tail)
-    except ValueError:
-        weight = math.nan
-    if not colon or math.isnan(weight) or Path(source).expanduser().exists():
-        return source, 1.0
-    if not 0 < weight < math.inf:
-        raise DataError(f"{source}: the weight {tail} is not a number above 0")
-    return name, weight
+    return (source, 1.0) if Path(source).expanduser().exists() else split_weight(source)
 
 
 def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Path:

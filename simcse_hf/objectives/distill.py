@@ -98,7 +98,9 @@ class Distill(Objective):
         check_values("a number of 0 or more", consistency_weight=consistency_weight)
         check_values("true or false", keep_projection=keep_projection)
         check_values(SIMILARITIES, similarity_fct=similarity_fct)
-        self.similarity, self.temperature = check_similarity(similarity_fct, temperature)
+        # A model is saved as one that is compared by the cosine, whatever compares texts in training.
+        self.normalizes = similarity_fct == "cosine"
+        _, self.temperature = check_similarity(similarity_fct, temperature)
         self.loss = loss
         self.student_temperature = student_temperature or 0.05
         self.teacher_temperature = teacher_temperature or self.student_temperature / 2
@@ -158,7 +160,7 @@ class Distill(Objective):
             SettingError: If the batch has no vectors of a teacher.
         """
         if self.rows == "scored_lists":
-            return self._from_scores(as_full_precision(batch.embeddings, self.similarity == "cosine"), batch.inputs)
+            return self._from_scores(as_full_precision(batch.embeddings, self.normalizes), batch.inputs)
         if "teacher" not in batch.inputs:
             advice = "name a teacher (--teacher) for training, and evaluate on a dev set"
             raise SettingError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")

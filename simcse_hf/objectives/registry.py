@@ -86,6 +86,28 @@ def import_objective(objective: str) -> None:
 WIDTHS = "matryoshka_dims"
 
 
+def split_weight(term: str) -> tuple[str, float]:
+    """Split `simcse:0.5` into a name and its weight, which is 1 if what stands after the last colon is no number.
+
+    Args:
+        term (`str`): The name, and perhaps a weight.
+
+    Returns:
+        `tuple[str, float]`: The name and the weight.
+
+    Raises:
+        SettingError: If the weight is not above 0.
+    """
+    name, _, word = term.rpartition(":")
+    try:
+        weight = float(word)
+    except ValueError:
+        return term, 1.0
+    if not 0 < weight < math.inf:
+        raise SettingError(f"{term}: the weight {word} of {name} must be above 0")
+    return name, weight
+
+
 def part_weights(objective: str) -> dict[str, float]:
     """Return the weight of each part: `simcse+distill:0.5` is `simcse` with 1 and `distill` with 0.5.
 
@@ -103,15 +125,9 @@ def part_weights(objective: str) -> dict[str, float]:
         raise SettingError(f"objective must be the name of an objective, got {objective!r}")
     weights: dict[str, float] = {}
     for term in objective.split("+"):
-        name, _, word = term.rpartition(":")
-        try:
-            weight = float(word)
-        except ValueError:
-            name, weight = term, 1.0
+        name, weight = split_weight(term)
         if name in weights:
             raise SettingError(f"objective {objective!r} names {name} twice")
-        if not 0 < weight < math.inf:
-            raise SettingError(f"objective {objective!r}: the weight of {name} must be above 0, got {word!r}")
         weights[name] = weight
     return weights
 
@@ -424,7 +440,7 @@ class ByDataset(Combined):
         """
         if "dataset" not in batch.inputs:
             names = ", ".join(self.by_name)
-            raise SettingError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}")
+            raise SettingError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}, or predict that")
         number = int(batch.inputs["dataset"][0])
         name, objective = list(self.by_name.items())[number]
         losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}

@@ -12,7 +12,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
-from ..encoding.vectors import split_weight
+from ..encoding.vectors import split_source
 from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
@@ -121,7 +121,7 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
     values["processes"] = args.world_size
     paths: list[str | Path] = [path for _, path in decided.inputs]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
-        paths.append(Path(split_weight(name)[0], MANIFEST))
+        paths.append(Path(split_source(name)[0], MANIFEST))
     for path in paths:
         if Path(path).is_file():
             values[f"digest of {path}"] = digest(path)

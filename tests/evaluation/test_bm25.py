@@ -79,12 +79,6 @@ def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
     assert search.pairs(first, first) == pytest.approx(np.ones(20))
 
 
-def test_texts_without_a_word_have_the_score_zero():
-    search = search_over(["?", "a cat", "!"])
-    assert search.pairs(["?", "?"], ["a cat", "?"]).tolist() == [0, 0]
-    assert list(search.rank(["?", "unknown"], {"1": "?", "2": "a cat", "3": "!"}, 3)) == [["3", "2", "1"]] * 2
-
-
 # --- the tasks -------------------------------------------------------------------------------------------------------
 
 

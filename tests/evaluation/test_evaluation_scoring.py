@@ -77,9 +77,3 @@ def test_mode_dev_scores_and_encodes_dev_splits_only(folder):
 def test_a_task_without_a_dev_split_is_missing_in_mode_dev(folder):
     results = evaluate(BagOfWords(), data_dir=folder, tasks="STS12,STSBenchmark", mode="dev").results
     assert results["STS12"]["missing"] == "the task has no dev split"
-
-
-def test_mode_dev_averages_the_accuracy_on_the_dev_split(folder):
-    options = {"tasks": ["TREC"], "mode": "dev", "device": "cpu"}
-    results = evaluate(BagOfWords(), data_dir=folder, **options).results
-    assert results["average"]["value"] == results["TREC"]["dev_accuracy"]

@@ -234,18 +234,6 @@ def test_pairs_of_a_label_are_taken_from_the_training_sets(made):
     assert made("with-neutral") == [["A dog runs.", "An animal moves.", "A dog sleeps.", "A dog is brown."]]
 
 
-def test_pairs_of_questions_are_the_different_duplicates_of_qqp(made, tmp_path):
-    lines = [
-        "id\tquestion1\tquestion2\tis_duplicate",
-        '1\t"Why ""x""?"\tWhy x?\t1',
-        "2\ta\tb\t0",
-        "3\tsame\tsame\t1",
-    ]
-    (tmp_path / "qqp").mkdir()
-    (tmp_path / "qqp/quora_duplicate_questions.tsv").write_text("\n".join(lines) + "\n")
-    assert made("qqp") == [['Why "x"?', "Why x?"]]
-
-
 def test_the_digest_of_a_file_changes_with_its_source(made, write_nli, tmp_path):
     before = content_digest("prepared/neutral.csv", tmp_path)
     write_nli([*PAIRS, ("B", "C", "neutral", "snli-dev")])

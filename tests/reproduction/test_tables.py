@@ -34,13 +34,6 @@ def options_of(folder, **options):
     return words
 
 
-def test_a_table_of_which_nothing_could_be_run_is_an_error(tmp_path):
-    words = options_of(tmp_path, data_dir=tmp_path / "absent", seeds=1)
-    with pytest.raises(ValueError, match="simcse/3: none of 8 runs could be made: missing: .* put this file at"):
-        main(["simcse/3", *words])
-    assert (tmp_path / "out" / "simcse-3.json").exists()
-
-
 def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_the_hours(tmp_path, capsys):
     assert main(["simcse/3", "--dry_run", *options_of(tmp_path, scale="paper")]) == 0
     printed = capsys.readouterr().out

@@ -204,22 +204,6 @@ def test_a_reranking_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
     assert result.metrics["mrr@10"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("order", ["01234567", "30716524"])
-def test_the_order_of_a_corpus_of_equal_texts_decides_nothing(order, tmp_path):
-    corpus = {f"d{number}": "the same" for number in order} | {"e": "another text"}
-    task = Collection(corpus, {"q": "the same"}, {"q": {"d0": 1}}).read(tmp_path)
-    ndcg = task.evaluate(encode_rounded).metrics["ndcg@10"]
-    assert ndcg == pytest.approx(31.5465, abs=1e-3)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_order_of_candidates_with_equal_scores_decides_nothing(order, tmp_path):
-    negatives = ["bird dog", "cat dog", "cat bird"][::order]
-    row = {"query": "cat", "positive": ["dog bird"], "negative": negatives}
-    metrics = read_reranking(tmp_path, [row]).evaluate(encode_rounded).metrics
-    assert metrics == pytest.approx({"map": 100 / 3, "mrr@10": 100 / 3})
-
-
 # --- reranking and retrieval ---
 
 BOTH_KINDS = pytest.mark.parametrize("kind", ["reranking", "retrieval"], scope="module")
