@@ -40,7 +40,6 @@ from ..runtime.messages import check_together
 from ..runtime.outputs import Result
 from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
 from ..training.parser import DEFAULTS, WordParser, check_files, option
-from ..training.recipe import inputs_of
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -369,7 +368,8 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
         # 1. Read the sentences, and hold out the last ones for evaluation.
         source: Any = args.train_file
         path = source if isinstance(source, str) else "train_file"
-        inputs = inputs_of(vars(args))
+        paths = {"--train_file": source, "--model_name_or_path": args.model_name_or_path}
+        inputs = [(option, file) for option, file in paths.items() if isinstance(file, (str, os.PathLike))]
         check_files(inputs)
         check_output_dir(args, args.overwrite_output_dir, inputs)
         set_seed(args.seed)
