@@ -49,7 +49,8 @@ class CommitOptions(TypedDict, total=False):
     Args:
         commit_message (`str`): The first line of the commit message; `Upload model` by default.
         commit_description (`str`, *optional*): The lines after it.
-        revision (`str`, *optional*): The branch, which is created if it does not exist. The default is main.
+        revision (`str`, *optional*): The branch, which is created if it does not exist; or an open pull request,
+            such as refs/pr/1. The default is main.
         create_pr (`bool`): Whether to open a pull request instead.
         run_as_future (`bool`): Whether to upload in the background.
     """
@@ -184,7 +185,8 @@ def commit_folder(
     folder = Path(folder)
     added = {path: _content(folder / path) for path in public_files(folder)} | {**(contents or {})}
     revision = options.get("revision")
-    if revision is not None and not options.get("create_pr"):
+    is_branch = revision is not None and not revision.startswith("refs/")  # which stands for an open pull request
+    if is_branch and not options.get("create_pr"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     operations: list[Any] = [CommitOperationAdd(path, content) for path, content in added.items() if content]
     for path in api.list_repo_files(repo_id, revision=revision):

@@ -98,6 +98,19 @@ def test_a_push_to_a_branch_makes_it_and_leaves_main_unchanged(hub, saved):
     assert torch.equal(model.encode(TEXTS), SimCSE(directory).encode(TEXTS))
 
 
+def test_a_push_to_an_open_pull_request_is_committed_to_it(hub, saved):
+    directory = saved()
+    push(directory, "org/name")
+    repository = hub.repositories["org/name"]
+    main = repository.branches["main"]
+    for pull_request in ("refs/pr/1", "refs/pr/2"):
+        repository.branches[pull_request] = next(iter(repository.commits))
+    push(directory, "org/name", revision="refs/pr/1")
+    SimCSE(directory, device="cpu").push_to_hub("org/name", revision="refs/pr/2")
+    assert [branch for branch, _ in repository.messages[2:]] == ["refs/pr/1", "refs/pr/2"]
+    assert repository.branches["main"] == main
+
+
 # --- a branch that moves ---
 
 
