@@ -16,6 +16,7 @@ from .errors import ModelError
 from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
+HUB = "https://huggingface.co"
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _PRIVATE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|"
@@ -76,6 +77,18 @@ def hub_id(name: str | None) -> str | None:
 def public_name(name: str | None) -> str | None:
     """Return a hub id as it is, and only the last part of a local path."""
     return (hub_id(name) or Path(name).name) if name else None
+
+
+def name_in_card(text: str, repo_id: str) -> str:
+    """Write the name of a repository into a card, or into `.eval_results`, in place of that of another one."""
+    text = re.sub(rf"{HUB}/[^/\s]+/[^/\s]+/blob/", f"{HUB}/{repo_id}/blob/", text)
+    named = re.search(r'SimCSE\("(.+?)"\)', text)
+    if named is not None:
+        text = text.replace(f'"{named[1]}"', f'"{repo_id}"')
+        title, now = (name.rpartition("/")[2] for name in (named[1], repo_id))
+        for line in ("# {}", "- name: {}"):
+            text = text.replace(f"\n{line.format(title)}\n", f"\n{line.format(now)}\n")
+    return text
 
 
 class PublicNames:

@@ -398,6 +398,7 @@ class WholeCheckpointTrainer(Trainer):
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
         if not self.is_saving:  # a checkpoint, whose folder is new
+            self.model.folders = (*getattr(self.model, "folders", ()), str(directory))  # type: ignore
             place = replace_model(directory, getattr(self.model, "save_adapter", False))
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)

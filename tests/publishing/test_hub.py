@@ -18,6 +18,7 @@ from simcse_hf import AutoModelForCL, SimCSE, index, push, search
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
+from simcse_hf.runtime.errors import SettingError
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 WRONG = "hf_" + "w" * 34
@@ -301,3 +302,29 @@ def test_transformers_own_ways_to_push_give_all_modules_and_a_loadable_model(fam
         wanted = {"modules.json", "2_Dense/model.safetensors", "1_Pooling/config.json"}
         assert wanted < set(hub.repositories[name].files())
         assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(folder).encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    "option", ["exist_ok", "safe_serialization", "create_model_card", "model_name", "run_as_future"]
+)
+def test_an_option_that_a_push_of_simcse_does_not_have_is_refused_before_anything_is_made(option, hub, saved):
+    with pytest.raises(SettingError, match=option):
+        SimCSE(saved(), device="cpu").push_to_hub("org/name", **{option: True})
+    assert not hub.requests
+
+
+def test_the_card_beside_a_model_goes_with_it_unless_its_weights_have_changed(hub, saved, tmp_path):
+    folder = saved()
+    card = write_card(folder, repo_id="org/other", license="mit").read_text()
+    model = AutoModelForCL.from_pretrained(folder)
+    model.push_to_hub("org/name")
+    pushed = hub.repositories["org/name"].files()[CARD].decode()
+    assert pushed == card.replace("org/other", "org/name").replace("# other", "# name")
+    for weight in model.parameters():
+        weight.data += 1
+    model.push_to_hub("org/changed")
+    assert "license: mit" not in hub.repositories["org/changed"].files()[CARD].decode()
+    model.save_pretrained(tmp_path / "changed")
+    write_card(tmp_path / "changed", license="mit")
+    model.push_to_hub("org/saved")
+    assert 'SimCSE("org/saved")' in hub.repositories["org/saved"].files()[CARD].decode()

@@ -453,6 +453,7 @@ class Tracker(TensorBoardCallback):
 
 
 def test_training_goes_on_without_the_hub_and_without_a_tracker_and_says_what_failed(make_trainer, hub, caplog):
+    """The model of the run is then pushed with its tags, and in transformers' way with its card."""
     trainer = make_trainer("checkpoint")
     trainer.add_callback(Tracker())
     hub.cut = lambda method, path: trainer.state.global_step < 4
@@ -460,7 +461,14 @@ def test_training_goes_on_without_the_hub_and_without_a_tracker_and_says_what_fa
     assert trainer.state.global_step == 4
     assert "checkpoint-2 was not pushed" in caplog.text and "checkpoint-4 was not" not in caplog.text
     assert "Tracker failed (ConnectionError: the server of the tracker is away)" in caplog.text
-    assert "last-checkpoint/optimizer.pt" in hub.repositories["org/name"].files()
+    files = hub.repositories["org/name"].files
+    assert "last-checkpoint/optimizer.pt" in files()
+
+    trainer.model.add_model_tags(["legal"])
+    trainer.push_to_hub()
+    assert "- legal" in files()[CARD].decode().splitlines()
+    trainer.model.push_to_hub("org/model")
+    assert "Training" in hub.repositories["org/model"].files()[CARD].decode()
 
 
 def test_a_run_whose_last_push_fails_says_where_its_model_is(client, hub):
