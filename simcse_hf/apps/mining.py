@@ -175,7 +175,8 @@ def mine(
 
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.

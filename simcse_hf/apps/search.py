@@ -1,5 +1,6 @@
 """The commands `index`, `index-add`, `index-delete`, `search` and `duplicates`: an index of the texts of files."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal, Unpack, cast
 from numpy import ndarray
 from transformers import AutoConfig
 
+from ..data.table import stream_texts
 from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
@@ -17,7 +19,7 @@ from ..retrieval.sentences import Match, SentenceIndex, check_target
 from ..runtime.encoders import as_encoder
 from ..runtime.errors import DataError, SettingError
 from ..runtime.files import StrPath, digest
-from ..runtime.identity import Identity
+from ..runtime.identity import Identity, digest_texts
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from ..runtime.similarity import check_scores
@@ -120,7 +122,8 @@ def index(
     """Build a search index over the texts of a file.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         output (`str` or `os.PathLike`): Folder for the index.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         column (`str`, *optional*): Column of texts, if the file has several.
@@ -184,7 +187,8 @@ def index_add(
     """Add the texts of a file to a search index.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
             The default is the model that the index names.
@@ -276,10 +280,14 @@ def open_vectors(
     manifest = read_manifest(folder)
     made_with = manifest["settings"]
     source = manifest["input"]
+    if isinstance(input, (str, os.PathLike)):
+        content = digest(Path(input).expanduser())
+    else:
+        _, content = digest_texts(text for _, text in stream_texts(input, made_with["column"]))
     problem = None
     if "columns" in made_with:
         problem = f"several columns ({', '.join(made_with['columns'])})"
-    elif digest(Path(input).expanduser()) != source.get("blake2b"):
+    elif content != source.get("blake2b"):
         problem = f"another file ({source['file']}) than input {input}"
     elif column not in (None, made_with["column"]):
         problem = f"column {made_with['column']!r}, not {column!r}"
@@ -370,7 +378,8 @@ def duplicates(
     r"""Find the pairs of texts in a file that are nearly the same.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
             --save_threshold` saved.

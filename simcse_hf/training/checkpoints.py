@@ -94,7 +94,7 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str | None]]) -> None:
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
     The Trainer verifies the checkpoint when training begins.
@@ -113,9 +113,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
     earlier = checkpoints(directory)
     deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
     for name, path in inputs:
-        if path is None or not overwrite:
-            continue
-        if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
+        if overwrite and any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
             raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"

@@ -141,6 +141,19 @@ def test_queries_are_the_lines_of_standard_input_and_a_person_is_told_what_to_ty
     assert ("Type a text and press Enter" in printed.err) is is_told
 
 
+def test_lines_of_standard_input_are_read_as_those_of_a_file(folder, monkeypatch, capsys):
+    """Without a byte-order mark and a carriage return; with a byte that is no text or a NUL, the line is named."""
+    content = b"\xef\xbb\xbfthe cat\r\na dog\n\xff\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="\n"))
+    assert status("search", "--index", folder, "--json") == 2
+    printed = capsys.readouterr()
+    assert [json.loads(line)["query"] for line in printed.out.splitlines()] == ["the cat", "a dog"]
+    assert "standard input, line 3: byte 0xff" in printed.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\0cat\n"))
+    assert status("search", "--index", folder) == 2
+    assert "line 1: a NUL" in capsys.readouterr().err
+
+
 def test_escape_sequences_of_a_sentence_reach_a_program_and_not_the_terminal(model, tmp_path):
     sentence = "a cat \x1b[31msat\x07 on the mat"
     SentenceIndex.build(model, [sentence, "dog"]).save(tmp_path / "index")
