@@ -5,11 +5,13 @@ arms of `adapt`, the tables of `reproduction` and the benchmarks.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
@@ -227,9 +229,11 @@ class Recipe:
             trainer = self.trainer(decided)
             clear_output_dir(args)  # now that nothing is wrong with the new run
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-            trainer.save_model()
             if args.push_to_hub:
-                trainer.push_to_hub()
+                with _after_training(directory, args.hub_model_id):
+                    trainer.push_to_hub()  # which saves the model first
+            else:
+                trainer.save_model()
             assert trainer.results is not None
             if decided.is_sample and trainer.is_world_process_zero():
                 print(describe_sample_run(trainer.results.folder))
@@ -263,8 +267,24 @@ class Recipe:
             from ..publishing.hub import push_model
 
             name = args.hub_model_id or directory.resolve().name
-            push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
+            with _after_training(directory, name):
+                push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
         return results
+
+
+@contextmanager
+def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
+    """Say in the error of the last push that the model is saved, and how it is pushed."""
+    from ..publishing.hub import PushError
+
+    try:
+        yield
+    except (PushError, *HfHubHTTPError.__bases__) as error:
+        name = repo_id or directory.resolve().name
+        raise PushError(
+            f"the run has ended and its model is saved in {directory}, but the hub did not take it ({error}). Push it "
+            f"later: simcse-hf push {directory} {name}"
+        ) from error
 
 
 def train(

@@ -962,8 +962,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
             `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
             and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
-            `dev_texts` (one and others to compare it with); and `changes`, made on purpose when the run was resumed:
-            the `step` of each, and `settings` with their earlier and later value.
+            `dev_texts` (one and others to compare it with); `tags` of the model; and `changes`, made on purpose when
+            the run was resumed: the `step` of each, and `settings` with their earlier and later value.
         """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
@@ -994,6 +994,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "settings": asdict(self.model.settings),
+            "tags": self.model.model_tags,
         }
 
     def create_model_card(
@@ -1029,7 +1030,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 tags=[tags] if isinstance(tags, str) else tags,
             )
         except ValueError as error:  # A run is not lost over its card.
-            logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
+            logger.warning(f"No model card was written: {error}")
             card.unlink(missing_ok=True)
 
 
