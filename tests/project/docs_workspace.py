@@ -3,8 +3,11 @@
 import gzip
 import os
 import re
+import runpy
 import shlex
 import shutil
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 from conftest import VOCABULARY, save_encoder
@@ -12,7 +15,9 @@ from evaluation_helpers import write_beir, write_rows, write_sts, write_stsb
 from trainer_helpers import sentences
 from transformers import BertModel, Qwen3Config, Qwen3ForCausalLM
 
+from simcse_hf.apps.pretraining import PretrainingArguments
 from simcse_hf.cli.main import main
+from simcse_hf.training.recipe import ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,6 +117,38 @@ def commands(block):
     """The commands of a ```bash block, without comments and with continued lines joined."""
     lines = block.replace("\\\n", " ").splitlines()
     return [line for line in lines if shlex.split(line, comments=True)]
+
+
+def inline_commands(document):
+    """The pieces of `code` in a document, and its indented lines, with continued lines joined."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+    return [*spans, *(line.strip() for line in text.splitlines() if line.startswith("    "))]
+
+
+def rows_of_tables(document):
+    """The cells of each row of each table in a document."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return [row.strip("|").split(" | ") for row in re.findall(r"^\|(?!---).*", text, re.MULTILINE)]
+
+
+@cache
+def help_of_commands():
+    """What `--help` of each command prints, under its name."""
+    return runpy.run_path(str(ROOT / "docs/site_reference.py"))["commands"]()
+
+
+def known_options():
+    """The options of each command."""
+    options = {}
+    for section in help_of_commands().split("\n## "):
+        command = section.removeprefix("## ").split()[0]
+        options.setdefault(command, set()).update(re.findall(r"--\w+", section))
+    for cls in (*ARGUMENTS, PretrainingArguments):
+        options["train"].update(f"--{field.name}" for field in fields(cls))
+    options["train"].update(("--no_unpadded", "--model"))
+    return options
 
 
 def simcse_arguments(command):

@@ -11,6 +11,7 @@ from docs_workspace import (
     ROOT,
     blocks,
     commands,
+    inline_commands,
     make_workspace,
     run_command,
     simcse_arguments,
@@ -19,6 +20,8 @@ from docs_workspace import (
 #: tests/project/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
 SKILL = "skills/train-sentence-embeddings/SKILL.md"
+#: Their commands in sentences run, too, where they are whole.
+WHOLE = (SKILL, "docs/migration.md")
 DOCUMENTS = [
     "README.md",
     SKILL,
@@ -38,7 +41,7 @@ NOT_RUN = {
     "python model_cards/generate.py": "writes into the repository",
     "accelerate launch --config_file": "starts several processes; tests/training/run/test_accelerate_configs.py",
     "python examples/finetune_classifier.py": "tests/project/test_examples.py",
-    "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
+    "simcse-hf adapt corpus.txt --model sentence-transformers": "needs the model; the skill's command runs",
     "simcse-hf demo": "serves until it is interrupted; tests/apps/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/apps/test_pretraining.py",
@@ -66,7 +69,8 @@ SHORT = {
         "2",
         "--per_device_train_batch_size",
         "8",
-    ]
+    ],
+    "adapt": ["--arms", "labels", "--steps", "2", "--seeds", "1"],
 }
 
 
@@ -94,7 +98,9 @@ def workspace(tmp_path_factory):
 def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
     names = {}
-    for language, block in blocks(document):
+    inline = [command for command in inline_commands(document) if document in WHOLE and len(command.split()) > 5]
+    in_sentences = [("bash", command) for command in inline if command.startswith("simcse-hf ")]
+    for language, block in [*blocks(document), *in_sentences]:
         # tests/project/test_docs.py and tests/clients/test_clients_page.py run those of two pages
         if language == "python" and document not in (
             "docs/methods.md",
