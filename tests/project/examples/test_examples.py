@@ -14,7 +14,7 @@ from transformers import AutoModel, BertForMaskedLM, Trainer
 
 from simcse_hf import SimCSE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from docs_workspace import (
+from docs_helpers import (
     ROOT,
     blocks,
     commands,
@@ -17,7 +17,7 @@ from docs_workspace import (
     simcse_arguments,
 )
 
-#: tests/project/test_tutorials.py runs the tutorials.
+#: tests/project/documents/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
 SKILL = "skills/train-sentence-embeddings/SKILL.md"
 #: Their commands in sentences run, too, where they are whole.
@@ -36,11 +36,11 @@ NOT_RUN = {
     "git clone": "needs a network",
     ".venv/bin/": "set-up of a developer",
     "python -m reproduction": "trains for minutes; tests/reproduction",
-    "python -m benchmarks": "takes minutes; tests/project/test_benchmarks.py",
+    "python -m benchmarks": "takes minutes; tests/project/examples/test_benchmarks.py",
     "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
     "python model_cards/generate.py": "writes into the repository",
     "accelerate launch --config_file": "starts several processes; tests/training/run/test_accelerate_configs.py",
-    "python examples/finetune_classifier.py": "tests/project/test_examples.py",
+    "python examples/finetune_classifier.py": "tests/project/examples/test_examples.py",
     "simcse-hf adapt corpus.txt --model sentence-transformers": "needs the model; the skill's command runs",
     "simcse-hf demo": "serves until it is interrupted; tests/apps/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
@@ -101,7 +101,7 @@ def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_
     inline = [command for command in inline_commands(document) if document in WHOLE and len(command.split()) > 5]
     in_sentences = [("bash", command) for command in inline if command.startswith("simcse-hf ")]
     for language, block in [*blocks(document), *in_sentences]:
-        # tests/project/test_docs.py and tests/clients/test_clients_page.py run those of two pages
+        # tests/project/documents/test_docs.py and tests/clients/test_clients_page.py run those of two pages
         if language == "python" and document not in (
             "docs/methods.md",
             "docs/clients.md",

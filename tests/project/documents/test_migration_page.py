@@ -6,8 +6,7 @@ import re
 
 import pytest
 import yaml
-from docs_workspace import ROOT, inline_commands, known_options, rows_of_tables
-from test_layout import PACKAGE, public_names
+from docs_helpers import PACKAGE, ROOT, inline_commands, known_options, public_names, rows_of_tables
 from transformers import BertConfig
 
 from simcse_hf.cli.main import COMMANDS

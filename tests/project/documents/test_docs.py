@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 import yaml
-from docs_workspace import ROOT, help_of_commands, inline_commands, known_options
+from docs_helpers import ROOT, help_of_commands, inline_commands, known_options
 from safetensors.torch import load_file
 
 import simcse_hf
@@ -99,7 +99,7 @@ def test_the_api_page_has_every_public_name():
     assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
 
 
-# --- commands outside of the blocks that tests/project/test_docs_run.py runs ---
+# --- commands outside of the blocks that tests/project/documents/test_docs_run.py runs ---
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -5,8 +5,7 @@ import re
 from importlib import import_module
 
 import pytest
-from docs_workspace import ROOT
-from test_layout import public_names
+from docs_helpers import ROOT, public_names
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
