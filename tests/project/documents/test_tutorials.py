@@ -29,15 +29,11 @@ def run_block(language, block, names):
 @pytest.mark.parametrize(
     ("shown", "printed"),
     [
-        (
-            "  0.8826  The exhausted schoolmaster.",
-            "  -0.9000  The exhausted schoolmaster.",
-        ),
-        ("  0.8826  The exhausted schoolmaster.", "  0.8826  The tired schoolmaster."),
+        ("  0.8826  The schoolmaster.", "  -0.9000  The schoolmaster."),
+        ("  0.8826  The schoolmaster.", "  0.8826  The tired schoolmaster."),
         ("best 44.69 (step 100)", "best 44.69 (step 80)"),
         ("best 44.69 (step 100)", "best 44.75 (step 100)"),
         ("one\nthree", "one\ntwo\nthree"),
-        ("one", "one\ntwo"),
         ("one\ntwo", "one"),
     ],
 )
