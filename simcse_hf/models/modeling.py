@@ -122,6 +122,8 @@ class ContrastiveModel(ContrastiveBase):
         settings (`Any`): Settings that come before those of the config.
     """
 
+    #: The steps of all runs that have trained this object, for their record.
+    trained_steps = 0
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
     # Settings and file of the objective of the checkpoint that the model was loaded from.
     _saved_objective: tuple[ContrastiveSettings, str] | None = None

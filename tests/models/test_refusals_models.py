@@ -124,6 +124,7 @@ REFUSED = {
     "states": (cached_run(objective="is_bert"), "gradcache_chunk_size: objective 'is_bert' reads the hidden states"),
     "part of a sum": (cached_run(objective="simcse+esimcse"), "objective 'simcse.esimcse' makes passes of its own"),
     "compiled": (cached_run({"torch_compile": True}), "torch_compile"),
+    "weights that change in a backward pass": (cached_run({"optim": "lomo"}), "gradcache_chunk_size: this optim"),
     "chunk of 0": (cached_run({"gradcache_chunk_size": 0}), "gradcache_chunk_size must be an integer above 0, got 0"),
 }
 
