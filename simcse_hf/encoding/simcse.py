@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import CONFIG_NAME, logging
 from transformers.utils.hub import extract_commit_hash
@@ -25,7 +24,7 @@ from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.description import PROBE
 from ..retrieval.sentences import Results, SentenceIndex
-from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
+from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pretrained
@@ -234,6 +233,7 @@ class SimCSE(BatchEncoder):
             weights = digest_value([digest_model(self.model, beside=transform), *self.model.digests])
         return make_identity(
             self.settings,
+            self.model.config,
             self.tokenizer,
             self.prompts,
             name_or_path=self.name_or_path,
@@ -640,11 +640,20 @@ class SimCSE(BatchEncoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
+            **options (`Any`): `commit_description`, `revision` or `create_pr`, as in `simcse-hf push`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
+
+        Raises:
+            SettingError: If there is another option, before anything is made.
         """
+        unknown = options.keys() - {"commit_description", "revision", "create_pr"}
+        if unknown:
+            raise SettingError(
+                f"push_to_hub takes no {', '.join(sorted(unknown))}: leave it out. The repository may exist, the "
+                "weights are safetensors, and simcse-hf push writes the card."
+            )
         api = HfApi(token=token, library_name="simcse_hf")
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
@@ -703,7 +712,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         settings["dtype"] = _DTYPES[settings["dtype"]]
     if "model_backend" in settings:
         settings["backend"] = settings.pop("model_backend")
-    try:
-        return SimCSE(model, **settings)
-    except (OSError, HFValidationError) as error:
-        raise ModelError(f"model {no_model(model, error)}") from error
+    return SimCSE(model, **settings)

@@ -31,6 +31,7 @@ from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    MODULES,
     HubArguments,
     adapter_base,
     find_file,
@@ -43,7 +44,6 @@ from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
-    MODULES,
     NAMES,
     SentenceTransformersFiles,
     read_sentence_transformers_files,
@@ -139,8 +139,8 @@ class Checkpoint:
             `Checkpoint`: What was found.
 
         Raises:
-            ValueError: If a file is damaged, or custom code is asked for or needed.
-            OSError: If there is no such model, or the hub cannot be reached.
+            ValueError: If there is no such model, the hub cannot be reached, a file is damaged, or custom code is
+                asked for or needed.
         """
         hub = select_hub_arguments(arguments)
         located: Values = {**hub, "variant": arguments.get("variant")}
@@ -206,7 +206,7 @@ class Checkpoint:
             return frozenset(load_state_dict(path, map_location="meta"))
         raise ModelError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
-            "save_pretrained, or name the variant of its files as variant."
+            "save_pretrained, without a variant if SimCSE is to load it, or name that of its files as variant."
         )
 
     def resolve(self, given: Values) -> ContrastiveSettings:
@@ -623,9 +623,11 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
 def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
     """Save the tokenizer of a model so that it is read alike by every program.
 
-    A tokenizer of the library `tokenizers` keeps the truncation and the padding of its last call, and programs that
-    read `tokenizer.json` alone would cut texts there. It gets the length of inference. The class of a tokenizer
-    without one of its own has a name that transformers 4 does not know; it gets the one that both know.
+    Texts are padded on the right, as here: on the left, other programs would count wrong positions. What the caller
+    has set as an attribute is saved, too. A tokenizer of the library `tokenizers` keeps the truncation and the padding
+    of its last call, and programs that read `tokenizer.json` alone would cut texts there. It gets the length of
+    inference. The class of a tokenizer without one of its own has a name that transformers 4 does not know; it gets
+    the one that both know.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
@@ -638,7 +640,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
         backend.no_truncation()
         limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer)
         if limit is not None:
-            backend.enable_truncation(limit)
+            backend.enable_truncation(limit, direction=tokenizer.truncation_side)
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
     config = read_json(path)
@@ -646,4 +648,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
         config.pop(name, None)
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["padding_side"] = "right"
+    for name in ("truncation_side", "split_special_tokens"):
+        config[name] = getattr(tokenizer, name)
     write_json(path, config)

@@ -22,9 +22,10 @@ from ..data.collator import ContrastiveCollator, MixtureCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS, find_parts, part_of
 from ..data.documents import SpanDataset
 from ..data.kinds import NUMBERS, SAYS, Source, check_width, read_source, read_stream
-from ..data.read import find_paths, is_column, open_source
+from ..data.read import find_paths, open_source
 from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NoDuplicatesSampler, PermutedSampler
 from ..data.stream import WholeStream
+from ..data.table import is_column
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
@@ -536,6 +537,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return Rows(reader, plan, source, tokens, says, [texts])
     tokenize = RowTokenizer(names, *how)
 
+    def add_numbers(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        return {WholeStream.NUMBER: numbers}
+
     def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
         if not isinstance(tokens, ViewDataset):
             return tokenize(columns)
@@ -544,8 +548,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     # A shuffle of what is repeated would mix the passes, and a row could come twice before another one.
-    shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER).repeat(None)
-    made = shuffled.map(make_rows, with_indices=True, batched=True, remove_columns=names)
+    shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER)
+    numbered = shuffled.map(add_numbers, with_indices=True, batched=True)
+    made = numbered.repeat(None).map(make_rows, with_indices=True, batched=True, remove_columns=names)
     return Rows(reader, plan, source, tokens, says, stream=WholeStream(made))
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     TrainerCallback,
     set_seed,
@@ -51,7 +53,8 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import Objective
+from ..objectives import OBJECTIVES, Objective
+from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
@@ -60,7 +63,7 @@ from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
-from .decide import decide_run, with_values
+from .decide import best_by, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -241,9 +244,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.settings: Values = {}
         self.changes: list[Values] = []
 
-        # 8. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
-        # of evaluation rows, too.
-        self.no_rows = Dataset.from_dict({"input_ids": [], args.length_column_name: []})
+        # 8. transformers' Trainer, which evaluates dev sets only if it has a data set.
+        self.no_rows = Dataset.from_dict({"input_ids": []})
+        #: The prefix of the dev sets' metrics in the next evaluation; `None` if they are not scored.
+        self.dev_prefix: str | None = None
+        #: The rows that the present evaluation has read.
+        self.evaluated: list[Any] = []
         evaluation = None
         if eval_dataset is not None:
             evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
@@ -293,7 +299,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             check_adapter(model)
         teacher = None if self.rows is None else self.rows.vectors.get("teacher")
         size = None if teacher is None else teacher.dim
-        if model.objective is None or model.teacher_dim != size:
+        parts = [part for part in model.modules() if isinstance(part, Objective)]
+        is_old = any(is_defined_again(type(part), OBJECTIVES.get(part.name, Objective)) for part in parts)
+        if model.objective is None or model.teacher_dim != size or is_old:
             model.teacher_dim = size
             model.objective = None
             model.prepare_objective()
@@ -385,6 +393,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
 
         # 4. Write the results, and say what the dev set scored.
+        self.use_saved_weights()
         if self.hp_search_backend is None:
             is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
             weights = self.model.digest_encoder() if is_whole else None
@@ -438,6 +447,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
+
+        stops_early = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
+        if stops_early and args.eval_strategy == "no":
+            raise SettingError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'")
+        if stops_early and args.metric_for_best_model is None:
+            headline = self.dev_sets[0].headline if self.dev_sets else None
+            self.args = args = with_values(args, **best_by(headline or "loss", headline))
 
         # 2. The rows, and the dropout that makes the views of single sentences.
         for row in self.rows.check(objective):
@@ -592,15 +608,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
         order = self.rows.order()
         return default if order is None else order
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> None:
+        """Keep the order of the rows of evaluations and predictions, whatever samples those of training."""
+
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Make the data loader of an evaluation, of texts or of token ids."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str) and eval_dataset is not self.eval_dataset:
+        """Make the data loader of an evaluation: of texts, token ids or a file, or of an evaluation set by name."""
+        known = [self.eval_dataset, *self.evaluated]
+        if eval_dataset is not None and not self._is_name(eval_dataset) and id(eval_dataset) not in map(id, known):
             eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
+    def _is_name(self, eval_dataset: Any) -> bool:
+        """Say whether this is the name of one of several evaluation sets."""
+        return (
+            isinstance(self.eval_dataset, dict) and isinstance(eval_dataset, str) and eval_dataset in self.eval_dataset
+        )
+
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Make the data loader of a prediction, of texts or of token ids."""
+        """Make the data loader of a prediction: of texts, token ids or a file, or `{name: rows}` of one data set."""
         rows = read_evaluation_rows(self.reader, self.run, test_dataset, "test_dataset")
+        if isinstance(rows, dict):
+            if len(rows) > 1:
+                raise SettingError(f"test_dataset has several data sets ({', '.join(rows)}): predict one at a time")
+            [rows] = rows.values()
         return super().get_test_dataloader(rows)
 
     # --- a step -----------------------------------------------------------------------------------------------------
@@ -625,6 +655,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             scale: Any = factor
             if self.accelerator.scaler is not None:
                 scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
+            often = self.args.torch_empty_cache_steps
+            if often is not None and self.state.global_step % often == 0:
+                clear_device_cache()
             output = cached.backward(model, no_sync, scale)
             self.watch.add(output)
             loss = output.loss * factor
@@ -707,6 +740,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
         return optimizer
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Name the weights that decay, as transformers does, and leave out every norm, such as that of a projector."""
+        norms = set()
+        for name, module in model.named_modules():
+            if "Norm" in type(module).__name__:
+                norms |= {f"{name}.{own}" for own, _ in module.named_parameters(recurse=False)}
+        return [name for name in super().get_decay_parameter_names(model) if name not in norms]
+
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -726,9 +767,91 @@ class SimCSETrainer(WholeCheckpointTrainer):
             whole = self.watch.record()
             steps = max(1, self.state.global_step)
             logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
+        before = self.state.epoch
+        self.state.epoch = self.count_epochs()
         super().log(logs, start_time)
+        self.state.epoch = before
+
+    def count_epochs(self) -> float | None:
+        """Return the passes over the rows so far; of a stream `None` before its end is known."""
+        if self.rows is None or self.rows.stream is None:
+            return self.state.epoch
+        rows = self.rows.stream.num_rows
+        taken = self.state.global_step * self.get_total_train_batch_size(self.args)
+        return taken / rows if rows else None
 
     # --- an evaluation ----------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Evaluate rows, which may be a file, or several data sets by name; the dev sets are scored once.
+
+        The rows are read in their order. On several processes the loss is that of one process with the same
+        `per_device_eval_batch_size`.
+
+        Args:
+            eval_dataset (`Any`, *optional*): As in `SimCSETrainer`, whose data is the default. Rows under the name of
+                a data set of training are evaluated by its objective.
+            ignore_keys (`list[str]`, *optional*): As in transformers.
+            metric_key_prefix (`str`, *optional*, defaults to `"eval"`): As in transformers.
+
+        Returns:
+            `dict[str, float]`: The metrics.
+        """
+        if eval_dataset is None or eval_dataset is self.eval_dataset:
+            eval_dataset = self.eval_dataset
+            if isinstance(eval_dataset, dict):
+                eval_dataset = {name: name for name in eval_dataset}
+        elif not self._is_name(eval_dataset):
+            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
+        sets = eval_dataset if isinstance(eval_dataset, dict) else {None: eval_dataset}
+        self.dev_prefix = metric_key_prefix
+        self.evaluated = list(sets.values())
+        metrics: dict[str, float] = {}
+        try:
+            for name, rows in sets.items():
+                prefix = metric_key_prefix if name is None else f"{metric_key_prefix}_{name}"
+                metrics |= super().evaluate(rows, ignore_keys, prefix)
+        finally:
+            self.dev_prefix = None
+            self.evaluated = []
+        return metrics
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """Predict a batch as transformers does, with its classes or scores as labels.
+
+        Rows that Accelerate repeats, to fill the last batch for all processes, are left out of the loss.
+
+        Args:
+            model (`nn.Module`): As in transformers, like the others.
+            inputs (`dict`): The batch.
+            prediction_loss_only (`bool`): Whether only the loss is wanted.
+            ignore_keys (`list[str]`, *optional*): Outputs to leave out.
+
+        Returns:
+            `tuple`: The loss, the outputs and the labels.
+        """
+        if self.args.label_names is None:
+            self.label_names = [name for name in ("labels", "scores") if name in inputs]
+        loss, *predicted = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        rows = len(inputs["input_ids"])
+        state = self.accelerator.gradient_state
+        if self.args.world_size > 1 and state.end_of_dataloader and state.remainder > 0:
+            own = state.remainder - self.args.process_index * rows
+            kept = own if own > 0 else rows  # a loss of repeats alone does not count
+            cut = {name: values[:kept] for name, values in inputs.items()}
+            with torch.no_grad(), self.compute_loss_context_manager():
+                loss = self.compute_loss(model, self._prepare_inputs(cut)).detach()
+        if "inputs" in self.args.include_for_metrics:  # transformers joins batches of one length
+            plans = [self.run.rows, *self.run.datasets.values()]
+            longest = max(length for plan in plans for length in plan.lengths)
+            missing = max(0, longest - inputs["input_ids"].shape[-1])
+            padding: Any = self.processing_class.pad_token_id
+            inputs["input_ids"] = nn.functional.pad(inputs["input_ids"], (0, missing), value=padding)
+        return loss, *predicted
 
     def evaluation_loop(
         self,
@@ -739,6 +862,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         **kwargs: Any,
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets; a run keeps what they scored."""
+        self.use_saved_weights()
         if self.dev_sets and len(dataloader.dataset) == 0:  # type: ignore[arg-type]
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)  # type: ignore[arg-type]
@@ -749,12 +873,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
             )
         # With several evaluation sets, the first evaluation evaluates the dev sets, too, as `eval_stsb_spearman`.
-        prefix: str | None = metric_key_prefix
-        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
-        for name in sorted(names, key=len):  # The longest counts: `eval_old_news` is not that of "news".
-            if metric_key_prefix.endswith(f"_{name}"):
-                prefix = metric_key_prefix.removesuffix(f"_{name}") if name == names[0] else None
-        if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
+        prefix, self.dev_prefix = self.dev_prefix, None
+        if prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             # An encoder that does not say how its embeddings are made is not compared with its fresh head alone.
@@ -775,6 +895,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
+
+    def use_saved_weights(self) -> None:
+        """Let an optimizer with two modes, such as a schedule-free one, give the weights to evaluate and save.
+
+        The next step takes it back to those that it trains.
+        """
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()  # type: ignore[union-attr]
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as transformers does."""
+        self.use_saved_weights()
+        super().save_model(*args, **kwargs)
 
     def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with our own layers, and the space of a student's vectors."""
@@ -828,6 +961,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
+        self.use_saved_weights()
         best = self.state.best_model_checkpoint
         problem = on_first_process(lambda: best and folder_problem(best))
         if problem:
@@ -847,12 +981,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Describe how the model was trained, for `results.json` and the card.
 
         Returns:
-            `Values`: `base_model`; of the rows `train_rows` (`None` for a stream), `num_sentences`, `rows` (see
-            `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
-            `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
-            and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
-            `dev_texts` (one and others to compare it with); and `changes`, made on purpose when the run was resumed:
-            the `step` of each, and `settings` with their earlier and later value.
+            `Values`: `base_model`, and the `earlier_steps` of other runs that trained it before; of the rows
+            `train_rows` (`None` for a stream), `num_sentences`, `rows` (see `data.contents`), `view` (with `name`,
+            `rate` and `both`), `datasets` (their rows), `train_texts` and `hub_datasets`; `objective` (its `summary`
+            and `papers`); the `arguments` that differ from their default and the `settings` of the model; `steps`,
+            `epochs`, `train_loss`, `processes`, `hardware` and `seed`; `dev_texts` (one and others to compare it
+            with); `tags` of the model; and `changes`, made on purpose when the run was resumed: the `step` of each,
+            and `settings` with their earlier and later value.
         """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
@@ -871,11 +1006,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
             examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
+            "earlier_steps": self.watch.earlier_steps,
             **rows,
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": changed_arguments(args),
             "steps": self.state.global_step,
-            "epochs": self.state.epoch,
+            "epochs": self.count_epochs(),
             "train_loss": last_logged(self.state, "train_loss"),
             "processes": args.world_size,
             "hardware": processor,
@@ -883,6 +1019,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "settings": asdict(self.model.settings),
+            "tags": self.model.model_tags,
         }
 
     def create_model_card(
@@ -918,7 +1055,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 tags=[tags] if isinstance(tags, str) else tags,
             )
         except ValueError as error:  # A run is not lost over its card.
-            logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
+            logger.warning(f"No model card was written: {error}")
             card.unlink(missing_ok=True)
 
 
