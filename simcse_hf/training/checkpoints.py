@@ -294,7 +294,7 @@ class WholeCheckpointTrainer(Trainer):
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
-        jit = self.pop_callback(JITCheckpointCallback)
+        jit: Any = self.pop_callback(JITCheckpointCallback)
         if jit is not None:  # its handler would stay after a run; ours saves the checkpoint
             signal.signal(signal.SIGTERM, jit.jit_manager._original_sigterm_handler)
         callbacks: Any = self.callback_handler.callbacks
@@ -618,7 +618,7 @@ class SavedCheckpoints(TrainerCallback):
             state.save_steps += -state.save_steps % state.eval_steps
 
         # 2. The metric, and the folder of the run, may be others than before.
-        self.__init__()  # type: ignore[misc]
+        self.__init__()
         metric = args.metric_for_best_model
         if self.resumed_from is None or metric is None:
             return
