@@ -103,8 +103,8 @@ def check_server(
         ) from error
     if sorted(places) != list(range(len(texts))):
         raise SettingError(
-            f"{url} gives {len(rows)} embeddings for {len(texts)} texts, with {len(set(places))} values of index: each "
-            "text needs one, and index is its place among the texts, from 0"
+            f"{url} gives {len(rows)} embeddings for {len(texts)} texts, with {len(set(places))} values of index: "
+            "each text needs one, and index is its place among the texts, from 0"
         )
     expected = encoder.encode(texts)
     if served.shape != expected.shape:

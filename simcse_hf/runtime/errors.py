@@ -122,7 +122,8 @@ def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
     near = []
     for word in words:
         matches = difflib.get_close_matches(word, known)
-        matches.sort(key=lambda match: not word.startswith(match))  # --lora_r of --lora_rank, before --local_rank
+        # Of --lora_rank, --lora_r goes before --local_rank, and above all the rest of a word goes with it.
+        matches.sort(key=lambda match: (not match.startswith(word), not word.startswith(match)))
         near += matches[:1]
     return f" (did you mean {', '.join(near)}?)" if near else ""
 

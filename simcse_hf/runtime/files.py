@@ -271,7 +271,9 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        SettingError: If another process has locked the folder, which the message names, or the folder is a file.
+        SettingError: If another process has locked the folder, which the message names, or nothing can be written
+            there.
+        OSError: If the disk is full.
     """
     path = Path(folder).expanduser().resolve()
     if path.is_file():
