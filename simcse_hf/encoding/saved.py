@@ -5,26 +5,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..models.checkpoint import RECORD, Checkpoint, WeightDigests
 from ..models.modeling import AutoModelForCL
-from ..models.settings import ContrastiveSettings, Values, length_limit
+from ..models.settings import ContrastiveSettings, Values, layers_of, length_limit
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from ..runtime.identity import Identity, digest_tokenizer
+from ..runtime.identity import Identity, digest_tokenizer, digest_value
 from ..runtime.loading import load_pretrained
 
 logger = logging.get_logger(__name__)
 
 
 def make_identity(
-    settings: ContrastiveSettings, tokenizer: PreTrainedTokenizerBase, prompts: dict[str, str], **others: Any
+    settings: ContrastiveSettings,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: dict[str, str],
+    **others: Any,
 ) -> Identity:
     """Return what decides the embeddings of a model.
 
     Args:
         settings (`ContrastiveSettings`): Its settings.
+        config (`PreTrainedConfig`): The config of its encoder.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
         prompts (`dict[str, str]`): Its prompts.
         **others (`Any`): The other fields of [`Identity`].
@@ -36,6 +41,7 @@ def make_identity(
         pooler=settings.inference_pooler,
         tokenizer=digest_tokenizer(tokenizer),
         templates=list(settings.templates),
+        config=digest_value(layers_of(config, settings)),
         prompts={"query": "", "document": ""} | prompts,
         similarity=settings.similarity_fn_name,
         **others,
@@ -90,6 +96,7 @@ class SavedModel:
         tokenizer = load_pretrained(AutoTokenizer.from_pretrained, self.folder)
         return make_identity(
             settings,
+            found.config,
             tokenizer,
             settings.prompts,
             name_or_path=str(self.folder),

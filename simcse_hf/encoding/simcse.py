@@ -234,6 +234,7 @@ class SimCSE(BatchEncoder):
             weights = digest_value([digest_model(self.model, beside=transform), *self.model.digests])
         return make_identity(
             self.settings,
+            self.model.config,
             self.tokenizer,
             self.prompts,
             name_or_path=self.name_or_path,

@@ -128,7 +128,8 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
         neither = "is neither a folder that `simcse-hf encode` wrote nor a model that can be loaded"
         raise DataError(f"the teacher or guide {source} {neither}: {error}") from error
     identity = model.identity().to_dict()
-    described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
+    described = {"name_or_path": None, "revision": None, "config": identity["config"]}
+    described |= {name: identity[name] for name in _MAKES_VECTORS}
     cache = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / digest_value([texts, described, model.column_prompts(len(rows.column_names))])

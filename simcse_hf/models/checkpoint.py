@@ -623,9 +623,11 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
 def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
     """Save the tokenizer of a model so that it is read alike by every program.
 
-    A tokenizer of the library `tokenizers` keeps the truncation and the padding of its last call, and programs that
-    read `tokenizer.json` alone would cut texts there. It gets the length of inference. The class of a tokenizer
-    without one of its own has a name that transformers 4 does not know; it gets the one that both know.
+    Texts are padded on the right, as here: on the left, other programs would count wrong positions. What the caller
+    has set as an attribute is saved, too. A tokenizer of the library `tokenizers` keeps the truncation and the padding
+    of its last call, and programs that read `tokenizer.json` alone would cut texts there. It gets the length of
+    inference. The class of a tokenizer without one of its own has a name that transformers 4 does not know; it gets
+    the one that both know.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
@@ -638,7 +640,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
         backend.no_truncation()
         limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer)
         if limit is not None:
-            backend.enable_truncation(limit)
+            backend.enable_truncation(limit, direction=tokenizer.truncation_side)
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
     config = read_json(path)
@@ -646,4 +648,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
         config.pop(name, None)
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["padding_side"] = "right"
+    for name in ("truncation_side", "split_special_tokens"):
+        config[name] = getattr(tokenizer, name)
     write_json(path, config)

@@ -11,13 +11,15 @@ The first of these that has a value decides:
 Here this holds for a model. `training.decide` decides the settings of a run by the same order.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from itertools import chain
 from numbers import Integral
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import (
     OBJECTIVES,
@@ -381,10 +383,48 @@ def _poolers(settings: Values) -> set[str]:
 
 
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
-#: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
-_OFFSET_POSITIONS = (
-    "camembert data2vec-text ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
+#: What counts the positions of RoBERTa and its relatives from `pad_token_id + 1`: 514 rows of positions serve 512
+#: tokens.
+_COUNTS_POSITIONS = "create_position_ids_from_input_ids"
+#: Parts of the names of a config's values that change no embedding: heads of other tasks, the first weights, tokens
+#: that only tasks read, and what only training or generation uses.
+_CHANGE_NOTHING = (
+    "classif summary initializer init_std use_cache tie_word bos_ eos_ sep_token cls_token decoder_bias sparse_pred "
+    "layerdrop deterministic pretraining_tp"
 ).split()
+
+
+@cache
+def _counts_from_padding(config_class: type[PreTrainedConfig]) -> bool:
+    """Return whether encoders of a config count their positions from `pad_token_id + 1`."""
+    encoder = AutoModel._model_mapping.get(config_class, None)
+    module = sys.modules.get(getattr(encoder, "__module__", ""))
+    parts = vars(module).items() if module else ()
+    return any(name == _COUNTS_POSITIONS or hasattr(part, _COUNTS_POSITIONS) for name, part in parts)
+
+
+def layers_of(config: PreTrainedConfig, settings: PoolingSettings) -> list[object]:
+    """Return what decides, beside the weights, how an encoder and the layers after its pooler compute embeddings.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder. Only values of its own kind that are not the usual ones
+            count, because another version of transformers may add some.
+        settings (`PoolingSettings`): The settings of the model.
+
+    Returns:
+        `list`: The values of the config in a fixed order, the dense layers, and whether vectors become unit vectors.
+    """
+    usual = type(config)().to_dict()
+    left_out = {*PreTrainedConfig().to_dict(), *dropout_rates(config)}
+    if not _counts_from_padding(type(config)):
+        left_out.add("pad_token_id")
+    values = []
+    for name, value in sorted(config.to_dict().items()):
+        is_known = name in usual and name not in left_out
+        if is_known and value != usual[name] and not any(part in name for part in _CHANGE_NOTHING):
+            values.append((name, value))
+    normalizes = settings.normalize or settings.similarity_fn_name == "cosine"
+    return [values, settings.dense_layers, normalizes]
 
 
 def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
@@ -392,7 +432,7 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
     rates = {}
     for name, rate in config.to_dict().items():
         is_dropout = "dropout" in name or name.endswith("pdrop")  # GPT-2's embd_pdrop
-        if is_dropout and "classifier" not in name and isinstance(rate, (int, float)):
+        if is_dropout and "classifier" not in name and type(rate) in (int, float):
             rates[name] = rate
     return rates
 
@@ -431,7 +471,7 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     rows = getattr(config, "max_position_embeddings", None)
     if not isinstance(rows, int) or rows <= 0:
         return None
-    if config.model_type not in _OFFSET_POSITIONS or config.pad_token_id is None:
+    if not _counts_from_padding(type(config)) or config.pad_token_id is None:
         return rows
     return rows - config.pad_token_id - 1
 

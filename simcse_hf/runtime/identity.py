@@ -24,7 +24,11 @@ _ROWS_AT_ONCE = 10_000  # that are in memory together
 # The same model may have another name, and be another commit of its repository.
 _NAMES = ("name_or_path", "revision")
 # How a message says that the digest of these is another one.
-_DIGESTS = {"weights": "other weights", "tokenizer": "another tokenizer"}
+_DIGESTS = {
+    "weights": "other weights",
+    "tokenizer": "another tokenizer",
+    "config": "other settings of its layers (config.json)",
+}
 #: The state of the weights of a model when their digest was computed, and the digest.
 _COMPUTED: WeakKeyDictionary[nn.Module, tuple[list[object], str]] = WeakKeyDictionary()
 
@@ -61,21 +65,33 @@ def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = F
     return total.hexdigest()
 
 
-def weights_state(tensors: Iterable[Tensor]) -> list[object]:
-    """Return what changes with weights, in a thousandth of the time of their digest.
+def weights_state(tensors: Iterable[Tensor], *, reads_all: bool = False) -> list[object]:
+    """Return what changes with weights, in a fraction of the time of their digest.
 
     Args:
         tensors (`Iterable[torch.Tensor]`): The weights.
+        reads_all (`bool`, *optional*, defaults to `False`): Add up all numbers, in place of reading one of each tensor
+            in a thousandth of the time.
 
     Returns:
-        `list`: The place and the version of each tensor, which `tensor.data.mul_` does not raise, and a number of it.
+        `list`: The place and the version of each tensor, which `tensor.data.mul_` and an array of numpy do not raise,
+        and a number of it.
     """
     state: list[object] = []
     samples = []
     for tensor in tensors:
         state += (tensor.data_ptr(), tensor._version)
-        if tensor.numel() and not tensor.is_meta:
-            samples.append(tensor.detach().flatten()[tensor.numel() // 2].double())
+        if not tensor.numel() or tensor.is_meta:
+            continue
+        numbers = tensor.detach()
+        if reads_all:
+            # The weights of the sums differ, so that rows and columns that change places are seen, too.
+            rows = numbers.reshape(tensor.shape[0] if tensor.dim() else 1, -1)
+            rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+            sums = (rows @ torch.linspace(1, 2, rows.shape[1]).to(rows)).double()
+            samples.append(sums @ torch.linspace(1, 2, len(sums)).to(sums))
+        else:
+            samples.append(numbers.flatten()[tensor.numel() // 2].double())
     if samples:
         state += torch.stack([sample.to(samples[0].device) for sample in samples]).tolist()
     return state
@@ -99,7 +115,7 @@ def digest_model(model: nn.Module, unused: Collection[Tensor] = (), beside: Mapp
     for name, module in model.named_modules():
         if "_disable_adapters" in vars(module):
             switched.append((name, module._disable_adapters, module.active_adapters))
-    state = [*tensors, *switched, *weights_state(tensors.values())]
+    state = [*tensors, *switched, *weights_state(tensors.values(), reads_all=True)]
     known, digest = _COMPUTED.get(model, (None, ""))
     if state != known:
         digest = digest_weights(tensors.items(), reads_all=True)
@@ -113,15 +129,16 @@ def digest_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of a tokenizer's rules and words, which is kept until one of them changes.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer. The truncation and padding of its last call do not count.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer. The length of its last call and the padding do not
+            count, but the side on which texts are cut does.
 
     Returns:
         `str`: The digest, in hexadecimal.
     """
-    rules: list[object] = []
+    rules: list[object] = [tokenizer.truncation_side, tokenizer.split_special_tokens]
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
-        rules = [backend.normalizer, backend.pre_tokenizer, backend.post_processor]
+        rules += [backend.normalizer, backend.pre_tokenizer, backend.post_processor]
     return _digest_tokenizer(tokenizer, len(tokenizer), repr(rules))
 
 
@@ -133,6 +150,9 @@ def _digest_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int, rules: str)
         content = json.dumps(saved | {"truncation": None, "padding": None})
     else:
         content = repr(sorted(tokenizer.get_vocab().items()))
+    sides = (tokenizer.truncation_side, tokenizer.split_special_tokens)
+    if sides != ("right", False):  # the usual ones, of which earlier versions took no notice
+        content += repr(sides)
     return blake2b(content.encode()).hexdigest()
 
 
@@ -182,6 +202,8 @@ class Identity:
         dtype (`str`): The data type of the weights, such as `"float32"`.
         tokenizer (`str`, *optional*): A digest of the tokenizer's rules and words.
         templates (`list[str]`): The texts that a sentence is put into.
+        config (`str`, *optional*): A digest of the encoder's config and of the layers after its pooler, without what
+            leaves embeddings as they are. `None` in files of earlier versions; it is then not compared.
         weights (`str`, *optional*): A digest of all weights that an embedding goes through, or of an exported graph.
         postprocessing (`str`, *optional*): The kind of the whitening or flow, whose numbers are among the weights.
         prompts (`dict[str, str]`): Texts that are put before a sentence, by name.
@@ -198,6 +220,7 @@ class Identity:
     dtype: str = "float32"
     tokenizer: str | None = None
     templates: list[str] = field(default_factory=list)
+    config: str | None = None
     weights: str | None = None
     postprocessing: str | None = None
     prompts: dict[str, str] = field(default_factory=dict)
@@ -224,7 +247,8 @@ class Identity:
         Args:
             now (`Identity`): The other model.
             may_change (`Collection[str]`, *optional*, defaults to `()`): Entries that are not compared. Weights in
-                another `dtype` or another `backend` have no digest in common, so they are not compared either.
+                another `dtype` or another `backend` have no digest in common, so they are not compared either, nor is
+                the config.
 
         Returns:
             `list[str]`: One phrase for each difference, such as `"max_length 32 there, 64 here"` and `"other
@@ -232,7 +256,9 @@ class Identity:
         """
         left_out = {*_NAMES, *may_change}
         if (self.dtype, self.backend) != (now.dtype, now.backend):
-            left_out.add("weights")
+            left_out |= {"weights", "config"}
+        if None in (self.config, now.config):
+            left_out.add("config")
         return [
             _DIGESTS.get(name, f"{name} {before!r} there, {after!r} here")
             for name, (before, after) in changes(self.to_dict(), now.to_dict()).items()

@@ -241,9 +241,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.settings: Values = {}
         self.changes: list[Values] = []
 
-        # 8. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
-        # of evaluation rows, too.
-        self.no_rows = Dataset.from_dict({"input_ids": [], args.length_column_name: []})
+        # 8. transformers' Trainer, which evaluates dev sets only if it has a data set.
+        self.no_rows = Dataset.from_dict({"input_ids": []})
+        #: The prefix of the dev sets' metrics in the next evaluation; `None` if they are not scored.
+        self.dev_prefix: str | None = None
+        #: The rows that the present evaluation has read.
+        self.evaluated: list[Any] = []
         evaluation = None
         if eval_dataset is not None:
             evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
@@ -385,6 +388,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
 
         # 4. Write the results, and say what the dev set scored.
+        self.use_saved_weights()
         if self.hp_search_backend is None:
             is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
             weights = self.model.digest_encoder() if is_whole else None
@@ -592,15 +596,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
         order = self.rows.order()
         return default if order is None else order
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> None:
+        """Keep the order of the rows of evaluations and predictions, whatever samples those of training."""
+
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Make the data loader of an evaluation, of texts or of token ids."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str) and eval_dataset is not self.eval_dataset:
+        """Make the data loader of an evaluation: of texts, token ids or a file, or of an evaluation set by name."""
+        known = [self.eval_dataset, *self.evaluated]
+        if eval_dataset is not None and not self._is_name(eval_dataset) and id(eval_dataset) not in map(id, known):
             eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
+    def _is_name(self, eval_dataset: Any) -> bool:
+        """Say whether this is the name of one of several evaluation sets."""
+        return (
+            isinstance(self.eval_dataset, dict) and isinstance(eval_dataset, str) and eval_dataset in self.eval_dataset
+        )
+
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Make the data loader of a prediction, of texts or of token ids."""
+        """Make the data loader of a prediction: of texts, token ids or a file, or `{name: rows}` of one data set."""
         rows = read_evaluation_rows(self.reader, self.run, test_dataset, "test_dataset")
+        if isinstance(rows, dict):
+            if len(rows) > 1:
+                raise SettingError(f"test_dataset has several data sets ({', '.join(rows)}): predict one at a time")
+            [rows] = rows.values()
         return super().get_test_dataloader(rows)
 
     # --- a step -----------------------------------------------------------------------------------------------------
@@ -707,6 +725,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
         return optimizer
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Name the weights that decay, as transformers does, and leave out every norm, such as that of a projector."""
+        norms = set()
+        for name, module in model.named_modules():
+            if "Norm" in type(module).__name__:
+                norms |= {f"{name}.{own}" for own, _ in module.named_parameters(recurse=False)}
+        return [name for name in super().get_decay_parameter_names(model) if name not in norms]
+
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -730,6 +756,77 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- an evaluation ----------------------------------------------------------------------------------------------
 
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Evaluate rows, which may be a file, or several data sets by name; the dev sets are scored once.
+
+        The rows are read in their order. On several processes the loss is that of one process with the same
+        `per_device_eval_batch_size`.
+
+        Args:
+            eval_dataset (`Any`, *optional*): As in `SimCSETrainer`, whose data is the default. Rows under the name of
+                a data set of training are evaluated by its objective.
+            ignore_keys (`list[str]`, *optional*): As in transformers.
+            metric_key_prefix (`str`, *optional*, defaults to `"eval"`): As in transformers.
+
+        Returns:
+            `dict[str, float]`: The metrics.
+        """
+        if eval_dataset is None or eval_dataset is self.eval_dataset:
+            eval_dataset = self.eval_dataset
+            if isinstance(eval_dataset, dict):
+                eval_dataset = {name: name for name in eval_dataset}
+        elif not self._is_name(eval_dataset):
+            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
+        sets = eval_dataset if isinstance(eval_dataset, dict) else {None: eval_dataset}
+        self.dev_prefix = metric_key_prefix
+        self.evaluated = list(sets.values())
+        metrics: dict[str, float] = {}
+        try:
+            for name, rows in sets.items():
+                prefix = metric_key_prefix if name is None else f"{metric_key_prefix}_{name}"
+                metrics |= super().evaluate(rows, ignore_keys, prefix)
+        finally:
+            self.dev_prefix = None
+            self.evaluated = []
+        return metrics
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """Predict a batch as transformers does, with its classes or scores as labels.
+
+        Rows that Accelerate repeats, to fill the last batch for all processes, are left out of the loss.
+
+        Args:
+            model (`nn.Module`): As in transformers, like the others.
+            inputs (`dict`): The batch.
+            prediction_loss_only (`bool`): Whether only the loss is wanted.
+            ignore_keys (`list[str]`, *optional*): Outputs to leave out.
+
+        Returns:
+            `tuple`: The loss, the outputs and the labels.
+        """
+        if self.args.label_names is None:
+            self.label_names = [name for name in ("labels", "scores") if name in inputs]
+        loss, *predicted = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        rows = len(inputs["input_ids"])
+        state = self.accelerator.gradient_state
+        if self.args.world_size > 1 and state.end_of_dataloader and state.remainder > 0:
+            own = state.remainder - self.args.process_index * rows
+            kept = own if own > 0 else rows  # a loss of repeats alone does not count
+            cut = {name: values[:kept] for name, values in inputs.items()}
+            with torch.no_grad(), self.compute_loss_context_manager():
+                loss = self.compute_loss(model, self._prepare_inputs(cut)).detach()
+        if "inputs" in self.args.include_for_metrics:  # transformers joins batches of one length
+            plans = [self.run.rows, *self.run.datasets.values()]
+            longest = max(length for plan in plans for length in plan.lengths)
+            missing = max(0, longest - inputs["input_ids"].shape[-1])
+            padding: Any = self.processing_class.pad_token_id
+            inputs["input_ids"] = nn.functional.pad(inputs["input_ids"], (0, missing), value=padding)
+        return loss, *predicted
+
     def evaluation_loop(
         self,
         dataloader: DataLoader,
@@ -739,6 +836,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         **kwargs: Any,
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets; a run keeps what they scored."""
+        self.use_saved_weights()
         if self.dev_sets and len(dataloader.dataset) == 0:  # type: ignore[arg-type]
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)  # type: ignore[arg-type]
@@ -749,12 +847,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
             )
         # With several evaluation sets, the first evaluation evaluates the dev sets, too, as `eval_stsb_spearman`.
-        prefix: str | None = metric_key_prefix
-        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
-        for name in sorted(names, key=len):  # The longest counts: `eval_old_news` is not that of "news".
-            if metric_key_prefix.endswith(f"_{name}"):
-                prefix = metric_key_prefix.removesuffix(f"_{name}") if name == names[0] else None
-        if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
+        prefix, self.dev_prefix = self.dev_prefix, None
+        if prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             # An encoder that does not say how its embeddings are made is not compared with its fresh head alone.
@@ -775,6 +869,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
+
+    def use_saved_weights(self) -> None:
+        """Let an optimizer with two modes, such as a schedule-free one, give the weights to evaluate and save.
+
+        The next step takes it back to those that it trains.
+        """
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()  # type: ignore[union-attr]
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as transformers does."""
+        self.use_saved_weights()
+        super().save_model(*args, **kwargs)
 
     def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with our own layers, and the space of a student's vectors."""
@@ -828,6 +935,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
+        self.use_saved_weights()
         best = self.state.best_model_checkpoint
         problem = on_first_process(lambda: best and folder_problem(best))
         if problem:

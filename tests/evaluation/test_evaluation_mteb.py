@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -120,6 +121,7 @@ def count_texts(monkeypatch, cls):
     counts = []
     encode = cls.encode
 
+    @wraps(encode)
     def counted(self, *args, **options):
         counts.append(1)
         return encode(self, *args, **options)

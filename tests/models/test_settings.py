@@ -14,6 +14,7 @@ from simcse_hf.models.settings import (
     SECTION,
     SETTING_NAMES,
     TABLES,
+    max_positions,
     resolve_settings,
     settings_of_config,
 )
@@ -175,3 +176,9 @@ def test_an_objective_that_a_checkpoint_names_is_not_imported(tmp_path):
 def test_mlp_only_train_needs_the_head():
     with pytest.raises(ValueError, match="mlp_only_train .*'avg' has none"):
         ContrastiveSettings(pooler_type="avg", mlp_only_train=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "nystromformer", "roberta", "luke", "lilt", "markuplm", "esm", "mpnet"])
+def test_a_text_is_cut_at_the_positions_that_an_encoder_can_use(family):
+    config = AutoConfig.for_model(family, max_position_embeddings=24, pad_token_id=1)
+    assert max_positions(config) == (24 if family in ("bert", "nystromformer") else 22)

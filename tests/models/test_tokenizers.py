@@ -53,6 +53,15 @@ def test_a_class_that_transformers_4_knows_is_named_also_after_loading(used, tmp
         assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(again) == len(VOCABULARY)
 
 
+def test_texts_are_cut_where_training_cut_and_padded_on_the_right(used, tmp_path):
+    used.truncation_side, used.padding_side, used.split_special_tokens = "left", "left", True
+    save_tokenizer(used, tmp_path, AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert (again.truncation_side, again.padding_side, again.split_special_tokens) == ("left", "right", True)
+    raw = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert raw.truncation["direction"] == "left"
+
+
 # --- words of a domain -----------------------------------------------------------------------------------------------
 
 TEXTS = [

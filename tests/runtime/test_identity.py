@@ -5,10 +5,14 @@ from itertools import combinations
 
 import pytest
 import torch
+from conftest import tiny_config
 from datasets import Dataset
 from encoding_helpers import random_texts
+from transformers import AutoTokenizer
 
+from simcse_hf import AutoModelForCL
 from simcse_hf.encoding.fitting import fit_transform
+from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime.errors import refuse_changes
 from simcse_hf.runtime.identity import (
@@ -42,6 +46,7 @@ def test_a_saved_model_has_the_same_identity_under_another_name(model, tmp_path)
 CHANGES = {
     "other weights": lambda model: next(model.model.parameters()).data.mul_(2),
     "another tokenizer": lambda model: model.tokenizer.add_tokens(["zebra"]),
+    "the other tokenizer": lambda model: setattr(model.tokenizer, "truncation_side", "left"),
     "prompts": lambda model: model.prompts.update(document="a "),
     "default_prompt_name": lambda model: setattr(model, "default_prompt_name", "document"),
     "max_length": lambda model: setattr(model, "max_length", 7),
@@ -53,7 +58,66 @@ CHANGES = {
 def test_what_changes_embeddings_changes_the_identity(model, named):
     before = model.identity()
     CHANGES[named](model)
-    assert named in "; ".join(before.changes(model.identity()))
+    assert named.replace("the other", "another") in "; ".join(before.changes(model.identity()))
+
+
+def one_number(numbers):
+    numbers[-1, 0] += 1e-3
+
+
+def two_rows(numbers):
+    numbers[[5, 9]] = numbers[[9, 5]]
+
+
+@pytest.mark.parametrize("change", [one_number, two_rows])
+def test_weights_that_change_behind_torch_are_others(model, change):
+    before = model.identity()
+    change(model.model.get_input_embeddings().weight.detach().numpy())
+    assert before.changes(model.identity()) == ["other weights"]
+
+
+#: A value of config.json or of a dense layer, and whether it changes embeddings.
+SETTINGS = [
+    ("num_attention_heads", 4, True),
+    ("hidden_act", "relu", True),
+    ("layer_norm_eps", 0.01, True),
+    ("is_decoder", True, True),
+    ("dense_layers", "torch.nn.Identity", True),
+    ("normalize", True, True),
+    ("hidden_dropout_prob", 0.3, False),
+    ("initializer_range", 0.1, False),
+    ("pad_token_id", 0, False),
+    ("id2label", {"0": "good"}, False),
+    ("note", "mine", False),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "counts"), SETTINGS, ids=str)
+def test_settings_of_layers_count_if_they_change_embeddings(name, value, counts, checkpoint, tmp_path):
+    layer = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.Tanh"}
+    settings = {"pooler_type": "avg", "dense_layers": [layer], "similarity_fn_name": "dot"}
+    model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2), **settings)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
+    before = SimCSE(tmp_path, device="cpu")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    pooling = config["simcse"]["pooling"]
+    if name == "dense_layers":
+        pooling[name][0]["activation_function"] = value
+    else:
+        (pooling if name in pooling else config)[name] = value
+    path.write_text(json.dumps(config))
+    now = SimCSE(tmp_path, device="cpu")
+    texts = random_texts(5)
+    moved = not torch.equal(before.encode(texts), now.encode(texts))
+    found = [before.identity().changes(other.identity()) for other in (now, SavedModel(tmp_path))]
+    assert moved is counts and found == [["other settings of its layers (config.json)"] if counts else []] * 2
+
+
+def test_the_config_is_not_compared_with_a_file_that_does_not_have_it(model):
+    earlier = {name: value for name, value in model.identity().to_dict().items() if name != "config"}
+    assert Identity.from_dict(earlier).changes(model.identity()) == []
 
 
 @pytest.fixture

@@ -50,6 +50,14 @@ def test_each_data_set_learns_by_the_loss_that_it_has_alone(tmp_path):
     assert losses(BertForCL(tiny_config()), tables, tmp_path) == expected
 
 
+def test_the_rate_of_a_run_is_not_for_the_view_of_another_objective(tmp_path):
+    model = BertForCL(tiny_config(), objective="tsdae")
+    args = arguments(tmp_path, view_rate=0.3, datasets={"own": {"objective": "esimcse"}, "runs": {}})
+    plans = decide(args, model, ["own", "runs"]).datasets
+    assert (plans["own"].view, plans["own"].view_rate) == ("repeat_words", None)
+    assert (plans["runs"].view, plans["runs"].view_rate) == ("delete_words", 0.3)
+
+
 def test_a_similarity_that_is_given_is_not_decided(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
     assert "similarity_fn_name" not in decide(arguments(tmp_path), model).settings

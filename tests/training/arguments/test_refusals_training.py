@@ -170,6 +170,10 @@ REFUSALS = {
         made(TRIPLETS, prompts={"query": "the "}),
         "anchor positive negative query",
     ),
+    "a length of the positive of single sentences": (
+        made(sentences(16), max_seq_length={"anchor": 16, "positive": 20}),
+        "train_dataset single max_seq_length",
+    ),
     "a prompt of the positive of single sentences": (
         made(sentences(16), prompts={"anchor": "a ", "positive": "the "}),
         "train_dataset single prompts",
