@@ -440,7 +440,9 @@ class ByDataset(Combined):
         """
         if "dataset" not in batch.inputs:
             names = ", ".join(self.by_name)
-            raise SettingError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}, or predict that")
+            raise SettingError(
+                f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}, or predict that"
+            )
         number = int(batch.inputs["dataset"][0])
         name, objective = list(self.by_name.items())[number]
         losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}
