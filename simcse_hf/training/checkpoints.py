@@ -105,7 +105,7 @@ def check_foreign(directory: Path) -> None:
     marks = [directory / RESULTS, directory / SEEDS, *directory.glob(f"checkpoint-*/{MANIFEST}")]
     if any(path.exists() for path in marks):
         return
-    for name in ("config.json", "adapter_config.json", "modules.json", "checkpoint-*"):
+    for name in ("config.json", "adapter_config.json", "modules.json", "checkpoint-*/config.json"):
         for path in directory.glob(name):
             raise SettingError(
                 f"{directory} holds a model that no run of simcse-hf wrote ({path.name}), and nothing may replace it: "

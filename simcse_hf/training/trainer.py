@@ -335,8 +335,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
             if kwargs.get("direction") not in (None, direction):
                 raise SettingError(
-                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: leave "
-                    "direction out, or give the compute_objective that it is for"
+                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
+                    "leave direction out, or give the compute_objective that it is for"
                 )
             kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
         return super().hyperparameter_search(*args, **kwargs)

@@ -65,7 +65,8 @@ class Backend:
     def run(self, trainer, n_trials, direction, **kwargs):
         trials = []
         values = kwargs.get("values", {"learning_rate": (1e-4, 1e-2, 1e-3)})
-        for name, rate in [(name, value) for name in values for value in values[name]][:n_trials]:
+        tried = [(name, value) for name, several in values.items() for value in several]
+        for name, rate in tried[:n_trials]:
             trainer.objective = None
             trainer.model = None
             trainer.train(trial={name: rate})
