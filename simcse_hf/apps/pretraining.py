@@ -332,7 +332,7 @@ def pretraining_arguments(
     parser = WordParser([PretrainingArguments])
     given = parser.read(recipe, arguments)
     values = dict(DEFAULTS["mlm"])
-    if not given.get("train_file"):
+    if given.get("train_file") is None:
         corpus, _ = sample_files()
         values |= DEFAULTS["mlm sample"]
         values["train_file"] = str(corpus.train_sentences)
@@ -370,12 +370,14 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
     check_foreign(directory)
     with lock_together(directory):
         # 1. Read the sentences, and hold out the last ones for evaluation.
-        path = str(args.train_file)
-        inputs = [("--train_file", args.train_file), ("--model_name_or_path", args.model_name_or_path)]
+        source: Any = args.train_file
+        path = source if isinstance(source, str) else "train_file"
+        paths = {"--train_file": source, "--model_name_or_path": args.model_name_or_path}
+        inputs = [(option, file) for option, file in paths.items() if isinstance(file, (str, os.PathLike))]
         check_files(inputs)
         check_output_dir(args, args.overwrite_output_dir, inputs)
         set_seed(args.seed)
-        dataset = load_text_dataset(path, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
+        dataset = load_text_dataset(source, columns=args.columns, expected_columns=1, max_rows=args.max_train_samples)
         texts = list(dataset["sent0"])
         number = min(args.held_out, len(texts) // 10)
         if number < 1:

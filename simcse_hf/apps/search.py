@@ -1,5 +1,6 @@
 """The commands `index`, `index-add`, `index-delete`, `search` and `duplicates`: an index of the texts of files."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal, Unpack, cast
 from numpy import ndarray
 from transformers import AutoConfig
 
+from ..data.table import stream_texts
 from ..encoding.files import read_manifest, read_shards
 from ..encoding.simcse import SimCSE, load_model
 from ..models.settings import SPACE
@@ -17,7 +19,7 @@ from ..retrieval.sentences import Match, SentenceIndex, check_target
 from ..runtime.encoders import as_encoder
 from ..runtime.errors import DataError, SettingError
 from ..runtime.files import StrPath, digest
-from ..runtime.identity import Identity
+from ..runtime.identity import Identity, digest_texts
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from ..runtime.similarity import check_scores
@@ -120,7 +122,8 @@ def index(
     """Build a search index over the texts of a file.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         output (`str` or `os.PathLike`): Folder for the index.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         column (`str`, *optional*): Column of texts, if the file has several.
@@ -184,7 +187,8 @@ def index_add(
     """Add the texts of a file to a search index.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a model, or its name on the Hugging Face hub.
             The default is the model that the index names.
@@ -276,10 +280,14 @@ def open_vectors(
     manifest = read_manifest(folder)
     made_with = manifest["settings"]
     source = manifest["input"]
+    if isinstance(input, (str, os.PathLike)):
+        content = digest(Path(input).expanduser())
+    else:
+        _, content = digest_texts(text for _, text in stream_texts(input, made_with["column"]))
     problem = None
     if "columns" in made_with:
         problem = f"several columns ({', '.join(made_with['columns'])})"
-    elif digest(Path(input).expanduser()) != source.get("blake2b"):
+    elif content != source.get("blake2b"):
         problem = f"another file ({source['file']}) than input {input}"
     elif column not in (None, made_with["column"]):
         problem = f"column {made_with['column']!r}, not {column!r}"
@@ -290,7 +298,7 @@ def open_vectors(
 
 def search(
     queries: Iterable[str],
-    index: StrPath,
+    index: StrPath | SentenceIndex,
     *,
     parameters: str | None = None,
     top_k: int = 5,
@@ -301,12 +309,12 @@ def search(
     filters: Mapping[str, str] | None = None,
     neighbors: Sequence[int] = (),
     **loading: Unpack[ModelOptions],
-) -> Iterator[Found]:
+) -> Iterable[Found]:
     """Find the sentences of an index that are most similar to each query.
 
     Args:
         queries (`Iterable[str]`): Texts to search for.
-        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        index (`str`, `os.PathLike` or `SentenceIndex`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
         threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
@@ -323,7 +331,8 @@ def search(
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
-        `Iterator[Found]`: What was found for each query, as soon as it is found.
+        `Iterable[Found]`: What was found for each query: a list, and of an iterator of queries an iterator, which
+            gives it as soon as it is found.
 
     Raises:
         SettingError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`]
@@ -339,7 +348,12 @@ def search(
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise SettingError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
-    opened = open_index(index, model, parameters=parameters, **loading)
+    if isinstance(index, SentenceIndex):
+        if model or parameters or loading:
+            raise SettingError("index is loaded, with its model: leave out model, parameters and how it is loaded")
+        opened = index
+    else:
+        opened = open_index(index, model, parameters=parameters, **loading)
     before = opened.model.resolve_prompt(prompt, prompt_name, "query")
     least = lowest_score(opened.model, threshold, before, opened)
 
@@ -354,7 +368,8 @@ def search(
         return Found(query, matches, best[0].score if best else None, least)
 
     asked: Iterable[str | int] = [queries] if isinstance(queries, str) else queries
-    return map(find, neighbors or asked)
+    found = map(find, neighbors or asked)
+    return found if isinstance(queries, Iterator) else list(found)
 
 
 def duplicates(
@@ -366,11 +381,12 @@ def duplicates(
     vectors: StrPath | None = None,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
-) -> Iterator[Duplicate]:
+) -> list[Duplicate]:
     r"""Find the pairs of texts in a file that are nearly the same.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a data frame.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
             --save_threshold` saved.
@@ -380,7 +396,7 @@ def duplicates(
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
-        `Iterator[Duplicate]`: The pairs in the order of the file, as soon as they are found.
+        `list[Duplicate]`: The pairs in the order of the file.
 
     Raises:
         ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
@@ -401,7 +417,7 @@ def duplicates(
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     exact: Any = built.vectors
-    return (Duplicate(score, row, other, built[row], built[other]) for score, row, other in exact.pairs(least))
+    return [Duplicate(score, row, other, built[row], built[other]) for score, row, other in exact.pairs(least)]
 
 
 def open_index(

@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a letter that its encoding lacks is written as an escape
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, TextIOWrapper):  # a byte that it lacks is told with its line
+        sys.stdin.reconfigure(errors="surrogateescape")
     # Before torch is imported. Its threads would wait by spinning, and take the cores from other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries

@@ -147,7 +147,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
         if not PartialState().is_main_process:
             return 0
     status = 0
-    for each in result if isinstance(result, Iterator) else [result]:
+    for each in result if isinstance(result, (Iterator, list)) else [result]:
         text = each.details() if verbose else str(each)
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
@@ -162,11 +162,13 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
 
 def typed_lines(stream: TextIO) -> Iterator[str]:
     """Yield the lines that are not blank; a person sees on standard error what to type."""
+    from ..data.table import checked_lines  # imports Arrow
+
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
-    for line in stream:
+    for _, line in checked_lines(stream, "standard input"):
         if line.strip():
-            yield line.rstrip("\n")
+            yield line.removesuffix("\n").removesuffix("\r")
 
 
 def make_parser(name: str, command: Command) -> ArgumentParser:

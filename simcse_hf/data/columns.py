@@ -21,8 +21,9 @@ def plain(cell: object) -> Any:
     """Return a cell as a value of Python: arrays become lists, and nan, NaT and pandas.NA become `None`."""
     if type(cell) is str:  # nearly all of them
         return cell
-    if hasattr(cell, "tolist"):
-        cell = cell.tolist()
+    for convert in ("tolist", "to_list", "as_py"):  # of numpy, polars and pyarrow
+        if hasattr(cell, convert):
+            cell = getattr(cell, convert)()
     if is_list(cell):
         return list(map(plain, cell))
     return cell if (cell == cell) is True else None  # nan differs from itself, and pandas.NA does not say
@@ -102,7 +103,7 @@ PART_NAMES = {
     "sentence1": ("sentence1", "sent1", "sentence_a"),
     "sentence2": ("sentence2", "sent2", "sentence_b"),
     "text": ("text", "sentence", "sent0"),
-    "label": ("label", "category", "class", "intent"),
+    "label": ("label", "labels", "category", "class", "intent"),
     "split": ("split",),
     "query": ("query", "question", "anchor"),
     "positive": ("positive", "positives", "pos"),
@@ -257,8 +258,8 @@ def class_columns(
         columns (`Sequence[str]`, *optional*): The columns of texts that were asked for.
 
     Returns:
-        `list[str]`: The column of texts and the column of labels (`label`, `category`, `class` or `intent`); `None` if
-            there is no such column, or a row has several texts.
+        `list[str]`: The column of texts and the column of labels (`label`, `labels`, `category`, `class` or `intent`);
+            `None` if there is no such column, or a row has several texts.
     """
     label = find_parts(column_names, ["label"]).get("label")
     if label is None or len(column_names) == 1:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +24,6 @@ from datasets import (
     load_dataset,
 )
 from datasets.fingerprint import Hasher
-from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
@@ -45,7 +44,7 @@ from .columns import (
     quote,
     resolve_columns,
 )
-from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_table
+from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_rows, open_table
 
 logger = logging.get_logger(__name__)
 
@@ -220,28 +219,9 @@ def open_source(
         source = source[split]
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]
-    if hasattr(source, "columns"):  # a data frame
-        frame: Any = source if hasattr(source, "items") else pa.table(source).to_pandas()
-        if not frame.columns.is_unique:
-            raise DataError(f"{name or 'the data frame'}: a column name occurs more than once.")
-        source = dict(frame.items())
-    if isinstance(source, Mapping) and all(map(is_column, source.values())):
-        cells = {str(column): list(values) for column, values in source.items()}
-        lengths = {column: len(values) for column, values in cells.items()}
-        if len(set(lengths.values())) > 1:
-            advice = "Give all columns as many cells; None is a missing text"
-            raise DataError(f"{name or 'the columns'}: the numbers of cells differ: {lengths}. {advice}.")
-        source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    elif isinstance(source, IterableDataset):
+    if isinstance(source, IterableDataset):
         source = list(source.with_format(None))
-    if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
-        raise DataError(
-            f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
-            "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "
-            "or rows in a list or another iterable, or, for training, a datasets.IterableDataset."
-        )
-    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in source]  # of named tuples
-    table = open_records(name or f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")
+    table = open_rows(source, name)
     if not {"input_ids", "relations"}.isdisjoint(table.columns):  # which stay as they are
         records = [dict(zip(table.columns, cells, strict=True)) for _, cells in table.rows(table.columns)]
         table = dataset_table(Dataset.from_list(records), table.name)
@@ -254,11 +234,6 @@ def open_one(source: TextSource, name: str | None) -> Table:
     if further:
         raise DataError(f"{table} and {further[0]}: such rows are read from one file. Write them into one.")
     return table
-
-
-def is_column(cells: object) -> bool:
-    """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
-    return hasattr(cells, "tolist") or (isinstance(cells, Sequence) and not isinstance(cells, str))
 
 
 def find_paths(source: object) -> list[Path] | None:
@@ -367,6 +342,8 @@ def table_cleaners(
                 learns = "`--objective distill --objective_options loss=kl` learns from them"
                 advice = f"The scores of the candidates are not used; {learns}."
             logger.warning(f"{message} {advice}")
+        elif class_columns(table.columns, sample, columns):
+            logger.warning(f"{message} Their labels are not used; `--objective class_labels` learns from them.")
         else:
             logger.info(message)
         cleaners.append(RowCleaner(table, chosen, len(chosen)))
@@ -434,9 +411,9 @@ def load_class_rows(
 ) -> Dataset:
     """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
 
-    The columns are one of texts and one of labels (`label`, `category`, `class` or `intent`); or anchors, positives
-    and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists: a text may have
-    several labels.
+    The columns are one of texts and one of labels (`label`, `labels`, `category`, `class` or `intent`); or anchors,
+    positives and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists: a text
+    may have several labels. One without any is left out.
 
     Args:
         source (`Any`): See [`load_text_dataset`].
@@ -481,9 +458,15 @@ def load_class_rows(
         return Dataset.from_dict({"texts": groups, "relations": relations})
 
     # 2. Texts with the names of their classes.
+    unlabelled: list[int] = []
+
     def named(columns: Sequence[str]) -> Iterator[Row]:
         for number, (text, cell) in table.rows(columns):
-            yield number, (text, names_of_classes(cell, table.at(number), label_separator))
+            names = names_of_classes(cell, table.at(number), label_separator)
+            if names or not (is_list(cell) or label_separator):
+                yield number, (text, names)
+            else:
+                unlabelled.append(number)
 
     cleaner = RowCleaner(replace(table, rows=named), chosen, width=2)
     found: list = []
@@ -491,6 +474,9 @@ def load_class_rows(
         found.append((labelled[0][0], [label for _, label in labelled]))
     cleaner.kept = len(found)
     cleaner.log()
+    if unlabelled:
+        rows = f"{table.unit} {first_few(unlabelled)}"
+        logger.warning(f"{table.name}: {len(unlabelled)} texts have no label and are left out: {rows}.")
     counts = Counter(chain.from_iterable(names for _, names in found))
     classes = sorted(label for label, count in counts.items() if count > 1)
     counted = (

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import re
 import zlib
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,10 +53,10 @@ _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..
 
 
 def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1, and the text of each line of a file, with its end but without a byte-order mark.
+    """Yield the number, from 1, and the text of each line of a file; see [`checked_lines`].
 
     Args:
-        path (`Path`): The file, unpacked if its name ends in .gz.
+        path (`Path`): The file, unpacked if its name ends in .gz. A line of a .json file may be as long as the file.
         encoding (`str`, *optional*, defaults to `"utf-8"`): Its encoding.
         newline (`str`, *optional*, defaults to `""`): What ends a line, as for `open`. By default this is a line feed,
             a carriage return or both.
@@ -64,36 +65,48 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         `tuple[int, str]`: The number and the line.
 
     Raises:
-        DataError: If a byte is not in this encoding, with its line and character, the file is not a complete gzip
-            stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
+        DataError: As [`checked_lines`], or if the file is not a complete gzip stream.
     """
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
-    limit = -1 if is_json else LONGEST_TEXT + 1
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    file = opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline)
-    with file:
-        lines = iter(partial(file.readline, limit), "")
+    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
         try:
-            for number, line in enumerate(lines, 1):
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                problem = None
-                wrong = None if line.isascii() else _UNDECODED.search(line)
-                if wrong:
-                    likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
-                    problem = (
-                        f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not "
-                        f"{encoding.upper()}. The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
-                    )
-                elif "\0" in line:
-                    problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
-                elif len(line) == limit:
-                    problem = TOO_LONG
-                if problem:
-                    raise DataError(f"{path}, line {number}: {problem}")
-                yield number, line
+            yield from checked_lines(file, str(path), -1 if is_json else LONGEST_TEXT + 1)
         except (EOFError, OSError, zlib.error) as error:
             raise DataError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
+
+
+def checked_lines(stream: TextIO, name: str, limit: int = LONGEST_TEXT + 1) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line, with its end but without a byte-order mark.
+
+    Args:
+        stream (`TextIO`): The lines. Bytes that cannot be decoded are surrogate escapes.
+        name (`str`): What messages call them.
+        limit (`int`, *optional*): The length at which a line is too long, or -1.
+
+    Yields:
+        `tuple[int, str]`: The number and the line.
+
+    Raises:
+        DataError: If a byte could not be decoded, or a line holds a NUL byte or is too long, with the line.
+    """
+    for number, line in enumerate(iter(partial(stream.readline, limit), ""), 1):
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        problem = None
+        wrong = None if line.isascii() else _UNDECODED.search(line)
+        if wrong:
+            likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
+            place = f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1}"
+            advice = f"The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
+            problem = f"{place} is not {stream.encoding.upper()}. {advice}"
+        elif "\0" in line:
+            problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
+        elif len(line) == limit:
+            problem = TOO_LONG
+        if problem:
+            raise DataError(f"{name}, line {number}: {problem}")
+        yield number, line
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -194,6 +207,52 @@ class Table:
             yield self.at(number), cells
 
 
+def is_column(cells: object) -> bool:
+    """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
+    is_array = hasattr(cells, "tolist") or hasattr(cells, "to_list")
+    return is_array or (isinstance(cells, Sequence) and not isinstance(cells, str))
+
+
+def open_rows(source: Any, name: str | None = None) -> Table:
+    """Open rows in memory: a data frame, a dict of columns, or texts or rows in a list or another iterable.
+
+    Args:
+        source (`Any`): The rows.
+        name (`str`, *optional*): What messages call them. Defaults to what they are.
+
+    Returns:
+        [`Table`]: The table.
+
+    Raises:
+        DataError: If they are none of these, or columns have different lengths or the same name.
+    """
+    columns = None
+    if hasattr(source, "columns") and hasattr(source, "items"):  # a data frame of pandas
+        columns = list(source.items())
+    elif hasattr(source, "columns") and hasattr(source, "__arrow_c_stream__"):  # of polars, pyarrow and others
+        frame = pa.table(source)
+        columns = list(zip(frame.column_names, map(pa.ChunkedArray.to_pylist, frame.columns), strict=True))
+    if columns is not None:
+        source = dict(columns)
+        if len(source) < len(columns):
+            raise DataError(f"{name or 'the data frame'}: a column name occurs more than once.")
+    if isinstance(source, Mapping) and all(map(is_column, source.values())):
+        cells = {str(column): list(values) for column, values in source.items()}
+        lengths = {column: len(values) for column, values in cells.items()}
+        if len(set(lengths.values())) > 1:
+            advice = "Give all columns as many cells; None is a missing text"
+            raise DataError(f"{name or 'the columns'}: the numbers of cells differ: {lengths}. {advice}.")
+        source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes)):
+        raise DataError(
+            f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
+            "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "
+            "or rows in a list or another iterable, or, for training, a datasets.IterableDataset."
+        )
+    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in source]  # of named tuples
+    return open_records(name or f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")
+
+
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
     """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
     first = next(filter(None, (plain(value) for _, value in values())), None)
@@ -273,6 +332,18 @@ def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
     for number, line in decoded_lines(path):
         if line.strip():
             yield number, (line.removesuffix("\n").removesuffix("\r"),)
+
+
+def _open_txt(path: Path) -> Table:
+    """Open a file of one text on each line."""
+    table = Table(str(path), ["text"], partial(_lines, path), "line")
+    texts = [text for (text,) in table.sample()]
+    if len(texts) > 1 and all("\t" in text for text in texts):
+        logger.warning_once(
+            f"{path}: each line has a tab, and is read as one text. If tabs divide columns, name the file .tsv, with "
+            "the names of the columns (such as sent0, sent1, hard_neg) in its first line."
+        )
+    return table
 
 
 def open_csv(path: Path, delimiter: str) -> Table:
@@ -365,7 +436,7 @@ def _open_parquet(path: Path) -> Table:
 
 #: What opens a file, by its extension. The bytes of a text format come from [`decoded_lines`], also of a gzipped file.
 READERS: dict[str, Callable[[Path], Table]] = {
-    "txt": lambda path: Table(str(path), ["text"], partial(_lines, path), "line"),
+    "txt": _open_txt,
     "csv": partial(open_csv, delimiter=","),
     "tsv": partial(open_csv, delimiter="\t"),
     "json": _open_json,
@@ -482,11 +553,11 @@ class RowCleaner:
                 )
 
 
-def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
-    """Open a file and choose its column of texts.
+def text_column(source: Any, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
+    """Open a file, or rows in memory, and choose the column of texts.
 
     Args:
-        path (`str | os.PathLike`): The file; see [`open_table`].
+        source (`str`, `os.PathLike` or `Any`): The file, see [`open_table`]; or rows, see [`open_rows`].
         column (`str`, *optional*): The column. By default [`resolve_columns`] chooses it by its name.
         keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns that there must be.
 
@@ -496,7 +567,7 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
     Raises:
         DataError: If the file cannot be read, a column is missing, or there are several that may be meant.
     """
-    table = open_table(path)
+    table = open_table(source) if isinstance(source, (str, os.PathLike)) else open_rows(source)
     table.refuse_late_keys = column is None
     if column is None:
         column, *others = resolve_columns(table.columns, name=table.name, sample=table.sample())
@@ -508,14 +579,14 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
     return table, column
 
 
-def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> Iterator[tuple]:
-    """Yield the texts of a file one by one, each with its place and the cells of other columns.
+def stream_texts(source: Any, column: str | None = None, keep: Sequence[str] = ()) -> Iterator[tuple]:
+    """Yield the texts of a file or of rows in memory one by one, each with its place and the cells of other columns.
 
     Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
     aligned with the rows of the table.
 
     Args:
-        path (`str | os.PathLike`): The file; see [`open_table`].
+        source (`str`, `os.PathLike` or `Any`): The file or the rows; see [`text_column`].
         column (`str`, *optional*): The column of texts. By default [`resolve_columns`] chooses it by its name.
         keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
             missing value is an empty text.
@@ -527,7 +598,7 @@ def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] =
         ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
             line or row.
     """
-    table, column = text_column(path, column, keep)
+    table, column = text_column(source, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
         if not is_plain(text):
             check_text(text, f"{table.at(number)}, column {column!r}")

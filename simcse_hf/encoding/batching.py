@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.collator import length_sorted_batches, pad
+from ..data.columns import check_text
 from ..data.token_ids import locked, parse_template, to_token_ids
 from ..kernels.cpu import FastLinear, keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -75,6 +76,7 @@ def full_length(
     Raises:
         SettingError: If the prompt leaves no room for a text. All texts would then be the same.
     """
+    check_text(prompt, "the prompt")
     length = max_length
     if templates:
         length = parse_template(templates[0], tokenizer).full_length(tokenizer, max_length)
@@ -190,11 +192,12 @@ class BatchEncoder:
 
         Raises:
             SettingError: If the model has no prompt of that name.
+            DataError: If the prompt is no text.
         """
         if prompt is not None:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
-            return prompt
+            return check_text(prompt, "prompt")
         name = prompt_name
         if name is None:
             name = role or self.default_prompt_name
@@ -214,7 +217,7 @@ class BatchEncoder:
                     f"sentence-transformers. To use its prompt {other!r}, set model.prompts[{role!r}] = "
                     f"model.prompts[{other!r}]."
                 )
-        return found
+        return check_text(found, f"the prompt {name!r}")
 
     def column_prompts(self, number: int) -> list[str]:
         """Return what stands before the texts of each column of training rows.

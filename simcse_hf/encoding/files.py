@@ -321,7 +321,7 @@ def encode(
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
         input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
-            gzipped.
+            gzipped; in Python also a data frame.
         output (`str` or `os.PathLike`): Folder for the vectors and their manifest.
         column (`str`, *optional*): Column of texts, if the file has several.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
@@ -435,8 +435,8 @@ class TextSource:
         self, source: StrPath | Dataset, column: str | None = None, columns: Sequence[str] | None = None
     ) -> None:
         self.column = column
-        self.path = None if isinstance(source, Dataset) else Path(source).expanduser()
-        self.name = str(self.path or "the training rows")
+        self.path = Path(source).expanduser() if isinstance(source, (str, os.PathLike)) else None
+        self.name = str(self.path or "the rows")
         self.width = 0
         self.read: Callable[[], Iterator[Row]]
         if isinstance(source, Dataset) or columns is not None:

@@ -641,11 +641,20 @@ class SimCSE(BatchEncoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
+            **options (`Any`): `commit_description`, `revision` or `create_pr`, as in `simcse-hf push`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
+
+        Raises:
+            SettingError: If there is another option, before anything is made.
         """
+        unknown = options.keys() - {"commit_description", "revision", "create_pr"}
+        if unknown:
+            raise SettingError(
+                f"push_to_hub takes no {', '.join(sorted(unknown))}: leave it out. The repository may exist, the "
+                "weights are safetensors, and simcse-hf push writes the card."
+            )
         api = HfApi(token=token, library_name="simcse_hf")
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)

@@ -292,7 +292,7 @@ def read_tasks(
     own = name_tasks(task, label_separator, protocol)
     for source in pairs:
         scored = read_scored_pairs(source)
-        where = scored.name if isinstance(source, ScoredPairs) else str(source)
+        where = str(source) if isinstance(source, (str, os.PathLike)) else scored.name
         if scored.name in found or scored.name in own:
             raise SettingError(f"two tasks are named {scored.name}. Rename the file of pairs of this name.")
         found[scored.name] = ScoredPairsTask.of(scored.name, {"pairs": scored}, where, protocol)

@@ -35,7 +35,7 @@ from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import DataError, ModelError, SettingError, check_values
-from ..runtime.files import StrPath
+from ..runtime.files import StrPath, digest, write_text
 from ..runtime.loading import (
     check_finite_weights,
     explain_damage,
@@ -45,7 +45,7 @@ from ..runtime.loading import (
     select_hub_arguments,
     without_bar,
 )
-from ..runtime.upload import commit_folder
+from ..runtime.upload import commit_folder, name_in_card
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
@@ -125,6 +125,8 @@ class ContrastiveModel(ContrastiveBase):
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
     # Settings and file of the objective of the checkpoint that the model was loaded from.
     _saved_objective: tuple[ContrastiveSettings, str] | None = None
+    #: Where the model was saved: the card of a push lies beside equal weights.
+    folders: tuple[str, ...] = ()
 
     # --- embeddings -------------------------------------------------------------------------------------------------
 
@@ -542,6 +544,7 @@ class ContrastiveModel(ContrastiveBase):
         writes = kwargs.get("is_main_process", True)
         with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
+        self.folders += (str(save_directory),)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
@@ -554,7 +557,17 @@ class ContrastiveModel(ContrastiveBase):
         token: bool | str | None = None,
         **options: Any,
     ) -> Any:
-        """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
+        """Upload the model for `push_to_hub` with its card, and remove what an earlier one has left there."""
+
+        def state(folder: Path) -> list[str]:
+            return [
+                digest(file) for name in ("config.json", "*model*.safetensors") for file in sorted(folder.glob(name))
+            ]
+
+        for folder in map(Path, (self.name_or_path, *self.folders)):
+            card = folder / "README.md"
+            if card.is_file() and state(folder) == state(Path(working_dir)):
+                write_text(Path(working_dir, card.name), name_in_card(card.read_text(encoding="utf-8"), repo_id))
         api = HfApi(token=token, library_name="simcse_hf")
         return commit_folder(api, working_dir, repo_id, commit_message=commit_message or "Upload model", **options)
 

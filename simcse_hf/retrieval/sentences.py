@@ -18,7 +18,7 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.columns import holds_texts, list_texts, quote
+from ..data.columns import check_text, holds_texts, list_texts, quote
 from ..data.table import stream_texts
 from ..runtime.encoders import Encoder, as_encoder
 from ..runtime.errors import DataError, ModelError, NotFiniteError, SettingError, check_finite, check_values
@@ -221,10 +221,11 @@ class SentenceIndex:
         before = self._column(replace).to_pylist() if replace else []
         rows: Iterator[list[str]]
         total = None
-        if isinstance(sentences, (str, os.PathLike)):
+        if isinstance(sentences, (str, os.PathLike)) or hasattr(sentences, "columns"):
             rows = (row for _, *row in stream_texts(sentences, column, self.kept))
         elif self.kept:
-            raise DataError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
+            kept = ", ".join(self.kept)
+            raise DataError(f"the index keeps the columns {kept}, so sentences come from a file or a data frame.")
         else:
             texts = list_texts(sentences)
             rows = ([text] for text in texts)
@@ -411,7 +412,8 @@ class SentenceIndex:
         """Return whether each row is there and its kept columns hold these values, of shape `(len(self.rows),)`."""
         among = self.rows[_SENTENCE].is_valid()
         for name, value in filters.items():
-            among = pc.and_(among, pc.equal(self._column(name), str(value)).fill_null(False))
+            wanted = check_text(str(value), f"filter {name}")
+            among = pc.and_(among, pc.equal(self._column(name), wanted).fill_null(False))
         return among.to_numpy()
 
     def _column(self, name: str) -> pa.ChunkedArray:

@@ -5,7 +5,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
@@ -113,7 +114,7 @@ def check_foreign(directory: Path) -> None:
             )
 
 
-def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str | None]]) -> None:
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
     The Trainer verifies the checkpoint when training begins.
@@ -132,10 +133,9 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
     earlier = checkpoints(directory)
     deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
     for name, path in inputs:
-        if path is None or not overwrite:
-            continue
         source = Path(path).resolve()
-        if source == directory.resolve() or any(source.is_relative_to(folder) for folder in deleted):
+        is_lost = source == directory.resolve() or any(source.is_relative_to(folder) for folder in deleted)
+        if overwrite and is_lost:
             raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
@@ -218,6 +218,28 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     surplus = len(found) - (limit or len(found))
     for path in others[: max(0, surplus)]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def never_end_training(tracker: TrainerCallback) -> None:
+    """Turn the errors of a tracker, such as a server that is away or a full disk, into warnings.
+
+    Args:
+        tracker (`TrainerCallback`): The callback, which is changed. It stays in use: the server may come back.
+    """
+    name = type(tracker).__name__
+
+    def guarded(event: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return event(*args, **kwargs)
+            except Exception as error:  # of any kind: each tracker has its own
+                logger.warning_once(f"{name} failed ({type(error).__name__}: {error}). Training goes on without it.")
+
+        return call
+
+    for event in dir(tracker):
+        if event.startswith("on_") and event not in vars(tracker):  # or it is guarded already
+            setattr(tracker, event, guarded(getattr(tracker, event)))
 
 
 #: What belongs to a checkpoint, and not to the model in it.
@@ -315,6 +337,9 @@ class WholeCheckpointTrainer(Trainer):
         if resume_from_checkpoint:
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             self.continue_from(Path(self.resumed_from))
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values())):
+                never_end_training(callback)
         held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         with held, self.stop_on_signal.caught(self.args):
             try:
@@ -399,6 +424,7 @@ class WholeCheckpointTrainer(Trainer):
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
         if not self.is_saving:  # a checkpoint, whose folder is new
+            self.model.folders = (*getattr(self.model, "folders", ()), str(directory))  # type: ignore
             place = replace_model(directory, getattr(self.model, "save_adapter", False))
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
@@ -485,17 +511,23 @@ class WholeCheckpointTrainer(Trainer):
                     shutil.copy(checkpoint / path, folder / path)
         api = HfApi(token=args.hub_token, library_name="simcse_hf")
         repo_id = str(self.hub_model_id)
-        options: CommitOptions = {
-            "commit_message": f"Training in progress, step {self.state.global_step}",
-            "revision": args.hub_revision,
-            "run_as_future": True,
-        }
-        jobs = [commit_folder(api, str(args.output_dir), repo_id, **options)]
-        if args.hub_strategy in _PLACES:
-            options["commit_message"] += ", checkpoint"
-            place = _PLACES[args.hub_strategy] or checkpoint.name
-            jobs.append(commit_checkpoint(api, checkpoint, repo_id, place, **options))
-        self.push_in_progress = PushInProgress(jobs)  # type: ignore
+        message = f"Training in progress, step {self.state.global_step}"
+
+        def upload() -> None:
+            options: CommitOptions = {"commit_message": message, "revision": args.hub_revision}
+            try:
+                commit_folder(api, str(args.output_dir), repo_id, **options)
+                if args.hub_strategy in _PLACES:
+                    options["commit_message"] = f"{message}, checkpoint"
+                    place = _PLACES[args.hub_strategy] or checkpoint.name
+                    commit_checkpoint(api, checkpoint, repo_id, place, **options)
+            except Exception as error:  # a run needs no hub
+                logger.warning(
+                    f"{checkpoint.name} was not pushed to {repo_id} ({type(error).__name__}: {error}). Training goes "
+                    "on, and so do later pushes."
+                )
+
+        self.push_in_progress = PushInProgress([api.run_as_future(upload)])  # type: ignore
 
     def push_to_hub(
         self,

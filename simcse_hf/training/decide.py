@@ -58,7 +58,7 @@ class Decided:
     """
 
     given: Values
-    inputs: list[tuple[str, str | None]]
+    inputs: list[tuple[str, str]]
     is_sample: bool
     checkpoint: Checkpoint
     model: ModelArguments

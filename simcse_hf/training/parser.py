@@ -198,8 +198,9 @@ class WordParser(HfArgumentParser):
     def _read_value(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
         action = self.by_name[name]
-        if value is None:
-            return None
+        is_path = isinstance(value, (str, os.PathLike))
+        if value is None or (name in ("train_file", "dev_file") and not is_path):  # rows of a Python program
+            return value
         if name == "datasets" and isinstance(value, Mapping):
             # The table of a data set may have names of arguments.
             tables = {}
@@ -270,17 +271,17 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def check_files(files: Iterable[tuple[str, str | None]]) -> None:
+def check_files(files: Iterable[tuple[str, str]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
     Args:
-        files (`Iterable[tuple[str, str]]`): Options with their file, the name of a data set on the hub, or `None`.
+        files (`Iterable[tuple[str, str]]`): Options with their file, or the name of a data set on the hub.
 
     Raises:
         SettingError: If a name ends like that of a text file, and there is no such file.
     """
     for name, path in files:
-        if path is not None and SUFFIX.search(path) and not Path(path).exists():
+        if SUFFIX.search(path) and not Path(path).exists():
             raise SettingError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 

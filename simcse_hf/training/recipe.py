@@ -5,11 +5,13 @@ arms of `adapt`, the tables of `reproduction` and the benchmarks.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
@@ -98,7 +100,7 @@ class Recipe:
         """
         # 1. The sample of the package where nothing is named.
         given = dict(self.given)
-        is_sample = not any(given.get(name) for name in ("model_name_or_path", *TEXTS, "datasets"))
+        is_sample = all(given.get(name) is None for name in ("model_name_or_path", *TEXTS, "datasets"))
         if is_sample:
             corpus, encoder = sample_files()
             texts = corpus.train_sentences if self.command == "unsup" else corpus.train_triplets
@@ -156,7 +158,7 @@ class Recipe:
         args = decided.training
         # 1. Where the texts are. What the tables of data sets say about files is not for the Trainer.
         tables: Any = args.datasets or {}
-        if tables and (data.train_file or data.dataset_name or data.columns or data.streaming):
+        if tables and (data.train_file is not None or data.dataset_name or data.columns or data.streaming):
             raise SettingError(
                 "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
             )
@@ -169,7 +171,7 @@ class Recipe:
                 raise SettingError(f"{where}name the training texts with either train_file or dataset_name")
             check_values("an integer above 0", max_train_samples=own.get("max_train_samples"))
             sources[name] = Source(
-                str(paths[0]),
+                paths[0],
                 own.get("columns"),
                 own.get("max_train_samples"),
                 None if tables else self.command == "sup",
@@ -228,9 +230,11 @@ class Recipe:
                 )
             clear_output_dir(args)  # now that nothing is wrong with the new run
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-            trainer.save_model()
             if args.push_to_hub:
-                trainer.push_to_hub()
+                with _after_training(directory, args.hub_model_id):
+                    trainer.push_to_hub()  # which saves the model first
+            else:
+                trainer.save_model()
             assert trainer.results is not None
             if decided.is_sample and trainer.is_world_process_zero():
                 print(describe_sample_run(trainer.results.folder))
@@ -264,8 +268,24 @@ class Recipe:
             from ..publishing.hub import push_model
 
             name = args.hub_model_id or directory.resolve().name
-            push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
+            with _after_training(directory, name):
+                push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
         return results
+
+
+@contextmanager
+def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
+    """Say in the error of the last push that the model is saved, and how it is pushed."""
+    from ..publishing.hub import PushError
+
+    try:
+        yield
+    except (PushError, *HfHubHTTPError.__bases__) as error:
+        name = repo_id or directory.resolve().name
+        raise PushError(
+            f"the run has ended and its model is saved in {directory}, but the hub did not take it ({error}). Push it "
+            f"later: simcse-hf push {directory} {name}"
+        ) from error
 
 
 def train(
@@ -282,8 +302,9 @@ def train(
         recipe (`str`, `os.PathLike` or `Sequence[str]`, *optional*): A YAML file of arguments, the name of a recipe of
             the package, or the words of a command line.
         arguments (`Any`): The options of the command `simcse-hf train METHOD`, such as `model_name_or_path`,
-            `train_file`, `dev_file` and all fields of [`SimCSETrainingArguments`]. They take precedence over the
-            recipe. Without a model and texts, the run trains offline on the sample of the package.
+            `train_file`, `dev_file` (which may also be data frames) and all fields of [`SimCSETrainingArguments`].
+            They take precedence over the recipe. Without a model and texts, the run trains offline on the sample of
+            the package.
 
     Returns:
         [`Results`]: The results, which also stand in `results.json` of `output_dir`.
@@ -310,11 +331,14 @@ def train(
 
 def objective_of_labels(named: Mapping[str, Any]) -> Values:
     """Return the objective of the texts that a recipe or a table names, if they are labelled: `class_labels`."""
-    source = named.get("train_file") or named.get("dataset_name")
-    return {"objective": "class_labels"} if source and is_labelled(source, named.get("columns")) else {}
+    source = named.get("train_file")
+    if source is None:
+        source = named.get("dataset_name")
+    is_class = source is not None and is_labelled(source, named.get("columns"))
+    return {"objective": "class_labels"} if is_class else {}
 
 
-def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the options that name a file or folder that a run reads, with its path."""
     inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
     for option in ("dev_task", "general"):
@@ -323,4 +347,4 @@ def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
                 inputs.append((f"--{option}", task.partition("=")[2] or task))
     for name, own in (given.get("datasets") or {}).items():
         inputs.append((f"datasets, {name}:", own.get("train_file")))
-    return inputs
+    return [(option, path) for option, path in inputs if isinstance(path, (str, os.PathLike))]

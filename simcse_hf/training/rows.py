@@ -22,9 +22,10 @@ from ..data.collator import ContrastiveCollator, MixtureCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS, find_parts, part_of
 from ..data.documents import SpanDataset
 from ..data.kinds import NUMBERS, SAYS, Source, check_width, read_source, read_stream
-from ..data.read import find_paths, is_column, open_source
+from ..data.read import find_paths, open_source
 from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NoDuplicatesSampler, PermutedSampler
 from ..data.stream import WholeStream
+from ..data.table import is_column
 from ..data.token_ids import check_known
 from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset

@@ -119,11 +119,11 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[str | Path | None] = [path for _, path in decided.inputs]
+    paths: list[str | Path] = [path for _, path in decided.inputs]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
         paths.append(Path(split_source(name)[0], MANIFEST))
     for path in paths:
-        if path is not None and Path(path).is_file():
+        if Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
     for file in sorted(Path(str(decided.model.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)

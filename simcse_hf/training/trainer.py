@@ -53,7 +53,8 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import Objective
+from ..objectives import OBJECTIVES, Objective
+from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
@@ -303,7 +304,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             check_adapter(model)
         teacher = None if self.rows is None else self.rows.vectors.get("teacher")
         size = None if teacher is None else teacher.dim
-        if model.objective is None or model.teacher_dim != size:
+        parts = [part for part in model.modules() if isinstance(part, Objective)]
+        is_old = any(is_defined_again(type(part), OBJECTIVES.get(part.name, Objective)) for part in parts)
+        if model.objective is None or model.teacher_dim != size or is_old:
             model.teacher_dim = size
             model.objective = None
             model.prepare_objective()
@@ -988,8 +991,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
             `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
             and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
-            `dev_texts` (one and others to compare it with); and `changes`, made on purpose when the run was resumed:
-            the `step` of each, and `settings` with their earlier and later value.
+            `dev_texts` (one and others to compare it with); `tags` of the model; and `changes`, made on purpose when
+            the run was resumed: the `step` of each, and `settings` with their earlier and later value.
         """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
@@ -1020,6 +1023,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "settings": asdict(self.model.settings),
+            "tags": self.model.model_tags,
         }
 
     def create_model_card(
@@ -1055,7 +1059,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 tags=[tags] if isinstance(tags, str) else tags,
             )
         except ValueError as error:  # A run is not lost over its card.
-            logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
+            logger.warning(f"No model card was written: {error}")
             card.unlink(missing_ok=True)
 
 

@@ -94,13 +94,13 @@ def slow_mining(dataset, options, corpus=()):
         ranked = [(vectors[folded] @ query, text) for folded, text in candidates.items() if folded not in own]
         ranked.sort(key=lambda candidate: -candidate[0])
         kept = []
-        for score, text in ranked[options.range_min : options.last_rank]:
+        for score, text in ranked[: options.last_rank]:
             reason = reason_to_drop(score, vectors[fold_text(positive)] @ query, options)
             if reason is None:
                 kept.append(text)
             else:
                 dropped[reason] += 1
-        negatives.append(kept[: options.num_negatives])
+        negatives.append(kept[options.range_min :][: options.num_negatives])
     return negatives, dropped
 
 
@@ -115,6 +115,7 @@ CORPUS = ["text 3", "an unrelated sentence", "TEXT  7"]
         pytest.param({}, id="by default"),
         pytest.param({"num_negatives": 3, "range_min": 2}, id="from a rank on"),
         pytest.param({"num_negatives": 2, "range_max": 30, "relative_margin": 0.05}, id="as NV-Retriever"),
+        pytest.param({"range_min": 5, "range_max": 40, "relative_margin": 0.05}, id="bounds before the skip"),
         pytest.param(
             {"num_negatives": 2, "absolute_margin": 0.1, "max_score": 0.5, "min_score": -0.2}, id="between bounds"
         ),

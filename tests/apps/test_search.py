@@ -75,6 +75,16 @@ def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
         assert each.best_score == each.results[0].score
 
 
+def test_what_is_found_shows_in_a_cell_and_a_loaded_index_is_searched(model, folder, texts):
+    found = search(["the cat"], SentenceIndex.load(folder, model))
+    assert found == search(["the cat"], folder)
+    assert found[0].results[0].sentence in repr(found)
+    near = duplicates(texts, model, 0.5)
+    assert near and str(near[0]) in repr(near)
+    with pytest.raises(ValueError, match="leave out model"):
+        search(["the cat"], SentenceIndex.load(folder, model), model=model)
+
+
 # --- kept columns ---
 
 
@@ -139,6 +149,19 @@ def test_queries_are_the_lines_of_standard_input_and_a_person_is_told_what_to_ty
     sentence, score = by_hand(model, "the cat", 1)[0]
     assert printed.out == f"the cat\n  {score:.4f}  {sentence}\n\n"
     assert ("Type a text and press Enter" in printed.err) is is_told
+
+
+def test_lines_of_standard_input_are_read_as_those_of_a_file(folder, monkeypatch, capsys):
+    """Without a byte-order mark and a carriage return; with a byte that is no text or a NUL, the line is named."""
+    content = b"\xef\xbb\xbfthe cat\r\na dog\n\xff\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="\n"))
+    assert status("search", "--index", folder, "--json") == 2
+    printed = capsys.readouterr()
+    assert [json.loads(line)["query"] for line in printed.out.splitlines()] == ["the cat", "a dog"]
+    assert "standard input, line 3: byte 0xff" in printed.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\0cat\n"))
+    assert status("search", "--index", folder) == 2
+    assert "line 1: a NUL" in capsys.readouterr().err
 
 
 def test_escape_sequences_of_a_sentence_reach_a_program_and_not_the_terminal(model, tmp_path):

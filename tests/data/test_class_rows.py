@@ -14,6 +14,7 @@ from simcse_hf.data.read import is_labelled, load_class_rows
     ("columns", "expected"),
     [
         (["text", "label"], ["text", "label"]),
+        (["text", "labels"], ["text", "labels"]),
         (["Category", "sentence"], ["sentence", "Category"]),
         (["id", "text", "label", "label_text"], ["text", "label"]),
         (["sentence1", "sentence2", "label"], None),
@@ -61,7 +62,7 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
         source = str(write(tmp_path / "several.jsonl", content_of("jsonl", source.to_list())))
     rows = load_class_rows(source, label_separator=separator)
     assert rows.to_dict() == {"sent0": ["a", "b", "c", "d"], "label": [[0, 1], [1], [0, 2], [2, 1]]}
-    assert "1 of 6 rows dropped for an empty cell" in caplog.text
+    assert "1 texts have no label and are left out" in caplog.text
     assert "of which 1 have one text. It has no positive and is left out: 'w'" in caplog.text
 
 

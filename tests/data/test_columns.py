@@ -64,13 +64,15 @@ def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
         load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")])
         load_text_dataset([{"text": "a"}])
+        load_text_dataset([{"text": "a", "intent": "b"}])
         load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "label"), "a")])
         load_text_dataset([{"query": "a", "pos": ["b"], "neg": ["c"], "scores": [3.0, 1.0]}])
     parts = "list of 1 rows: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored "
     assert caplog.messages[:2] == [f"{parts}'source'.", "list of 1 rows: the sentences are in column 'text'."]
-    assert caplog.messages[2].startswith(f"{parts}'label'. Every row counts as a positive pair")
-    assert "`--objective distill --objective_options loss=kl` learns from them" in caplog.messages[3]
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "WARNING"]
+    assert "`--objective class_labels` learns from them" in caplog.messages[2]
+    assert caplog.messages[3].startswith(f"{parts}'label'. Every row counts as a positive pair")
+    assert "`--objective distill --objective_options loss=kl` learns from them" in caplog.messages[4]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
 
 
 def test_parts_are_found_by_their_names_in_any_case():

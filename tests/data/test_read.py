@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from data_helpers import content_of, read_all, write
 from datasets import Dataset, DatasetDict, Features, Value
@@ -147,10 +148,17 @@ QUERIES = records(
 )
 
 
-@pytest.mark.parametrize("kind", ["file", "rows", "data set", "frame"])
+def frame_with_views(records):
+    """A table of Arrow whose texts are views, as those of polars are."""
+    views = {"query": pa.string_view(), "pos": pa.list_(pa.string_view()), "neg": pa.list_(pa.string_view())}
+    return pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in views.items()})
+
+
+@pytest.mark.parametrize("kind", ["file", "rows", "data set", "frame", "views"])
 def test_each_positive_of_a_query_becomes_a_row_and_what_is_left_out_is_reported(tmp_path, load, caplog, kind):
     path = write(tmp_path / "x.jsonl", content_of("jsonl", QUERIES))
     sources = {"file": path, "rows": QUERIES, "data set": Dataset.from_list(QUERIES), "frame": pd.DataFrame(QUERIES)}
+    sources["views"] = frame_with_views(QUERIES)
     assert [list(row.values()) for row in load(sources[kind])] == [
         ["q1", "p1", "n1", "n2", None],
         ["q1", "p2", "n1", "n2", None],
@@ -210,6 +218,13 @@ def test_a_header_that_looks_like_a_sentence_is_reported(tmp_path, load, caplog)
     assert not caplog.text, "a key is no header"
     load(write(tmp_path / "z.csv", "A dog runs.\nx\n"))
     assert "'A dog runs.' looks like a sentence" in caplog.text
+
+
+@pytest.mark.parametrize("content, is_said", [("a\tb\nc\td\n", True), ("a\tb\nc d\n", False), ("a\tb\n", False)])
+def test_lines_of_text_that_all_hold_a_tab_are_reported(tmp_path, caplog, content, is_said):
+    path = write(tmp_path / "x.txt.gz", content)
+    assert len(read_all(path)) == content.count("\n")
+    assert (f"{path}: each line has a tab" in caplog.text) is is_said
 
 
 # --- the hub ---

@@ -14,6 +14,11 @@ VECTORS = np.ones((3, 4), dtype=np.float32)
 OF_MODELS = {
     "a missing text": (lambda model: model.encode(["a cat", None]), "sentence 1: .* None"),
     "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
+    "half a pair in a prompt": (lambda model: model.encode_query("a", prompt="\ud83d"), "prompt: .* surrogate pair"),
+    "half a pair in a file's prompt": (
+        lambda model: encode(model, ["a"], model.name_or_path, prompt="\ud83d"),
+        "prompt: .* surrogate pair",
+    ),
     "positions": (lambda model: model.encode("a cat", max_length=41), "max_seq_length is 41.* 40 positions"),
     "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
     "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "the dog sang"),
