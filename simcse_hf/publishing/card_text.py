@@ -268,10 +268,16 @@ def training(model: Subject) -> str:
 
     # 4. The length and the seeds.
     if run.get("steps"):
-        epochs = run.get("epochs") or 0
-        sentences.append(
-            f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
-        )
+        epochs = run.get("epochs")
+        passes = f", or {epochs:.3g} epochs," if epochs else ""
+        seed = run.get("seed", "")
+        sentences.append(f"Training took {run['steps']:,} steps{passes} with seed {seed}.")
+        if run.get("earlier_steps"):
+            whole = run["earlier_steps"] + run["steps"]
+            sentences.append(
+                f"An earlier training, which is not described here, took {run['earlier_steps']:,} steps before, "
+                f"{whole:,} in all."
+            )
     if len(model.runs) > 1:
         seeds = ", ".join(map(str, model.seeds))
         which = "the best one on the dev set" if run["seeds"]["chosen_by"] else "the first one"
