@@ -148,7 +148,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> int:
         if not PartialState().is_main_process:
             return 0
     status = 0
-    for each in result if isinstance(result, Iterator) else [result]:
+    for each in result if isinstance(result, (Iterator, list)) else [result]:
         text = each.details() if verbose else str(each)
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)

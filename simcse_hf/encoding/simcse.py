@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import CONFIG_NAME, logging
 from transformers.utils.hub import extract_commit_hash
@@ -25,7 +24,7 @@ from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.description import PROBE
 from ..retrieval.sentences import Results, SentenceIndex
-from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
+from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pretrained
@@ -715,7 +714,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         settings["dtype"] = _DTYPES[settings["dtype"]]
     if "model_backend" in settings:
         settings["backend"] = settings.pop("model_backend")
-    try:
-        return SimCSE(model, **settings)
-    except (OSError, HFValidationError) as error:
-        raise ModelError(f"model {no_model(model, error)}") from error
+    return SimCSE(model, **settings)

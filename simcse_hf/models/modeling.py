@@ -122,6 +122,8 @@ class ContrastiveModel(ContrastiveBase):
         settings (`Any`): Settings that come before those of the config.
     """
 
+    #: The steps of all runs that have trained this object, for their record.
+    trained_steps = 0
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
     # Settings and file of the objective of the checkpoint that the model was loaded from.
     _saved_objective: tuple[ContrastiveSettings, str] | None = None
@@ -235,6 +237,10 @@ class ContrastiveModel(ContrastiveBase):
                     raise DataError(
                         f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
                     )
+            if packing is None and getattr(self.config, "sliding_window", None):
+                # The window of a packed row would not count the holes in a mask.
+                starts = F.pad(texts["attention_mask"].bool().int(), (1, 0)).diff() > 0
+                unpadded = unpadded and bool((starts.sum(1) <= 1).all())
         pooler = pooling.POOLERS[self.active_pooler] if pools else pooling.Pooler()
         with kernels:
             return run_encoder(
@@ -407,6 +413,8 @@ class ContrastiveModel(ContrastiveBase):
         objective.attach(self)
         if objective.encoders == 2:
             self.second_encoder = self.copy_encoder()
+            for name, parameter in self.second_encoder.named_parameters():
+                parameter.requires_grad = self.get_parameter(name).requires_grad  # frozen by the caller
         self.objective = objective.to(self.device).train(self.training)
         if self._saved_objective is not None:
             saved, path = self._saved_objective
@@ -638,7 +646,8 @@ class ContrastiveModel(ContrastiveBase):
         check_values(checkpoint.HEAD_CHOICES, head=head)
         kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
-        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
+        names = found.weight_names  # refused in plain words if there are none
+        if found.saved is None and checkpoint.REFERENCE_HEAD in names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."

@@ -22,7 +22,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import ModelError, SettingError, check_values, no_model
+from ..runtime.errors import SettingError, check_values
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
@@ -122,10 +122,7 @@ class Recipe:
         name = given.get("model_name_or_path")
         if name is None:
             raise SettingError("--model_name_or_path is missing: name the encoder to start from")
-        try:
-            checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
-        except OSError as error:
-            raise ModelError(f"--model_name_or_path {no_model(name, error)}") from error
+        checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
 
         # 3. Labelled texts have an objective of their own.
         if self.command == "sup" and "objective" not in given:

@@ -160,6 +160,8 @@ class Results(Result):
             if self.start["pooler"] is not None:
                 own = f"{self.score('initial'):.2f} with the pooler of this run"
                 pooler = f"   (pooler {self.start['pooler']}; {own})"
+            if self.run.get("earlier_steps"):
+                pooler += f"   (after {self.run['earlier_steps']} earlier steps)"
             saved = "best" if self.saved["step"] == self.best["step"] and not self.is_worse else "saved"
             lines = [
                 f"Dev set {Path(str(self.dev_set)).name}, {scale}",

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     TrainerCallback,
     set_seed,
@@ -51,7 +53,8 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import Objective
+from ..objectives import OBJECTIVES, Objective
+from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
@@ -60,7 +63,7 @@ from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
-from .decide import decide_run, with_values
+from .decide import best_by, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -296,7 +299,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             check_adapter(model)
         teacher = None if self.rows is None else self.rows.vectors.get("teacher")
         size = None if teacher is None else teacher.dim
-        if model.objective is None or model.teacher_dim != size:
+        parts = [part for part in model.modules() if isinstance(part, Objective)]
+        is_old = any(is_defined_again(type(part), OBJECTIVES.get(part.name, Objective)) for part in parts)
+        if model.objective is None or model.teacher_dim != size or is_old:
             model.teacher_dim = size
             model.objective = None
             model.prepare_objective()
@@ -442,6 +447,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
+
+        stops_early = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
+        if stops_early and args.eval_strategy == "no":
+            raise SettingError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'")
+        if stops_early and args.metric_for_best_model is None:
+            headline = self.dev_sets[0].headline if self.dev_sets else None
+            self.args = args = with_values(args, **best_by(headline or "loss", headline))
 
         # 2. The rows, and the dropout that makes the views of single sentences.
         for row in self.rows.check(objective):
@@ -643,6 +655,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             scale: Any = factor
             if self.accelerator.scaler is not None:
                 scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
+            often = self.args.torch_empty_cache_steps
+            if often is not None and self.state.global_step % often == 0:
+                clear_device_cache()
             output = cached.backward(model, no_sync, scale)
             self.watch.add(output)
             loss = output.loss * factor
@@ -752,7 +767,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
             whole = self.watch.record()
             steps = max(1, self.state.global_step)
             logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
+        before = self.state.epoch
+        self.state.epoch = self.count_epochs()
         super().log(logs, start_time)
+        self.state.epoch = before
+
+    def count_epochs(self) -> float | None:
+        """Return the passes over the rows so far; of a stream `None` before its end is known."""
+        if self.rows is None or self.rows.stream is None:
+            return self.state.epoch
+        rows = self.rows.stream.num_rows
+        taken = self.state.global_step * self.get_total_train_batch_size(self.args)
+        return taken / rows if rows else None
 
     # --- an evaluation ----------------------------------------------------------------------------------------------
 
@@ -955,12 +981,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Describe how the model was trained, for `results.json` and the card.
 
         Returns:
-            `Values`: `base_model`; of the rows `train_rows` (`None` for a stream), `num_sentences`, `rows` (see
-            `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
-            `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
-            and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
-            `dev_texts` (one and others to compare it with); `tags` of the model; and `changes`, made on purpose when
-            the run was resumed: the `step` of each, and `settings` with their earlier and later value.
+            `Values`: `base_model`, and the `earlier_steps` of other runs that trained it before; of the rows
+            `train_rows` (`None` for a stream), `num_sentences`, `rows` (see `data.contents`), `view` (with `name`,
+            `rate` and `both`), `datasets` (their rows), `train_texts` and `hub_datasets`; `objective` (its `summary`
+            and `papers`); the `arguments` that differ from their default and the `settings` of the model; `steps`,
+            `epochs`, `train_loss`, `processes`, `hardware` and `seed`; `dev_texts` (one and others to compare it
+            with); `tags` of the model; and `changes`, made on purpose when the run was resumed: the `step` of each,
+            and `settings` with their earlier and later value.
         """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
@@ -979,11 +1006,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
             examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
+            "earlier_steps": self.watch.earlier_steps,
             **rows,
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": changed_arguments(args),
             "steps": self.state.global_step,
-            "epochs": self.state.epoch,
+            "epochs": self.count_epochs(),
             "train_loss": last_logged(self.state, "train_loss"),
             "processes": args.world_size,
             "hardware": processor,

@@ -75,6 +75,16 @@ def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
         assert each.best_score == each.results[0].score
 
 
+def test_what_is_found_shows_in_a_cell_and_a_loaded_index_is_searched(model, folder, texts):
+    found = search(["the cat"], SentenceIndex.load(folder, model))
+    assert found == search(["the cat"], folder)
+    assert found[0].results[0].sentence in repr(found)
+    near = duplicates(texts, model, 0.5)
+    assert near and str(near[0]) in repr(near)
+    with pytest.raises(ValueError, match="leave out model"):
+        search(["the cat"], SentenceIndex.load(folder, model), model=model)
+
+
 # --- kept columns ---
 
 

@@ -92,7 +92,6 @@ INERT = {
     "disable_tqdm": False,
     "run_name": "a name",
     "enable_jit_checkpoint": True,
-    "resume_from_checkpoint": "absent",
     "do_train": True,
     "do_eval": True,
     "do_predict": True,
@@ -176,6 +175,7 @@ ARGUMENTS = {
     # precision, memory and speed
     "bf16": Case("weights", bf16=True),
     "fp16": Case(refused="fp16 CPU", fp16=True),
+    "resume_from_checkpoint": Case(refused="absent", resume_from_checkpoint="absent"),
     "bf16_full_eval": Case(refused="bf16_full_eval", bf16_full_eval=True),
     "fp16_full_eval": Case(refused="fp16_full_eval", fp16_full_eval=True),
     # A run without padding pads with it, and then draws the noise of padded batches.

@@ -6,10 +6,9 @@ from operator import itemgetter
 import pytest
 import torch
 from conftest import NEEDS_PEFT
-from trainer_helpers import EVALUATES, KEEPS_BEST, SAVES, make, model_of, pairs, refuses, sentences, texts
+from trainer_helpers import EVALUATES, SAVES, make, model_of, pairs, refuses, texts
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
-from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import SimCSETrainer
@@ -162,32 +161,12 @@ def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, 
         make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
 
 
-class Counting(TrainerCallback, ExportableState):
-    """Counts the steps of a run."""
-
-    def __init__(self):
-        self.steps = 0
-
-    def on_step_end(self, args, state, control, **_):
-        self.steps += 1
-
-    def state(self):
-        return {"args": {}, "attributes": {"steps": self.steps}}
-
-
-def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenizer):
-    def run(**options):
-        own = {
-            "callbacks": [Counting(), EarlyStoppingCallback(3)],
-            "eval_dataset": sentences(8),
-        }
-        return make(tmp_path, tokenizer, **own, **KEEPS_BEST, **options)
-
-    run(max_steps=2).train()
-    again = run(max_steps=4, allow_changes=True)
-    again.train(resume_from_checkpoint=True)
-    counting = next(x for x in again.callback_handler.callbacks if isinstance(x, Counting))
-    assert counting.steps == 4
+def test_early_stopping_follows_the_dev_set_although_no_best_model_is_loaded(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES)
+    trainer.add_callback(EarlyStoppingCallback(3))
+    trainer.train()
+    assert (trainer.args.metric_for_best_model, trainer.args.greater_is_better) == ("stsb_spearman", True)
+    assert trainer.results.dev_metric == "stsb_spearman"
 
 
 def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
