@@ -822,10 +822,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
             whole = self.watch.record()
             steps = max(1, self.state.global_step)
             logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
-        before = self.state.epoch
-        self.state.epoch = self.count_epochs()
+        state: Any = self.state
+        shown = state.epoch
+        state.epoch = self.count_epochs()
         super().log(logs, start_time)
-        self.state.epoch = before
+        state.epoch = shown
 
     def count_epochs(self) -> float | None:
         """Return the passes over the rows so far; of a stream `None` before its end is known."""
