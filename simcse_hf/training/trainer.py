@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
@@ -73,6 +74,7 @@ from .dev_sets import (
 )
 from .rows import (
     EpochOfRows,
+    Mixed,
     Reader,
     Rows,
     has_names,
@@ -98,6 +100,8 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: Training texts by which a student is compared with its teacher, at most.
+_COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -395,8 +399,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 4. Write the results, and say what the dev set scored.
         self.use_saved_weights()
         if self.hp_search_backend is None:
-            is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
-            weights = self.model.digest_encoder() if is_whole else None
+            is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+            weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
             self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
@@ -404,7 +408,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 print(self.results.verdict(), end="", flush=True)
             if self.is_world_process_zero() and self.results.is_worse:
                 logger.warning(self.results.warning())
+            parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
+            for part in parts:
+                if "teacher" in part.vectors and not is_sharded:
+                    self._compare_with_teacher(part)
         return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
+
+    def _compare_with_teacher(self, rows: Rows) -> None:
+        """Say for how many training texts a student finds the nearest other text that its teacher finds."""
+        texts = {}  # equal ones would be nearest by any model
+        for number in range(min(_COMPARED_TEXTS, len(rows.known))):
+            texts[tuple(rows.known[number]["input_ids"][0])] = number
+        student = BatchEncoder(self.model, self.processing_class).embed(list(texts)).cpu()
+        teacher = torch.from_numpy(rows.vectors["teacher"](np.array(list(texts.values()))))[:, 0]
+        nearest = []
+        for vectors in (student, teacher):
+            unit = nn.functional.normalize(vectors, dim=1)
+            nearest.append((unit @ unit.T).fill_diagonal_(-math.inf).argmax(1))
+        kept = (nearest[0] == nearest[1]).double().mean().item()
+        if self.is_world_process_zero():
+            logger.info(
+                f"The student keeps {kept:.0%} of its teacher: of {len(texts)} training texts, so many have the same "
+                "nearest other text by both. Train longer, or on more text, if this is little."
+            )
 
     def _describe_step(self) -> str:
         """Say how large a step is, and what takes less memory."""

