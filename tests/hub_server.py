@@ -185,6 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def branch(self, repo, revision):
         repository = self._repository(repo, writes=True)
+        if revision.startswith("refs/"):
+            raise Refusal(400, "BadRequest", "Invalid reference for a branch")
         if revision in repository.branches:
             raise Refusal(409, "Conflict", "the branch exists")
         repository.branches[revision] = repository.branches["main"]
@@ -291,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _REPO = r"(?P<repo>[^/]+/[^/]+?)"
-_REVISION = r"(?P<revision>[^/]+)"
+_REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
 _ROUTES = [
     (("GET",), r"/api/whoami-v2", _Handler.whoami),
     (("POST",), r"/api/repos/create", _Handler.create),

@@ -40,12 +40,14 @@ class MiningOptions:
     """Which candidates may become hard negatives, in the words of sentence-transformers' `mine_hard_negatives`.
 
     Ranks count from 0 over the candidates of an anchor in descending similarity. The anchor's own text and all of its
-    positives are removed first and have no rank. The bounds relative to the positive are those of NV-Retriever
+    positives are removed first and have no rank. Of the candidates up to `range_max`, the bounds drop some first, and
+    then `range_min` of those left are skipped. The bounds relative to the positive are those of NV-Retriever
     (Moreira et al. 2024, arXiv:2407.15831), whose best setting corresponds to `relative_margin=0.05`.
 
     Args:
         num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of each pair.
         range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+            A dropped one does not count.
         range_max (`int`, *optional*): The rank at which the search ends. Defaults to `range_min + num_negatives`, or
             to `range_min + 10 * num_negatives` if a bound may drop candidates or they are drawn.
         max_score (`float`, *optional*): Drop candidates with a higher similarity to the anchor (of the model's kind).
@@ -183,7 +185,8 @@ def mine(
             neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
             IVF4096,SQ8.
         num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
-        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip
+            after scores and margins have dropped some.
         range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
             range_min + 10 * num_negatives if scores or margins drop candidates.
         max_score (`float`, *optional*): Drop candidates that are more similar to the anchor.
@@ -318,7 +321,6 @@ def mine_hard_negatives(
     positive_of = [number_of[fold_text(text)] for text in second]
     repeated = len(texts) - len(candidates)
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
-    ranks = slice(options.range_min, options.last_rank)
     draw = random.Random(options.seed)
     positive_scores = [0.0] * len(first)
     negatives: list[list[Scored]] = [[] for _ in first]
@@ -340,7 +342,7 @@ def mine_hard_negatives(
             scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
             for pair, score in zip(pairs, scores[0].tolist(), strict=True):
                 positive_scores[pair] = score
-                negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
+                negatives[pair] = choose_negatives(ranked[: options.last_rank], score, options, draw, dropped)
 
     # 4. Make the rows and the report.
     width = 1 if output_format == "triplet" else options.num_negatives
@@ -412,6 +414,7 @@ def choose_negatives(
             dropped["min_score"] += 1
         else:
             usable.append((text, score))
+    usable = usable[options.range_min :]
     if options.sampling_strategy == "random":
         count = min(options.num_negatives, len(usable))
         usable = sorted(draw.sample(usable, count), key=usable.index)

@@ -298,7 +298,7 @@ def open_vectors(
 
 def search(
     queries: Iterable[str],
-    index: StrPath,
+    index: StrPath | SentenceIndex,
     *,
     parameters: str | None = None,
     top_k: int = 5,
@@ -309,12 +309,12 @@ def search(
     filters: Mapping[str, str] | None = None,
     neighbors: Sequence[int] = (),
     **loading: Unpack[ModelOptions],
-) -> Iterator[Found]:
+) -> Iterable[Found]:
     """Find the sentences of an index that are most similar to each query.
 
     Args:
         queries (`Iterable[str]`): Texts to search for.
-        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        index (`str`, `os.PathLike` or `SentenceIndex`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
         threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
@@ -331,7 +331,8 @@ def search(
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
-        `Iterator[Found]`: What was found for each query, as soon as it is found.
+        `Iterable[Found]`: What was found for each query: a list, and of an iterator of queries an iterator, which
+            gives it as soon as it is found.
 
     Raises:
         SettingError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`]
@@ -347,7 +348,12 @@ def search(
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise SettingError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
-    opened = open_index(index, model, parameters=parameters, **loading)
+    if isinstance(index, SentenceIndex):
+        if model or parameters or loading:
+            raise SettingError("index is loaded, with its model: leave out model, parameters and how it is loaded")
+        opened = index
+    else:
+        opened = open_index(index, model, parameters=parameters, **loading)
     before = opened.model.resolve_prompt(prompt, prompt_name, "query")
     least = lowest_score(opened.model, threshold, before, opened)
 
@@ -362,7 +368,8 @@ def search(
         return Found(query, matches, best[0].score if best else None, least)
 
     asked: Iterable[str | int] = [queries] if isinstance(queries, str) else queries
-    return map(find, neighbors or asked)
+    found = map(find, neighbors or asked)
+    return found if isinstance(queries, Iterator) else list(found)
 
 
 def duplicates(
@@ -374,7 +381,7 @@ def duplicates(
     vectors: StrPath | None = None,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
-) -> Iterator[Duplicate]:
+) -> list[Duplicate]:
     r"""Find the pairs of texts in a file that are nearly the same.
 
     Args:
@@ -389,7 +396,7 @@ def duplicates(
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
-        `Iterator[Duplicate]`: The pairs in the order of the file, as soon as they are found.
+        `list[Duplicate]`: The pairs in the order of the file.
 
     Raises:
         ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
@@ -410,7 +417,7 @@ def duplicates(
     column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     exact: Any = built.vectors
-    return (Duplicate(score, row, other, built[row], built[other]) for score, row, other in exact.pairs(least))
+    return [Duplicate(score, row, other, built[row], built[other]) for score, row, other in exact.pairs(least)]
 
 
 def open_index(
@@ -447,6 +454,11 @@ def open_index(
     if model is None:
         revision = made_with.revision
         settings["model_backend"] = made_with.backend
+    owner, _, name = str(made_with.name_or_path).partition("/")
+    name, _, subfolder = name.partition("/")
+    if model is None and revision and subfolder:  # of a repository
+        model = f"{owner}/{name}"
+        settings["subfolder"] = subfolder
     given = {name: value for name, value in loading.items() if value is not None}
     options = cast(ModelOptions, settings | given)
     encoder = load_model(model or str(made_with.name_or_path), revision=revision, **options)

@@ -102,11 +102,24 @@ class WholeStream(torch.utils.data.IterableDataset):
     batches of 8 rows has the same batches. Accelerate would give each process other files of a stream that it knows.
 
     Args:
-        rows (`datasets.IterableDataset`): The rows.
+        rows (`datasets.IterableDataset`): The rows, with the `NUMBER` of each in its pass.
+
+    Attributes:
+        num_rows (`int`): The rows of a pass; 0 before the first one has ended.
     """
+
+    #: The column of the numbers, which is taken away.
+    NUMBER = "_number"
 
     def __init__(self, rows: IterableDataset):
         self.rows = rows
+        self.num_rows = 0
 
     def __iter__(self) -> Iterator[dict]:
-        return iter(self.rows)
+        last = -1
+        for row in self.rows:
+            number = row.pop(self.NUMBER)
+            if number <= last:  # another pass begins
+                self.num_rows = last + 1
+            last = number
+            yield row

@@ -15,7 +15,6 @@ from ..names import Transform, WeightOptions
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import (
     FOLDER,
-    MODULES,
     TRANSFORM_FILE,
     TRANSFORMS,
     Fit,
@@ -24,6 +23,7 @@ from ..postprocessing.transform import (
 )
 from ..runtime.errors import DataError, SettingError, check_values
 from ..runtime.files import StrPath
+from ..runtime.loading import MODULES
 from ..runtime.outputs import Result, output_folder
 from .probes import probe_embedding
 from .simcse import SimCSE, load_model

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import CONFIG_NAME, logging
 from transformers.utils.hub import extract_commit_hash
@@ -25,7 +24,7 @@ from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.description import PROBE
 from ..retrieval.sentences import Results, SentenceIndex
-from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values, no_model
+from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
 from ..runtime.loading import ADAPTER_CONFIG, HubArguments, find_file, load_pretrained
@@ -120,6 +119,8 @@ class SimCSE(BatchEncoder):
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
+        if hub_arguments.get("subfolder") and os.path.isdir(name_or_path):
+            name_or_path = os.path.join(name_or_path, hub_arguments.pop("subfolder"))
         found = find_file(name_or_path, CONFIG_NAME, **hub_arguments)
         found = found or find_file(name_or_path, ADAPTER_CONFIG, **hub_arguments)
         self.revision = extract_commit_hash(found, None)
@@ -169,7 +170,7 @@ class SimCSE(BatchEncoder):
         if max_length is None:
             max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
-        self.name_or_path = str(name_or_path)
+        self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
@@ -641,11 +642,20 @@ class SimCSE(BatchEncoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
+            **options (`Any`): `commit_description`, `revision` or `create_pr`, as in `simcse-hf push`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
+
+        Raises:
+            SettingError: If there is another option, before anything is made.
         """
+        unknown = options.keys() - {"commit_description", "revision", "create_pr"}
+        if unknown:
+            raise SettingError(
+                f"push_to_hub takes no {', '.join(sorted(unknown))}: leave it out. The repository may exist, the "
+                "weights are safetensors, and simcse-hf push writes the card."
+            )
         api = HfApi(token=token, library_name="simcse_hf")
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
@@ -704,7 +714,4 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         settings["dtype"] = _DTYPES[settings["dtype"]]
     if "model_backend" in settings:
         settings["backend"] = settings.pop("model_backend")
-    try:
-        return SimCSE(model, **settings)
-    except (OSError, HFValidationError) as error:
-        raise ModelError(f"model {no_model(model, error)}") from error
+    return SimCSE(model, **settings)

@@ -31,6 +31,7 @@ from ..runtime.loading import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    MODULES,
     HubArguments,
     adapter_base,
     find_file,
@@ -43,7 +44,6 @@ from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
-    MODULES,
     NAMES,
     SentenceTransformersFiles,
     read_sentence_transformers_files,
@@ -139,8 +139,8 @@ class Checkpoint:
             `Checkpoint`: What was found.
 
         Raises:
-            ValueError: If a file is damaged, or custom code is asked for or needed.
-            OSError: If there is no such model, or the hub cannot be reached.
+            ValueError: If there is no such model, the hub cannot be reached, a file is damaged, or custom code is
+                asked for or needed.
         """
         hub = select_hub_arguments(arguments)
         located: Values = {**hub, "variant": arguments.get("variant")}
@@ -206,7 +206,7 @@ class Checkpoint:
             return frozenset(load_state_dict(path, map_location="meta"))
         raise ModelError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
-            "save_pretrained, or name the variant of its files as variant."
+            "save_pretrained, without a variant if SimCSE is to load it, or name that of its files as variant."
         )
 
     def resolve(self, given: Values) -> ContrastiveSettings:

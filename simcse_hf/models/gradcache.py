@@ -157,6 +157,8 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         problem = "torch_compile draws other dropout masks in the second pass of a chunk than in the first"
     elif args.deepspeed or args.fsdp:
         problem = "deepspeed and fsdp need the whole batch; one process and DistributedDataParallel do not"
+    elif "lomo" in args.optim or "layerwise" in args.optim:
+        problem = "this optim changes the weights in each backward pass, and every chunk has its own"
     else:
         return
     raise SettingError(f"gradcache_chunk_size: {problem}: leave one of the two out")

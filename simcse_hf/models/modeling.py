@@ -35,7 +35,7 @@ from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..runtime.distributed import mean_over_processes
 from ..runtime.errors import DataError, ModelError, SettingError, check_values
-from ..runtime.files import StrPath
+from ..runtime.files import StrPath, digest, write_text
 from ..runtime.loading import (
     check_finite_weights,
     explain_damage,
@@ -45,7 +45,7 @@ from ..runtime.loading import (
     select_hub_arguments,
     without_bar,
 )
-from ..runtime.upload import commit_folder
+from ..runtime.upload import commit_folder, name_in_card
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint, WeightDigests, digest_encoder
 from .parts import ContrastiveBase
@@ -122,9 +122,13 @@ class ContrastiveModel(ContrastiveBase):
         settings (`Any`): Settings that come before those of the config.
     """
 
+    #: The steps of all runs that have trained this object, for their record.
+    trained_steps = 0
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
     # Settings and file of the objective of the checkpoint that the model was loaded from.
     _saved_objective: tuple[ContrastiveSettings, str] | None = None
+    #: Where the model was saved: the card of a push lies beside equal weights.
+    folders: tuple[str, ...] = ()
 
     # --- embeddings -------------------------------------------------------------------------------------------------
 
@@ -233,6 +237,10 @@ class ContrastiveModel(ContrastiveBase):
                     raise DataError(
                         f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
                     )
+            if packing is None and getattr(self.config, "sliding_window", None):
+                # The window of a packed row would not count the holes in a mask.
+                starts = F.pad(texts["attention_mask"].bool().int(), (1, 0)).diff() > 0
+                unpadded = unpadded and bool((starts.sum(1) <= 1).all())
         pooler = pooling.POOLERS[self.active_pooler] if pools else pooling.Pooler()
         with kernels:
             return run_encoder(
@@ -405,6 +413,8 @@ class ContrastiveModel(ContrastiveBase):
         objective.attach(self)
         if objective.encoders == 2:
             self.second_encoder = self.copy_encoder()
+            for name, parameter in self.second_encoder.named_parameters():
+                parameter.requires_grad = self.get_parameter(name).requires_grad  # frozen by the caller
         self.objective = objective.to(self.device).train(self.training)
         if self._saved_objective is not None:
             saved, path = self._saved_objective
@@ -542,6 +552,7 @@ class ContrastiveModel(ContrastiveBase):
         writes = kwargs.get("is_main_process", True)
         with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
+        self.folders += (str(save_directory),)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
@@ -554,7 +565,17 @@ class ContrastiveModel(ContrastiveBase):
         token: bool | str | None = None,
         **options: Any,
     ) -> Any:
-        """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
+        """Upload the model for `push_to_hub` with its card, and remove what an earlier one has left there."""
+
+        def state(folder: Path) -> list[str]:
+            return [
+                digest(file) for name in ("config.json", "*model*.safetensors") for file in sorted(folder.glob(name))
+            ]
+
+        for folder in map(Path, (self.name_or_path, *self.folders)):
+            card = folder / "README.md"
+            if card.is_file() and state(folder) == state(Path(working_dir)):
+                write_text(Path(working_dir, card.name), name_in_card(card.read_text(encoding="utf-8"), repo_id))
         api = HfApi(token=token, library_name="simcse_hf")
         return commit_folder(api, working_dir, repo_id, commit_message=commit_message or "Upload model", **options)
 
@@ -625,7 +646,8 @@ class ContrastiveModel(ContrastiveBase):
         check_values(checkpoint.HEAD_CHOICES, head=head)
         kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
-        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
+        names = found.weight_names  # refused in plain words if there are none
+        if found.saved is None and checkpoint.REFERENCE_HEAD in names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."

@@ -12,7 +12,7 @@ from ..kernels.cpu import FastDropout
 from ..kernels.unpadded import install_unpadded_attention
 from ..objectives import Objective
 from ..objectives.masked_lm import StockMaskedLMHead
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.errors import ModelError, SettingError, check_values
 from . import pooling
 from .settings import (
     SECTION,
@@ -20,6 +20,7 @@ from .settings import (
     ContrastiveSettings,
     Values,
     chosen,
+    dropout_rates,
     resolve_settings,
 )
 
@@ -103,6 +104,7 @@ class ContrastiveBase(PreTrainedModel):
     ) -> None:
         # 1. The settings, which the model writes into a config of its own.
         config = copy.deepcopy(config)
+        check_values("a number between 0 and 1", **dropout_rates(config))  # torch takes NaN
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
         if resolved is None or settings:

@@ -12,7 +12,7 @@ from .._version import __version__
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from ..runtime.errors import ModelError
 from ..runtime.files import StrPath, read_json, write_json
-from ..runtime.loading import HubArguments, find_file
+from ..runtime.loading import MODULES, HubArguments, find_file
 from .parts import ContrastiveBase
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
 from .settings import SIMILARITY_FUNCTIONS, Values, max_positions
@@ -20,7 +20,6 @@ from .settings import SIMILARITY_FUNCTIONS, Values, max_positions
 logger = logging.get_logger(__name__)
 
 DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
-MODULES = "modules.json"
 LIBRARY = "config_sentence_transformers.json"
 #: The names of the first module's file, of which the first that holds something counts. We write the first.
 TRANSFORMER = tuple(
@@ -227,7 +226,7 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
     if path is None:
         return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
     rows = read_json(path, kind=list, advice=_ADVICE)
-    modules = []
+    named: dict[object, tuple[str, str]] = {}
     for row in rows:
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
             raise ModelError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
@@ -238,10 +237,11 @@ def _read_modules(source: StrPath, hub: HubArguments, refused: list[str]) -> tup
         kind = row["type"]
         if kind.startswith("sentence_transformers."):
             kind = kind.rpartition(".")[2]
-        # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
-        # training.
-        if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
-            modules.append((kind, folder))
+        named[row.get("name", folder)] = (kind, folder)  # of one name, sentence-transformers takes the last
+    # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for training.
+    modules = [
+        (kind, folder) for kind, folder in named.values() if folder != POSTPROCESSING_FOLDER and kind != "Dropout"
+    ]
     kinds = [kind for kind, _ in modules]
     files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
     lacking = [file for file in files if find_file(source, file, **hub) is None]

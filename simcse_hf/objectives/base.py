@@ -393,8 +393,15 @@ class Objective(nn.Module):
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 
+def is_defined_again(old: type, new: type) -> bool:
+    """Say whether a class was defined another time, as by a cell of a notebook that runs again."""
+    return old is not new and (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+
+
 def register(name: str, objective: type[Objective]) -> None:
     """Register an objective under the name that `--objective` and `objective=` take.
+
+    A class that is defined again, as in a notebook, takes the place of the earlier one.
 
     Args:
         name (`str`): The name.
@@ -416,9 +423,10 @@ def register(name: str, objective: type[Objective]) -> None:
     parameters = inspect.signature(objective).parameters
     if "dim" not in parameters:
         raise SettingError(f"{objective.__name__}.__init__ must take dim, the embedding size, before its options")
-    known = OBJECTIVES.setdefault(name, objective)
-    if known is not objective:
+    known = OBJECTIVES.get(name, objective)
+    if known is not objective and not is_defined_again(known, objective):
         raise SettingError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
+    OBJECTIVES[name] = objective
     objective.name = name
     objective.options = {option: each.default for option, each in parameters.items() if option != "dim"}
 

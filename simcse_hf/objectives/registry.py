@@ -69,7 +69,7 @@ def import_objective(objective: str) -> None:
     """
     for name in part_weights(objective):
         module, colon, class_name = name.partition(":")
-        if colon and name not in OBJECTIVES:
+        if colon and (name not in OBJECTIVES or module in sys.modules):  # where it may be defined again
             if os.getcwd() not in sys.path:  # as where Python runs a console script
                 sys.path.append(os.getcwd())
             try:
@@ -276,7 +276,7 @@ class Sum(Combined):
         summaries = []
         for of_part, part in parts.items():
             self.parts[of_part.replace(".", "_")] = part
-            summaries.append(f"{part.summary} (weight {weights[of_part]:g})")
+            summaries.append(f"{part.summary.rstrip('.')} (weight {weights[of_part]:g})")
             reads_texts_of_lists = (part.rows, self.rows) == ("texts", "scored_lists")
             reads_the_same = part.rows == self.rows or reads_texts_of_lists
             if not reads_the_same or part.reconstructs != self.reconstructs:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..runtime.errors import DataError, ModelError, check_finite, check_values
 from ..runtime.files import read_json, write_atomically, write_json
-from ..runtime.loading import HubArguments, find_file
+from ..runtime.loading import MODULES, HubArguments, find_file
 
 #: The classes of transforms by their names.
 TRANSFORMS: dict[str, type["VectorTransform"]] = {}
@@ -21,7 +21,6 @@ TRANSFORMS: dict[str, type["VectorTransform"]] = {}
 FOLDER = "postprocessing"
 TRANSFORM_FILE = "postprocessing.json"
 WEIGHTS = "model.safetensors"
-MODULES = "modules.json"
 
 #: Embeddings are float32. Rounding alone gives a constant coordinate of size x a standard deviation of about 6e-8 x.
 #: A direction that varies less than 16 times that is noise, and dividing by its deviation would blow the noise up.

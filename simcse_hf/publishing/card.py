@@ -13,12 +13,12 @@ from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import Evaluation
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER
-from ..runtime.errors import SettingError
+from ..runtime.errors import SettingError, did_you_mean
 from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..runtime.outputs import Result
-from ..runtime.upload import hub_id
+from ..runtime.upload import HUB, hub_id, name_in_card
 from . import card_text
 from .card_results import ScoreTable, hub_scores, tables
 from .card_subject import Subject, Weights, read_comparisons, read_evaluations, read_run, read_subject
@@ -34,7 +34,6 @@ FRONT_MATTER: dict = {
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
 }
-_HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
@@ -196,6 +195,13 @@ def write_card(
             f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
         )
 
+    language = check_languages(language)
+    if license is not None:
+        license = check_license(license)
+    for name in datasets or ():
+        if hub_id(name) is None:
+            raise SettingError(f"datasets {name!r} is no name on the hub: give OWNER/NAME, or leave out datasets")
+
     # 2. What the files say about the model and its training.
     repo_id = repo_id or f"your-name/{directory.resolve().name}"
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
@@ -217,7 +223,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}", model)
+        listed, comparable = hub_scores(each.evaluation, f"{HUB}/{repo_id}/blob/main/{source}", model)
         scores += listed
         benchmarks += comparable
 
@@ -253,6 +259,30 @@ def write_card(
     return path
 
 
+def check_languages(language: str | Sequence[str] | None) -> list[str] | None:
+    """Return languages as the hub takes them, or refuse what is no code."""
+    if not language:
+        return None
+    codes = []
+    for name in [language] if isinstance(language, str) else language:
+        codes.append(name.lower())
+        if not re.fullmatch("[a-z]{2,3}|code|multilingual", codes[-1]):
+            raise SettingError(f"language must be a code of two or three letters, such as en, got {name!r}")
+    return codes
+
+
+def check_license(license: str) -> str:
+    """Return the hub's name of a licence, of `Apache License 2.0` too, or refuse what it does not know."""
+    known = Path(__file__).with_name("licenses.txt").read_text(encoding="utf-8").split()
+    given = license.lower()
+    for words in (given, re.sub(r"\b(the|licen[cs]e|version)\b", " ", given)):
+        name = "-".join(re.split(r"[\s,_-]+", words.strip(" ,")))
+        if name in known:
+            return name
+    meant = did_you_mean([name], known)
+    raise SettingError(f"license {license!r} is no licence of the hub{meant}: give its name there, or other")
+
+
 def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags: Sequence[str]) -> dict:
     """Return what the hub searches and shows: the library, tags, metrics, and an example from the dev set.
 
@@ -272,7 +302,7 @@ def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags:
         tags += ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
     if model.run.get("train_rows"):
         tags.append(f"dataset_size:{model.run['train_rows']}")
-    front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
+    front_matter["tags"] = list(dict.fromkeys([*tags, *(model.run.get("tags") or ()), *more_tags]))
 
     for key in model.run.get("final") or ():
         metric = find_metric(key)
@@ -325,15 +355,7 @@ def name_repository(directory: StrPath, repo_id: str) -> None:
     for path in files:
         if not path.exists():
             continue
-        text = path.read_text(encoding="utf-8")
-        text = re.sub(rf"{_HUB}/[^/\s]+/[^/\s]+/blob/", f"{_HUB}/{repo_id}/blob/", text)
-        named = re.search(r'SimCSE\("(.+?)"\)', text)
-        if named is not None:
-            text = text.replace(f'"{named[1]}"', f'"{repo_id}"')
-            title, now = (name.rpartition("/")[2] for name in (named[1], repo_id))
-            for line in ("# {}", "- name: {}"):
-                text = text.replace(f"\n{line.format(title)}\n", f"\n{line.format(now)}\n")
-        write_text(path, text)
+        write_text(path, name_in_card(path.read_text(encoding="utf-8"), repo_id))
 
 
 def _of_files(directory: Path) -> str:

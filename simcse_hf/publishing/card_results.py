@@ -101,6 +101,8 @@ def _dev_set(model: Subject) -> Iterator[ScoreTable]:
     change = run.get("change")
     if change:
         before = f"{model.base_model or 'the model'} before training"
+        if run.get("earlier_steps"):
+            before = f"{model.base_model or 'the model'} after {run['earlier_steps']:,} earlier steps"
         if start.get("pooler"):
             before += f" with the pooler `{start['pooler']}`"
         gain = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], before)

@@ -112,7 +112,7 @@ def _positives(model: Subject) -> tuple[str, str]:
         )
     views = f"{'two views' if model.view['both'] else 'a view'} of each sentence (`{name}`)"
     subject = "The encoder reads" if model.settings.objective == "tsdae" else "The positive of a sentence is"
-    words = VIEW_CLASSES[name].words if name in VIEW_CLASSES else "a view of it"
+    words = VIEW_CLASSES[name].words.rstrip(".") if name in VIEW_CLASSES else "a view of it"
     rate = "" if model.view["rate"] is None else f", rate {model.view['rate']:g}"
     both = "; the anchor is changed in the same way" if model.view["both"] else ""
     return (
@@ -242,7 +242,7 @@ def training(model: Subject) -> str:
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
             others.append(described)
     options = ", ".join(scoring + others)
-    summary = model.objective.summary if model.objective else ""
+    summary = model.objective.summary.rstrip(".") if model.objective else ""
     what = f": {summary}" if summary else ", which is not part of simcse_hf"
     sentences.append(f"The objective is `{settings.objective}`{what}{f' (with {options})' if options else ''}.")
     sentences.append(_positives(model)[1])
@@ -268,10 +268,16 @@ def training(model: Subject) -> str:
 
     # 4. The length and the seeds.
     if run.get("steps"):
-        epochs = run.get("epochs") or 0
-        sentences.append(
-            f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
-        )
+        epochs = run.get("epochs")
+        passes = f", or {epochs:.3g} epochs," if epochs else ""
+        seed = run.get("seed", "")
+        sentences.append(f"Training took {run['steps']:,} steps{passes} with seed {seed}.")
+        if run.get("earlier_steps"):
+            whole = run["earlier_steps"] + run["steps"]
+            sentences.append(
+                f"An earlier training, which is not described here, took {run['earlier_steps']:,} steps before, "
+                f"{whole:,} in all."
+            )
     if len(model.runs) > 1:
         seeds = ", ".join(map(str, model.seeds))
         which = "the best one on the dev set" if run["seeds"]["chosen_by"] else "the first one"

@@ -120,7 +120,8 @@ def push(
         directory (`str` or `os.PathLike`): Folder in which training saved the model.
         repo_id (`str`): User or organisation, and name of the repository: OWNER/NAME.
         private (`bool`, *optional*): Make a new repository private.
-        revision (`str`, *optional*): Branch, made if it does not exist. The default is main.
+        revision (`str`, *optional*): Branch, made if it does not exist, or an open pull request such as
+            refs/pr/1. The default is main.
         create_pr (`bool`, *optional*, defaults to `False`): Propose the commit as a pull request.
         commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
         dry_run (`bool`, *optional*, defaults to `False`): List what would be uploaded, and upload nothing.

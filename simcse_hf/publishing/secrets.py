@@ -2,8 +2,10 @@
 
 import re
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from transformers.utils import logging
 
@@ -38,8 +40,9 @@ def holds_secret(path: Path) -> bool:
         `bool`: True if something was found. No search finds every secret.
     """
     with open(path, "rb") as stream:
-        if re.search(_TOKEN.encode(), stream.read(_MOST_BYTES)):
-            return True
+        content = stream.read(_MOST_BYTES)
+    if re.search(_TOKEN.encode(), content.replace(b"\0", b"")):  # which UTF-16 puts between letters
+        return True
     if path.suffix == ".safetensors" or path.name in _VOCABULARIES:
         return False
     try:
@@ -52,7 +55,10 @@ def holds_secret(path: Path) -> bool:
         )
         return False
     found = SecretsCollection()
-    with transient_settings({"plugins_used": [{"name": name} for name in _DETECTORS]}):
+    with TemporaryDirectory() as folder, transient_settings({"plugins_used": [{"name": name} for name in _DETECTORS]}):
+        if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in content[:2]:  # which it does not read
+            path = Path(folder, path.name)
+            path.write_text(content.decode("utf-16-be" if content[:1] == b"\0" else "utf-16", "ignore"), "utf-8")
         found.scan_file(str(path))
     return bool(found)
 

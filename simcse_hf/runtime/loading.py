@@ -13,13 +13,15 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, cached_file, logging
 
-from .errors import ModelError
+from .errors import ModelError, no_model
 from .files import StrPath, read_json
 
 #: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "simcse.json"
+#: The file by which sentence-transformers knows the modules of a model.
+MODULES = "modules.json"
 #: Weights of fewer bytes are read and written in less than a second.
 _QUICK = 100_000_000
 
@@ -51,10 +53,16 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Unpack[
 
     Returns:
         `str`, *optional*: The local path of the file, or `None` if the model does not have it.
+
+    Raises:
+        ModelError: If there can be no model of this name, or the hub refuses it.
     """
     if not name_or_path:
         return None
-    return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
+    try:
+        return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
+    except OSError as error:
+        raise ModelError(no_model(name_or_path, error)) from error
 
 
 def full_name(name_or_path: str | None) -> str | None:
@@ -134,7 +142,7 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
         kwargs["revision"] = revision
     try:
         return load(base, *args, **kwargs)
-    except OSError as error:
+    except (OSError, ModelError) as error:
         raise ModelError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
 
 
@@ -170,9 +178,10 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         `Any`: What the function returns.
 
     Raises:
-        ModelError: If custom code is asked for or needed, or a file is damaged.
+        ModelError: If custom code is asked for or needed, a file is damaged, there is no such model, or the hub cannot
+            be reached.
+        OSError: As `ModelError`, if it has not been explained.
         ValueError: As `load` says.
-        OSError: If there is no such model, or the hub cannot be reached.
     """
     if kwargs.pop("trust_remote_code", None):
         raise ModelError(f"trust_remote_code=True: {source}: custom code is not supported")
@@ -186,9 +195,18 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
             raise ModelError(f"{source} needs custom code from its author, which is not supported.") from error
         base = adapter_base(source, **kwargs)
         if base is None:
-            if Path(source).is_dir() and find_file(source, CONFIG_NAME, **select_hub_arguments(kwargs)) is None:
+            hub = select_hub_arguments(kwargs)
+            has_config = find_file(source, CONFIG_NAME, **hub) is not None
+            modules = find_file(source, MODULES, **hub)
+            if modules and not has_config:
+                kinds = [row["type"].rpartition(".")[2] for row in read_json(modules, kind=list)]
+                problem = f"a sentence-transformers model of {' + '.join(kinds)}, with no encoder beside {MODULES}"
+                raise ModelError(f"{source} is {problem}: load it with sentence_transformers") from error
+            if not has_config and Path(source).is_dir():
                 problem = f"this folder holds no model ({CONFIG_NAME} is missing): name the folder of one"
                 raise ModelError(f"{source}: {problem}") from error
+            if isinstance(error, OSError):
+                raise ModelError(no_model(source, error)) from error
             raise
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))

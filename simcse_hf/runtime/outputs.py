@@ -15,8 +15,14 @@ from .files import StrPath, entries, write_atomically
 class Result:
     """What a command of this package has found or written, as a dataclass with the numbers.
 
-    `str(result)` is what a person reads, and `to_dict` what a file or `--json` holds.
+    `str(result)` is what a person reads, also as the last line of a cell, and `to_dict` what a file or `--json` holds.
     """
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]  # before `dataclass` writes one
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary that can be written as JSON."""

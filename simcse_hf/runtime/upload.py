@@ -16,6 +16,7 @@ from .errors import ModelError
 from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
+HUB = "https://huggingface.co"
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _PRIVATE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|"
@@ -49,7 +50,8 @@ class CommitOptions(TypedDict, total=False):
     Args:
         commit_message (`str`): The first line of the commit message; `Upload model` by default.
         commit_description (`str`, *optional*): The lines after it.
-        revision (`str`, *optional*): The branch, which is created if it does not exist. The default is main.
+        revision (`str`, *optional*): The branch, which is created if it does not exist; or an open pull request,
+            such as refs/pr/1. The default is main.
         create_pr (`bool`): Whether to open a pull request instead.
         run_as_future (`bool`): Whether to upload in the background.
     """
@@ -75,6 +77,18 @@ def hub_id(name: str | None) -> str | None:
 def public_name(name: str | None) -> str | None:
     """Return a hub id as it is, and only the last part of a local path."""
     return (hub_id(name) or Path(name).name) if name else None
+
+
+def name_in_card(text: str, repo_id: str) -> str:
+    """Write the name of a repository into a card, or into `.eval_results`, in place of that of another one."""
+    text = re.sub(rf"{HUB}/[^/\s]+/[^/\s]+/blob/", f"{HUB}/{repo_id}/blob/", text)
+    named = re.search(r'SimCSE\("(.+?)"\)', text)
+    if named is not None:
+        text = text.replace(f'"{named[1]}"', f'"{repo_id}"')
+        title, now = (name.rpartition("/")[2] for name in (named[1], repo_id))
+        for line in ("# {}", "- name: {}"):
+            text = text.replace(f"\n{line.format(title)}\n", f"\n{line.format(now)}\n")
+    return text
 
 
 class PublicNames:
@@ -184,7 +198,8 @@ def commit_folder(
     folder = Path(folder)
     added = {path: _content(folder / path) for path in public_files(folder)} | {**(contents or {})}
     revision = options.get("revision")
-    if revision is not None and not options.get("create_pr"):
+    is_branch = revision is not None and not revision.startswith("refs/")  # which stands for an open pull request
+    if is_branch and not options.get("create_pr"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     operations: list[Any] = [CommitOperationAdd(path, content) for path, content in added.items() if content]
     for path in api.list_repo_files(repo_id, revision=revision):

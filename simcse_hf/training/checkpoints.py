@@ -1,11 +1,12 @@
 """The folder of a run: protected from other runs, with checkpoints that are whole or absent, and resumed."""
 
+import math
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ExportableState, ProgressCallback
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import PushInProgress, logging
@@ -29,11 +32,11 @@ from ..data.samplers import RepeatableSampler
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.errors import ModelError, SettingError, SimCSEError
 from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .decide import with_values
-from .watch import FiniteWeights, RunBar, RunLog
+from .watch import FiniteWeights, RunBar, RunPrinter
 
 logger = logging.get_logger(__name__)
 
@@ -93,6 +96,26 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def check_foreign(directory: Path) -> None:
+    """Refuse an `output_dir` with a model or checkpoints that no run of this package wrote, before it is touched.
+
+    Args:
+        directory (`Path`): The directory.
+
+    Raises:
+        SettingError: If there are such files, which a run would replace or delete.
+    """
+    marks = [directory / RESULTS, directory / SEEDS, *directory.glob(f"checkpoint-*/{MANIFEST}")]
+    if any(path.exists() for path in marks):
+        return
+    for name in ("config.json", "adapter_config.json", "modules.json", "checkpoint-*/config.json"):
+        for path in directory.glob(name):
+            raise SettingError(
+                f"{directory} holds a model that no run of simcse-hf wrote ({path.name}), and nothing may replace it: "
+                "choose another --output_dir"
+            )
+
+
 def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
@@ -112,12 +135,14 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
     earlier = checkpoints(directory)
     deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
     for name, path in inputs:
-        if overwrite and any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
+        source = Path(path).resolve()
+        is_lost = source == directory.resolve() or any(source.is_relative_to(folder) for folder in deleted)
+        if overwrite and is_lost:
             raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
-    results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
+    results = [name for name in (RESULTS, SEEDS) if (directory / name).exists()]
     if not overwrite and (earlier or results):
         raise SettingError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
@@ -179,7 +204,7 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     return on_first_process(find)
 
 
-def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
+def delete_old_checkpoints(directory: Path, limit: int | None, keep: Iterable[Path]) -> None:
     """Delete the checkpoints that were written first; at the same time, that of the lower step.
 
     transformers would also delete a folder such as `checkpoint-old`.
@@ -187,14 +212,37 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     Args:
         directory (`Path`): The folder of the run.
         limit (`int`, *optional*): How many are left; all of them without a limit.
-        keep (`set[Path]`): Those that stay in any case.
+        keep (`Iterable[Path]`): Those that stay in any case.
     """
     found = checkpoints(directory)
-    others = [path for path in reversed(found) if path not in keep]
+    kept = {path.resolve() for path in keep}
+    others = [path for path in reversed(found) if path.resolve() not in kept]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
     surplus = len(found) - (limit or len(found))
     for path in others[: max(0, surplus)]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def never_end_training(tracker: TrainerCallback) -> None:
+    """Turn the errors of a tracker, such as a server that is away or a full disk, into warnings.
+
+    Args:
+        tracker (`TrainerCallback`): The callback, which is changed. It stays in use: the server may come back.
+    """
+    name = type(tracker).__name__
+
+    def guarded(event: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return event(*args, **kwargs)
+            except Exception as error:  # of any kind: each tracker has its own
+                logger.warning_once(f"{name} failed ({type(error).__name__}: {error}). Training goes on without it.")
+
+        return call
+
+    for event in dir(tracker):
+        if event.startswith("on_") and event not in vars(tracker):  # or it is guarded already
+            setattr(tracker, event, guarded(getattr(tracker, event)))
 
 
 #: What belongs to a checkpoint, and not to the model in it.
@@ -248,19 +296,30 @@ class WholeCheckpointTrainer(Trainer):
     resumed_from: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any):
+        self.saved = SavedCheckpoints()
         self.stop_on_signal = StopOnSignal()
         # The last callbacks see what the others request.
-        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), self.stop_on_signal, FiniteWeights()]
-        super().__init__(*args, **kwargs)
+        own = (self.saved, self.stop_on_signal, FiniteWeights())
+        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
+        try:
+            super().__init__(*args, **kwargs)
+            self.get_optimizer_cls_and_kwargs(self.args, self.model)  # or refuse now what would end the run
+        except SimCSEError:
+            raise
+        except (ImportError, ValueError) as error:
+            raise SettingError(f"transformers refuses the arguments: {error}") from error
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
+        jit = self.pop_callback(JITCheckpointCallback)
+        if jit is not None:  # its handler would stay after a run; ours saves the checkpoint
+            signal.signal(signal.SIGTERM, jit.jit_manager._original_sigterm_handler)
         callbacks: Any = self.callback_handler.callbacks
         if type(callbacks[-1]) is PrinterCallback:
-            callbacks[-1] = RunLog()
+            callbacks[-1] = RunPrinter()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
 
@@ -269,7 +328,7 @@ class WholeCheckpointTrainer(Trainer):
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
-                whole checkpoint in `output_dir`.
+                whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
             args (`Any`): As in transformers.
             kwargs (`Any`): As in transformers.
 
@@ -283,9 +342,15 @@ class WholeCheckpointTrainer(Trainer):
             KeyboardInterrupt: After SIGINT.
         """
         self.resumed_from = None
+        if resume_from_checkpoint is None and kwargs.get("trial") is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
         if resume_from_checkpoint:
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             self.continue_from(Path(self.resumed_from))
+        self.saved.resumed_from = self.resumed_from
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values())):
+                never_end_training(callback)
         held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         with held, self.stop_on_signal.caught(self.args):
             try:
@@ -304,10 +369,11 @@ class WholeCheckpointTrainer(Trainer):
         """
         saved = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks
         states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
-        for callback in self.callback_handler.callbacks:
+        # Several callbacks of a class have a list, which an earlier version began with their states at the start.
+        for callback in reversed(self.callback_handler.callbacks):
             own = states.get(type(callback).__name__)
             if own and isinstance(callback, ExportableState):
-                for name, value in own.pop(0).get("attributes", {}).items():
+                for name, value in own.pop().get("attributes", {}).items():
                     setattr(callback, name, value)
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
@@ -325,6 +391,14 @@ class WholeCheckpointTrainer(Trainer):
                 f"metric_for_best_model={wanted!r} is no metric of this run: take one of {', '.join(map(repr, known))}"
             )
         return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        is_best = super()._determine_best_metric(metrics, trial)
+        wanted = self.args.metric_for_best_model
+        if wanted is not None:
+            self.saved.scores[self.state.global_step] = metrics[f"eval_{wanted.removeprefix('eval_')}"]
+            self.saved.choose_best(self.args, self.state)
+        return is_best
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         sampler = super()._get_train_sampler(train_dataset)
@@ -370,6 +444,7 @@ class WholeCheckpointTrainer(Trainer):
         directory = Path(output_dir or str(self.args.output_dir))
         place: AbstractContextManager = nullcontext(directory)
         if not self.is_saving:  # a checkpoint, whose folder is new
+            self.model.folders = (*getattr(self.model, "folders", ()), str(directory))  # type: ignore
             place = replace_model(directory, getattr(self.model, "save_adapter", False))
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
@@ -387,7 +462,11 @@ class WholeCheckpointTrainer(Trainer):
         state, args = self.state, self.args
         directory = Path(self._get_output_dir(trial))
         checkpoint = directory / f"checkpoint-{state.global_step}"
-        best = directory / f"checkpoint-{state.best_global_step}"
+        # The states of the callbacks, of which transformers expects those that were there when the run began.
+        exported: Any = [*self.callback_handler.callbacks, self.control]
+        exported = [callback for callback in exported if isinstance(callback, ExportableState)]
+        states: Any = TrainerState(stateful_callbacks=exported).stateful_callbacks
+        state.stateful_callbacks |= dict.fromkeys(states)  # type: ignore[operator]
         advice = _WHEN_FULL.format(checkpoint.name)
         with replace_files(directory, checkpoint.name, writes=args.should_save, advice=advice):
             wait_for_all()
@@ -395,10 +474,11 @@ class WholeCheckpointTrainer(Trainer):
             try:
                 super()._save_checkpoint(model, trial)
                 folder = directory / STAGING / checkpoint.name
+                state.stateful_callbacks |= states
                 self.add_to_checkpoint(folder)
                 wait_for_all()
-                if state.best_global_step and (best == checkpoint or best.is_dir()):
-                    state.best_model_checkpoint = str(best)
+                self.saved.folders[state.global_step] = checkpoint
+                self.saved.choose_best(args, state)
                 if args.should_save:
                     state.save_to_json(str(folder / "trainer_state.json"))
                     write_manifest(folder)
@@ -406,7 +486,8 @@ class WholeCheckpointTrainer(Trainer):
                 self.is_saving = False
         # Now that it is whole, older ones may go.
         if args.should_save:
-            delete_old_checkpoints(directory, args.save_total_limit, {checkpoint, best})
+            best = Path(state.best_model_checkpoint or checkpoint)
+            delete_old_checkpoints(directory, args.save_total_limit, (checkpoint, best))
         wait_for_all()
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -456,17 +537,23 @@ class WholeCheckpointTrainer(Trainer):
                     shutil.copy(checkpoint / path, folder / path)
         api = HfApi(token=args.hub_token, library_name="simcse_hf")
         repo_id = str(self.hub_model_id)
-        options: CommitOptions = {
-            "commit_message": f"Training in progress, step {self.state.global_step}",
-            "revision": args.hub_revision,
-            "run_as_future": True,
-        }
-        jobs = [commit_folder(api, str(args.output_dir), repo_id, **options)]
-        if args.hub_strategy in _PLACES:
-            options["commit_message"] += ", checkpoint"
-            place = _PLACES[args.hub_strategy] or checkpoint.name
-            jobs.append(commit_checkpoint(api, checkpoint, repo_id, place, **options))
-        self.push_in_progress = PushInProgress(jobs)  # type: ignore
+        message = f"Training in progress, step {self.state.global_step}"
+
+        def upload() -> None:
+            options: CommitOptions = {"commit_message": message, "revision": args.hub_revision}
+            try:
+                commit_folder(api, str(args.output_dir), repo_id, **options)
+                if args.hub_strategy in _PLACES:
+                    options["commit_message"] = f"{message}, checkpoint"
+                    place = _PLACES[args.hub_strategy] or checkpoint.name
+                    commit_checkpoint(api, checkpoint, repo_id, place, **options)
+            except Exception as error:  # a run needs no hub
+                logger.warning(
+                    f"{checkpoint.name} was not pushed to {repo_id} ({type(error).__name__}: {error}). Training goes "
+                    "on, and so do later pushes."
+                )
+
+        self.push_in_progress = PushInProgress([api.run_as_future(upload)])  # type: ignore
 
     def push_to_hub(
         self,
@@ -508,6 +595,62 @@ class WholeCheckpointTrainer(Trainer):
         )
 
 
+class SavedCheckpoints(TrainerCallback):
+    """Know which checkpoints a run has, and which of them is the best: it is kept, and loaded at the end.
+
+    The best evaluation may be one of weights that were not saved, so it is not what transformers notes as the best.
+
+    Attributes:
+        resumed_from (`str`, *optional*): The checkpoint that the run continues.
+        folders (`dict[int, Path]`): The checkpoints of the run by their step.
+        scores (`dict[int, float]`): What `metric_for_best_model` was by the step of the evaluation.
+    """
+
+    resumed_from: str | None = None
+
+    def __init__(self) -> None:
+        self.folders: dict[int, Path] = {}
+        self.scores: dict[int, float] = {}
+
+    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+        """Take the steps of the arguments, and the scores and checkpoints of the run that is continued."""
+        # 1. transformers takes the steps of the checkpoint. Shares of all steps are rounded, each on its own.
+        state.compute_steps(args, state.max_steps)
+        if args.load_best_model_at_end and args.save_strategy == args.eval_strategy == "steps":
+            state.save_steps += -state.save_steps % state.eval_steps
+
+        # 2. The metric, and the folder of the run, may be others than before.
+        self.__init__()  # type: ignore[misc]
+        metric = args.metric_for_best_model
+        if self.resumed_from is None or metric is None:
+            return
+        for entry in state.log_history:
+            if entry["step"] > 0 and f"eval_{metric.removeprefix('eval_')}" in entry:
+                self.scores[entry["step"]] = entry[f"eval_{metric.removeprefix('eval_')}"]
+        noted = Path(state.best_model_checkpoint or "")
+        for path in (noted, *checkpoints(Path(self.resumed_from).parent)):
+            step = path.name.removeprefix("checkpoint-")
+            if step.isdecimal() and int(step) <= state.global_step and path.is_dir():
+                self.folders[int(step)] = path
+        best = self.best_step(args, self.scores)
+        if best is not None:
+            state.best_metric = self.scores[best]
+            state.best_global_step = best
+        self.choose_best(args, state)
+
+    def best_step(self, args: TrainingArguments, steps: Iterable[int]) -> int | None:
+        """Return the step with the best score, the first of several; `None` if none of the steps has a score."""
+        scored = [step for step in sorted(steps) if not math.isnan(self.scores.get(step, math.nan))]
+        choose = max if args.greater_is_better else min
+        return choose(scored, key=self.scores.__getitem__, default=None)
+
+    def choose_best(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Note the best checkpoint in the state of the run, if one of them was evaluated."""
+        best = self.best_step(args, self.folders)
+        if best is not None:
+            state.best_model_checkpoint = str(self.folders[best])
+
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
 _SAME_INTERRUPT_SECONDS = 1.0
@@ -518,11 +661,13 @@ class StopOnSignal(TrainerCallback):
 
     All processes stop after the same step, whichever of them received the signal: in every step they reduce its
     number, and read the result one step later, so that the host does not wait for the device. A second interrupt from
-    the keyboard ends the process at once. (transformers' `enable_jit_checkpoint` saves only in a process that received
-    SIGTERM, so several processes would wait for each other.)
+    the keyboard ends the process at once. (This takes the place of the handler of transformers'
+    `enable_jit_checkpoint`, which saves only in a process that received SIGTERM, so that several would wait for each
+    other.)
 
     Signals keep their usual meaning outside the main thread, where they are ignored already (as under `nohup`), and in
-    runs with `save_strategy="no"`. Put this callback after those that save something of their own.
+    runs with `save_strategy="no"` and without `enable_jit_checkpoint`. Put this callback after those that save
+    something of their own.
     """
 
     _received = 0
@@ -542,7 +687,8 @@ class StopOnSignal(TrainerCallback):
         self.stopping = 0
         self._reduction = None
         handlers: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread() and args.save_strategy != "no":
+        saves = args.save_strategy != "no" or args.enable_jit_checkpoint
+        if threading.current_thread() is threading.main_thread() and saves:
             for number in _SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     handlers[number] = signal.signal(number, self._receive)

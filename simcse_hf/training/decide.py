@@ -5,6 +5,7 @@ here, once: [`decide_command`] for what a recipe leaves to its command, and [`de
 Trainer leave open.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -174,10 +175,18 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
         values = command | given
         evaluation, saving = values["eval_strategy"], values["save_strategy"]
         in_step = saving == evaluation != "no"
-        if evaluation == "steps" and values["save_steps"] % values["eval_steps"] != 0:
-            in_step = False
+        if in_step and evaluation == "steps" and values["eval_steps"]:
+            # A share of 0.3 is three times 0.1, but for the rounding. A share and a number have no common multiple.
+            times = values["save_steps"] / values["eval_steps"]
+            are_alike = (values["save_steps"] < 1) == (values["eval_steps"] < 1)
+            in_step = are_alike and times >= 0.5 and math.isclose(times, round(times), rel_tol=1e-6)
         if not in_step and saving != "best":
             command["load_best_model_at_end"] = False
+            if values["load_best_model_at_end"] and "load_best_model_at_end" not in given:
+                logger.warning(
+                    f"The last model is saved in place of the best one: saving ({saving}, {values['save_steps']} "
+                    f"steps) does not keep step with evaluation ({evaluation}, {values['eval_steps']} steps)."
+                )
 
     # 4. The first that has a value decides.
     above = dict(given)
@@ -241,11 +250,11 @@ def decide_run(
 
     # 3. What follows a metric follows that of the first dev set.
     follows_metric = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    metric = args.metric_for_best_model
     if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
-        values["metric_for_best_model"] = headline or "loss"
-    metric = args.metric_for_best_model or values.get("metric_for_best_model")
+        metric = metric or headline or "loss"
     if metric is not None:
-        values["greater_is_better"] = metric == headline or find_metric(metric).higher_is_better
+        values |= best_by(metric, headline)
     values |= chosen({name: getattr(args, name) for name in values})
     if follows_metric:
         own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
@@ -350,6 +359,12 @@ def decide_losses(
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def best_by(metric: str, headline: str | None) -> Values:
+    """Return the arguments that choose the best model by a metric, of which the headline of a dev set is a score."""
+    higher = metric == headline or find_metric(metric).higher_is_better
+    return {"metric_for_best_model": metric, "greater_is_better": higher}
 
 
 def with_values(args: Any, **values: Any) -> Any:

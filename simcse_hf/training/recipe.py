@@ -5,11 +5,13 @@ arms of `adapt`, the tables of `reproduction` and the benchmarks.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
@@ -20,11 +22,11 @@ from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.errors import ModelError, SettingError, check_values, no_model
+from ..runtime.errors import SettingError, check_values
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
-from .checkpoints import check_output_dir, clear_output_dir
+from .checkpoints import check_foreign, check_output_dir, clear_output_dir
 from .decide import Decided, decide_command, with_values
 from .dev_sets import make_dev_sets
 from .parser import DEFAULTS, TEXTS, WordParser, check_files
@@ -120,10 +122,7 @@ class Recipe:
         name = given.get("model_name_or_path")
         if name is None:
             raise SettingError("--model_name_or_path is missing: name the encoder to start from")
-        try:
-            checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
-        except OSError as error:
-            raise ModelError(f"--model_name_or_path {no_model(name, error)}") from error
+        checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
 
         # 3. Labelled texts have an objective of their own.
         if self.command == "sup" and "objective" not in given:
@@ -208,11 +207,6 @@ class Recipe:
         data = decided.data
         args = decided.training
         directory = Path(str(args.output_dir))
-        if data.dev_file is None and not data.dev_task:
-            logger.warning(
-                "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are "
-                "saved."
-            )
         overwrites = data.overwrite_output_dir
         if decided.is_sample:
             logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
@@ -220,16 +214,24 @@ class Recipe:
             overwrites |= "output_dir" not in self.given and data.seeds is None
 
         # 2. One run, or one for each seed.
+        check_foreign(directory)
         with lock_together(directory):
             if data.seeds is not None:
                 return self._train_seeds(decided, overwrites)
             check_output_dir(args, overwrites, decided.inputs)
             trainer = self.trainer(decided)
+            if data.dev_file is None and not data.dev_task:
+                logger.warning(
+                    "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are "
+                    "saved."
+                )
             clear_output_dir(args)  # now that nothing is wrong with the new run
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-            trainer.save_model()
             if args.push_to_hub:
-                trainer.push_to_hub()
+                with _after_training(directory, args.hub_model_id):
+                    trainer.push_to_hub()  # which saves the model first
+            else:
+                trainer.save_model()
             assert trainer.results is not None
             if decided.is_sample and trainer.is_world_process_zero():
                 print(describe_sample_run(trainer.results.folder))
@@ -263,8 +265,24 @@ class Recipe:
             from ..publishing.hub import push_model
 
             name = args.hub_model_id or directory.resolve().name
-            push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
+            with _after_training(directory, name):
+                push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
         return results
+
+
+@contextmanager
+def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
+    """Say in the error of the last push that the model is saved, and how it is pushed."""
+    from ..publishing.hub import PushError
+
+    try:
+        yield
+    except (PushError, *HfHubHTTPError.__bases__) as error:
+        name = repo_id or directory.resolve().name
+        raise PushError(
+            f"the run has ended and its model is saved in {directory}, but the hub did not take it ({error}). Push it "
+            f"later: simcse-hf push {directory} {name}"
+        ) from error
 
 
 def train(

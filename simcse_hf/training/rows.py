@@ -537,6 +537,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return Rows(reader, plan, source, tokens, says, [texts])
     tokenize = RowTokenizer(names, *how)
 
+    def add_numbers(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        return {WholeStream.NUMBER: numbers}
+
     def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
         if not isinstance(tokens, ViewDataset):
             return tokenize(columns)
@@ -545,8 +548,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     # A shuffle of what is repeated would mix the passes, and a row could come twice before another one.
-    shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER).repeat(None)
-    made = shuffled.map(make_rows, with_indices=True, batched=True, remove_columns=names)
+    shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER)
+    numbered = shuffled.map(add_numbers, with_indices=True, batched=True)
+    made = numbered.repeat(None).map(make_rows, with_indices=True, batched=True, remove_columns=names)
     return Rows(reader, plan, source, tokens, says, stream=WholeStream(made))
 
 

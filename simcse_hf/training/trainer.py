@@ -1,5 +1,6 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import math
 import os
 import platform
@@ -11,13 +12,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     TrainerCallback,
     set_seed,
@@ -31,6 +35,7 @@ from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.bootstrap import Scores
+from ..evaluation.metrics import find_metric
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -51,16 +56,17 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import Objective
+from ..objectives import OBJECTIVES, Objective
+from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
-from .arguments import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
-from .decide import decide_run, with_values
+from .decide import best_by, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -70,6 +76,7 @@ from .dev_sets import (
 )
 from .rows import (
     EpochOfRows,
+    Mixed,
     Reader,
     Rows,
     has_names,
@@ -95,6 +102,13 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: What rows are read and a run is decided with, before a trial of `hyperparameter_search` can change it.
+_DECIDED_BEFORE = frozenset(
+    "batch_sampler data_seed dataset_shares datasets greater_is_better guide max_seq_length metric_for_best_model "
+    "mlm_probability prompts teacher view view_both view_rate".split()
+)
+#: Training texts by which a student is compared with its teacher, at most.
+_COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -296,7 +310,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             check_adapter(model)
         teacher = None if self.rows is None else self.rows.vectors.get("teacher")
         size = None if teacher is None else teacher.dim
-        if model.objective is None or model.teacher_dim != size:
+        parts = [part for part in model.modules() if isinstance(part, Objective)]
+        is_old = any(is_defined_again(type(part), OBJECTIVES.get(part.name, Objective)) for part in parts)
+        if model.objective is None or model.teacher_dim != size or is_old:
             model.teacher_dim = size
             model.objective = None
             model.prepare_objective()
@@ -324,9 +340,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set."""
         if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
-            kwargs["compute_objective"] = itemgetter(f"eval_{self.dev_sets[0].headline}")
-            kwargs["direction"] = kwargs.get("direction") or "maximize"
+            headline = self.dev_sets[0].headline
+            direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
+            if kwargs.get("direction") not in (None, direction):
+                raise SettingError(
+                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
+                    "leave direction out, or give the compute_objective that it is for"
+                )
+            kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
         return super().hyperparameter_search(*args, **kwargs)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""
+        if self.hp_search_backend is not None and trial is not None:
+            names = (trial if isinstance(trial, dict) else self.hp_space(trial)).keys() - {"wandb"}
+            without_effect = names & _DECIDED_BEFORE
+            if not inspect.signature(self.model_init).parameters:  # which could read the trial itself
+                without_effect |= names - vars(self.args).keys()
+            if without_effect:
+                raise SettingError(
+                    f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
+                    "the first trial: make a Trainer for each value, or set what is the model's in model_init(trial)"
+                )
+        super()._hp_search_setup(trial)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
@@ -367,7 +403,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        # 1. Refuse what cannot work.
+        # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
+        self._hp_search_setup(kwargs.get("trial", args[0] if args else None))
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -390,8 +427,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 4. Write the results, and say what the dev set scored.
         self.use_saved_weights()
         if self.hp_search_backend is None:
-            is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
-            weights = self.model.digest_encoder() if is_whole else None
+            is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+            weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
             self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
@@ -399,7 +436,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 print(self.results.verdict(), end="", flush=True)
             if self.is_world_process_zero() and self.results.is_worse:
                 logger.warning(self.results.warning())
+            parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
+            for part in parts:
+                if "teacher" in part.vectors and not is_sharded:
+                    self._compare_with_teacher(part)
         return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
+
+    def _compare_with_teacher(self, rows: Rows) -> None:
+        """Say for how many training texts a student finds the nearest other text that its teacher finds."""
+        texts = {}  # equal ones would be nearest by any model
+        for number in range(min(_COMPARED_TEXTS, len(rows.known))):
+            texts[tuple(rows.known[number]["input_ids"][0])] = number
+        student = BatchEncoder(self.model, self.processing_class).embed(list(texts)).cpu()
+        teacher = torch.from_numpy(rows.vectors["teacher"](np.array(list(texts.values()))))[:, 0]
+        nearest = []
+        for vectors in (student, teacher):
+            unit = nn.functional.normalize(vectors, dim=1)
+            nearest.append((unit @ unit.T).fill_diagonal_(-math.inf).argmax(1))
+        kept = (nearest[0] == nearest[1]).double().mean().item()
+        if self.is_world_process_zero():
+            logger.info(
+                f"The student keeps {kept:.0%} of its teacher: of {len(texts)} training texts, so many have the same "
+                "nearest other text by both. Train longer, or on more text, if this is little."
+            )
 
     def _describe_step(self) -> str:
         """Say how large a step is, and what takes less memory."""
@@ -429,6 +488,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
         args = self.args
+        check_learning(args)
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
@@ -442,6 +502,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
+
+        stops_early = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
+        if stops_early and args.eval_strategy == "no":
+            raise SettingError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'")
+        if stops_early and args.metric_for_best_model is None:
+            headline = self.dev_sets[0].headline if self.dev_sets else None
+            self.args = args = with_values(args, **best_by(headline or "loss", headline))
 
         # 2. The rows, and the dropout that makes the views of single sentences.
         for row in self.rows.check(objective):
@@ -643,6 +710,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             scale: Any = factor
             if self.accelerator.scaler is not None:
                 scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
+            often = self.args.torch_empty_cache_steps
+            if often is not None and self.state.global_step % often == 0:
+                clear_device_cache()
             output = cached.backward(model, no_sync, scale)
             self.watch.add(output)
             loss = output.loss * factor
@@ -752,7 +822,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
             whole = self.watch.record()
             steps = max(1, self.state.global_step)
             logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
+        before = self.state.epoch
+        self.state.epoch = self.count_epochs()
         super().log(logs, start_time)
+        self.state.epoch = before
+
+    def count_epochs(self) -> float | None:
+        """Return the passes over the rows so far; of a stream `None` before its end is known."""
+        if self.rows is None or self.rows.stream is None:
+            return self.state.epoch
+        rows = self.rows.stream.num_rows
+        taken = self.state.global_step * self.get_total_train_batch_size(self.args)
+        return taken / rows if rows else None
 
     # --- an evaluation ----------------------------------------------------------------------------------------------
 
@@ -955,12 +1036,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Describe how the model was trained, for `results.json` and the card.
 
         Returns:
-            `Values`: `base_model`; of the rows `train_rows` (`None` for a stream), `num_sentences`, `rows` (see
-            `data.contents`), `view` (with `name`, `rate` and `both`), `datasets` (their rows), `train_texts` and
-            `hub_datasets`; `objective` (its `summary` and `papers`); the `arguments` that differ from their default
-            and the `settings` of the model; `steps`, `epochs`, `train_loss`, `processes`, `hardware` and `seed`;
-            `dev_texts` (one and others to compare it with); and `changes`, made on purpose when the run was resumed:
-            the `step` of each, and `settings` with their earlier and later value.
+            `Values`: `base_model`, and the `earlier_steps` of other runs that trained it before; of the rows
+            `train_rows` (`None` for a stream), `num_sentences`, `rows` (see `data.contents`), `view` (with `name`,
+            `rate` and `both`), `datasets` (their rows), `train_texts` and `hub_datasets`; `objective` (its `summary`
+            and `papers`); the `arguments` that differ from their default and the `settings` of the model; `steps`,
+            `epochs`, `train_loss`, `processes`, `hardware` and `seed`; `dev_texts` (one and others to compare it
+            with); `tags` of the model; and `changes`, made on purpose when the run was resumed: the `step` of each,
+            and `settings` with their earlier and later value.
         """
         args = self.args
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets", "train_texts"))
@@ -979,11 +1061,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
             examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
+            "earlier_steps": self.watch.earlier_steps,
             **rows,
             "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": changed_arguments(args),
             "steps": self.state.global_step,
-            "epochs": self.state.epoch,
+            "epochs": self.count_epochs(),
             "train_loss": last_logged(self.state, "train_loss"),
             "processes": args.world_size,
             "hardware": processor,
@@ -991,6 +1074,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "settings": asdict(self.model.settings),
+            "tags": self.model.model_tags,
         }
 
     def create_model_card(
@@ -1026,7 +1110,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 tags=[tags] if isinstance(tags, str) else tags,
             )
         except ValueError as error:  # A run is not lost over its card.
-            logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
+            logger.warning(f"No model card was written: {error}")
             card.unlink(missing_ok=True)
 
 

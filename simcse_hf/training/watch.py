@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from ..evaluation.metrics import collapse, uniformity
@@ -90,12 +90,14 @@ class RunWatch(TrainerCallback):
 
     Attributes:
         run_loss (`float` or `torch.Tensor`): The sum of the losses of all steps.
+        earlier_steps (`int`): The steps of other runs that trained the model before.
     """
 
     RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
 
     def __init__(self) -> None:
         self.run_loss: float | torch.Tensor = 0.0
+        self.earlier_steps = 0
         self._sums: dict[str, torch.Tensor] = {}
         self._counts: Counter[str] = Counter()  # a part may be in the batches of one data set only
         self._embeddings: torch.Tensor | None = None  # of the anchors of the last batch, of shape `(batch, dim)`
@@ -103,10 +105,14 @@ class RunWatch(TrainerCallback):
         self._rows: Any = None
         self._has_warned = False
 
-    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+    def on_train_begin(self, args, state, control, model, **_):  # type: ignore[no-untyped-def]
         """Forget an earlier run, whose loss may be broken, and take the sums and first values of a resumed one."""
         self.__init__()
         earlier = state.stateful_callbacks.get(self.RECORD, {})
+        if state.global_step == 0:
+            self.earlier_steps = model.trained_steps
+        else:  # the weights are those of the checkpoint
+            self.earlier_steps = earlier.get("earlier_steps", 0)
         self.run_loss = earlier.get("loss", 0.0)
         self._began = time.monotonic() - earlier.get("seconds", 0.0)
         for entry in reversed(state.log_history):
@@ -114,11 +120,12 @@ class RunWatch(TrainerCallback):
             self._rows = entry.get("batch_rows", self._rows)
 
     def record(self) -> dict[str, float]:
-        """Return the sum of the losses and the seconds since step 0. Each process must call."""
+        """Return the sum of the losses and the seconds since step 0, and earlier steps. Each process must call."""
         loss = self.run_loss
         if isinstance(loss, torch.Tensor):
             loss = (sum_over_processes(loss) / world()[1]).item()
-        return {"loss": loss, "seconds": time.monotonic() - self._began}
+        seconds = time.monotonic() - self._began
+        return {"loss": loss, "seconds": seconds, "earlier_steps": self.earlier_steps}
 
     def add(self, output: ContrastiveOutput) -> None:
         """Add the parts of one forward pass, without waiting for the device.
@@ -143,12 +150,13 @@ class RunWatch(TrainerCallback):
         self._counts.clear()
         return means
 
-    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+    def on_step_end(self, args, state, control, model, **_):  # type: ignore[no-untyped-def]
         """End the run if a part of the loss is not finite, and measure the first batch.
 
         Raises:
             FloatingPointError: If a part of the loss is NaN or infinite.
         """
+        model.trained_steps = self.earlier_steps + state.global_step
         is_cheap = args.device.type == "cpu"  # Elsewhere, reading the value makes the host wait for the device.
         is_used = is_cheap or control.should_log or control.should_evaluate or control.should_save
         for part, total in self._sums.items():
@@ -248,6 +256,10 @@ class RunLog(TrainerCallback):
         if is_shown and self.line and not ("loss" in logs and control.should_evaluate):
             tqdm.write(f"step {state.global_step:>5}{self.line.rstrip()}", file=sys.stderr)
             self.line = ""
+
+
+class RunPrinter(RunLog, PrinterCallback):
+    """Show the lines above where transformers would print a dictionary."""
 
 
 class RunBar(RunLog, ProgressCallback):

@@ -75,6 +75,16 @@ def test_search_finds_for_each_query_the_nearest_sentences(model, folder):
         assert each.best_score == each.results[0].score
 
 
+def test_what_is_found_shows_in_a_cell_and_a_loaded_index_is_searched(model, folder, texts):
+    found = search(["the cat"], SentenceIndex.load(folder, model))
+    assert found == search(["the cat"], folder)
+    assert found[0].results[0].sentence in repr(found)
+    near = duplicates(texts, model, 0.5)
+    assert near and str(near[0]) in repr(near)
+    with pytest.raises(ValueError, match="leave out model"):
+        search(["the cat"], SentenceIndex.load(folder, model), model=model)
+
+
 # --- kept columns ---
 
 
@@ -230,15 +240,11 @@ def test_vectors_of_other_texts_or_columns_and_codes_are_refused(model, source, 
         (lambda texts, folder, model: index_add(texts, folder, replace="id"), "no column 'id'"),
         (lambda texts, folder, model: index_add(texts, folder, model=model, max_length=4), "leave out max_length"),
         (lambda texts, folder, model: index_delete(folder), "rows and filters"),
-        (lambda texts, folder, model: index_delete(folder, rows=[80]), "row must .*, got 80"),
         (lambda texts, folder, model: index_delete(folder, filters={"id": "7"}), "no column 'id'"),
         # A search is refused before a result is asked for.
         (lambda texts, folder, model: search("a", folder, neighbors=[1]), "neighbors"),
-        (lambda texts, folder, model: search((), folder, neighbors=[1], prompt="a"), "neighbors"),
         (lambda texts, folder, model: search("a", folder, threshold="saved", prompt="q "), "the prompt 'query'"),
-        (lambda texts, folder, model: search("a", folder, threshold=2), "threshold"),
         (lambda texts, folder, model: search("a", folder, pooler_type="max"), "pooler 'avg' there, 'max' here"),
-        (lambda texts, folder, model: next(search((), folder, neighbors=[1], top_k=0)), "top_k"),
         (lambda texts, folder, model: next(search((), folder, neighbors=[80])), "row must .*, got 80"),
         (lambda texts, folder, model: duplicates(texts, model, 1.1), "threshold"),
     ],

@@ -1,6 +1,8 @@
 """Loading a model runs no code of its author, makes up no weight, and says what is wrong with a folder."""
 
+import json
 import logging
+import re
 import shutil
 
 import pytest
@@ -134,10 +136,21 @@ def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
 def test_a_model_that_is_missing_says_whether_the_hub_was_asked(tmp_path, monkeypatch):
     error = OSError("not reached")
     assert "a file that this folder names could not be loaded (not reached)" in no_model(tmp_path, error)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "the hub is not asked because HF_HUB_OFFLINE is set: unset it" in no_model("bert-base-uncsed", error)
+    for load in (SimCSE, AutoModelForCL.from_pretrained):
+        for name in ("bert-base-uncsed", "a/b/c", "two words"):
+            with pytest.raises(ValueError, match=f"^{name}.* the hub is not asked because HF_HUB_OFFLINE is set"):
+                load(name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert "one on the hub that can be reached (not reached)" in no_model("bert-base-uncsed", error)
+
+
+@pytest.mark.parametrize("kinds", ["StaticEmbedding", "Router", "Transformer + Pooling"])
+def test_a_model_of_sentence_transformers_without_an_encoder_is_refused_by_its_modules(kinds, tmp_path):
+    modules = [{"path": f"{kind}", "type": f"sentence_transformers.models.{kind}"} for kind in kinds.split(" + ")]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for load in (SimCSE, AutoModelForCL.from_pretrained):
+        with pytest.raises(ValueError, match=f"model of {re.escape(kinds)}, with no encoder"):
+            load(tmp_path)
 
 
 def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(saved, save_checkpoint):

@@ -154,3 +154,22 @@ def test_the_empty_values_that_peft_passes_change_nothing():
     model, batch = BertForCL(tiny_config()).eval(), random_batch(4)
     empty = {"inputs_embeds": None, "output_hidden_states": False, "return_dict": True}
     assert torch.equal(model(**batch, **empty).sentence_embeddings, model(**batch).sentence_embeddings)
+
+
+def test_what_the_caller_has_frozen_is_frozen_in_the_second_encoder():
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", encoders=2)
+    model.get_input_embeddings().requires_grad_(False)
+    model.prepare_objective()
+    own = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    second = {name: parameter.requires_grad for name, parameter in model.second_encoder.named_parameters()}
+    assert second == {name: own[name] for name in second} and not all(second.values())
+
+
+@pytest.mark.parametrize("mask", [[1, 1, 0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 0, 0]], ids=["holes", "no holes"])
+def test_a_window_counts_the_places_of_a_text_with_holes_in_its_mask(mask):
+    config = tiny_config("modernbert", local_attention=4, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, pooler_type="avg").eval()
+    ids = random_batch(1, length=8)["input_ids"]
+    packed = model.embed(ids, torch.tensor([mask]))
+    model.unpadded = False
+    torch.testing.assert_close(packed, model.embed(ids, torch.tensor([mask])))

@@ -1,5 +1,7 @@
 """What models and their files refuse, with the word that the message must name."""
 
+import math
+
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
@@ -49,6 +51,11 @@ def frozen_head(folder):
     BertForMaskedLM(tiny_config()).save_pretrained(folder)
     start = AutoModelForCL.from_pretrained(folder)
     freeze_like_peft(start)(**random_batch(4, 2))
+
+
+def own_variant(folder):
+    model().save_pretrained(folder, variant="fp16")
+    AutoModelForCL.from_pretrained(folder)
 
 
 def with_variant(folder):
@@ -109,12 +116,15 @@ REFUSED = {
     "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),
     "no pooler": (loaded(is_ours=True, family="distilbert", head="pooler"), "head='pooler'"),
     "variant": (with_variant, r"model\.safetensors.* variant"),
+    "variant of ours": (own_variant, r"model\.safetensors.* variant"),
+    "dropout": (lambda _: AutoModelForCL.from_config(tiny_config(dropout=math.nan)), "dropout.* got nan"),
     "damaged layer": (damaged_layer, r"2_Dense/model\.safetensors: damaged"),
     "frozen head": (frozen_head, r"random and is frozen.*modules_to_save=\['pooler'\]"),
     # GradCache
     "states": (cached_run(objective="is_bert"), "gradcache_chunk_size: objective 'is_bert' reads the hidden states"),
     "part of a sum": (cached_run(objective="simcse+esimcse"), "objective 'simcse.esimcse' makes passes of its own"),
     "compiled": (cached_run({"torch_compile": True}), "torch_compile"),
+    "weights that change in a backward pass": (cached_run({"optim": "lomo"}), "gradcache_chunk_size: this optim"),
     "chunk of 0": (cached_run({"gradcache_chunk_size": 0}), "gradcache_chunk_size must be an integer above 0, got 0"),
 }
 

@@ -4,6 +4,7 @@ import inspect
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from conftest import random_batch, tiny_config
@@ -86,6 +87,18 @@ def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(f
     write(tmp_path, {"modules.json": [*MEAN, module("Normalize", "3_Normalize")], file: content})
     with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
+
+
+def test_of_two_modules_of_one_name_the_last_one_counts(save_library_model):
+    folder = save_library_model("mean")
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text())
+    shutil.copytree(folder / "1_Pooling", folder / "max")
+    config = {"embedding_dimension": 32, "pooling_mode": "max"}
+    (folder / "max" / "config.json").write_text(json.dumps(config))
+    path.write_text(json.dumps([*modules, modules[1] | {"path": "max"}]))
+    expected = there(folder).encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(SimCSE(folder, device="cpu").encode(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

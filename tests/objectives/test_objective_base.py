@@ -1,5 +1,6 @@
 """Tests of objectives: any class can be one, and its state lives and dies with training."""
 
+import importlib
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from model_helpers import unused
 from objective_helpers import assert_opens_in_transformers
 from safetensors.torch import load_file
 from torch import nn
+from trainer_helpers import make, model_of, texts
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.checkpoint import OBJECTIVE_FILE
@@ -72,6 +74,39 @@ def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
     import_objective("near_by:Far")
     assert OBJECTIVES.pop("near_by:Far").__module__ == "near_by"
+
+
+CELL = """
+from simcse_hf.objectives import Objective
+
+class Again(Objective):
+    NAME
+    def forward(self, batch):
+        return FACTOR * batch.embeddings.square().sum()
+"""
+
+
+@pytest.mark.parametrize("name", ["", "again"])
+def test_an_objective_that_is_defined_again_is_the_one_that_trains(tmp_path, tokenizer, monkeypatch, name):
+    """By a cell that runs again, or `importlib.reload`; also with a model that was loaded before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    called = name or "cell:Again"
+    model = None
+    try:
+        for factor in (1.0, 3.0):
+            source = CELL.replace("FACTOR", str(factor)).replace("NAME", f"name = {name!r}" if name else "")
+            (tmp_path / "cell.py").write_text(source)
+            importlib.reload(importlib.import_module("cell"))
+            import_objective("cell:Again")
+            model = model or model_of(objective=called)
+            objective = make(tmp_path, tokenizer, texts(16), model).model.objective
+            assert objective(EncodedBatch(torch.ones(1, 1, 1))) == factor
+            assert build_objective(called, 1)(EncodedBatch(torch.ones(1, 1, 1))) == factor
+    finally:
+        del sys.modules["cell"]
+        OBJECTIVES.pop("again", None)
+        OBJECTIVES.pop("cell:Again", None)
 
 
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):

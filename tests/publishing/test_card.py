@@ -23,6 +23,7 @@ from publishing_fixtures import save_transformed
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, name_repository, write_card
+from simcse_hf.runtime.errors import SettingError
 
 SECRET = "hf_" + "s" * 34
 HARMFUL = "x\n\n# Hacked\n<script>alert(1)"
@@ -221,6 +222,28 @@ def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again
 
 
 # --- the file ---
+
+
+@pytest.mark.parametrize("given", ["Apache 2.0", "Apache License, Version 2.0", "APACHE-2.0"])
+def test_a_license_and_a_language_are_written_as_the_hub_takes_them(given, directory):
+    data = ModelCard.load(write_card(directory, license=given, language="EN")).data
+    assert (data.license, data.language) == ("apache-2.0", ["en"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"license": "GPL v3"},
+        {"license": "proprietary"},
+        {"language": ["en", "english"]},
+        {"datasets": ["/home/jane/data.csv"]},
+        {"datasets": ["my data"]},
+    ],
+)
+def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(given, directory):
+    with pytest.raises(SettingError, match=next(iter(given))):
+        write_card(directory, **given)
+    assert not (directory / CARD).exists()
 
 
 def test_writing_a_card_again_keeps_language_license_and_datasets(directory):

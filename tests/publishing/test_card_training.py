@@ -139,7 +139,7 @@ OWN_PAPER = """
 
 
 class Near(Objective):
-    summary = "the distance of two views"
+    summary = "the distance of two views."
     papers = ("simcse", "liao", OWN_PAPER)
 
     def __init__(self, dim, weight=1.0):

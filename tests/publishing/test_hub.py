@@ -14,10 +14,11 @@ from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from publishing_fixtures import save_random
 
-from simcse_hf import AutoModelForCL, SimCSE, index, push, search
+from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE, index, push, search
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
+from simcse_hf.runtime.errors import SettingError
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 WRONG = "hf_" + "w" * 34
@@ -98,6 +99,19 @@ def test_a_push_to_a_branch_makes_it_and_leaves_main_unchanged(hub, saved):
     assert torch.equal(model.encode(TEXTS), SimCSE(directory).encode(TEXTS))
 
 
+def test_a_push_to_an_open_pull_request_is_committed_to_it(hub, saved):
+    directory = saved()
+    push(directory, "org/name")
+    repository = hub.repositories["org/name"]
+    main = repository.branches["main"]
+    for pull_request in ("refs/pr/1", "refs/pr/2"):
+        repository.branches[pull_request] = next(iter(repository.commits))
+    push(directory, "org/name", revision="refs/pr/1")
+    SimCSE(directory, device="cpu").push_to_hub("org/name", revision="refs/pr/2")
+    assert [branch for branch, _ in repository.messages[2:]] == ["refs/pr/1", "refs/pr/2"]
+    assert repository.branches["main"] == main
+
+
 # --- a branch that moves ---
 
 
@@ -136,6 +150,20 @@ def test_an_index_opens_with_its_commit_and_not_with_a_branch_that_has_moved(mov
     assert found.results[0].score == pytest.approx(1)
     with pytest.raises(ValueError, match="was built with model 'org/name'.*other weights"):
         search("dog", tmp_path / "index", model="org/name")
+
+
+def test_an_index_of_a_subfolder_is_searched_with_the_model_there(hub, saved, tmp_path):
+    folder = saved("bert")
+    copytree(saved("distilbert"), folder / "sub")
+    push_model(saved("bert"), "org/name")
+    repository = hub.repositories["org/name"]
+    repository.commit("v2", contents(folder), "with a subfolder")
+    for number, model in enumerate(
+        [SimCSE(folder, subfolder="sub"), SimCSE("org/name", revision="v2", subfolder="sub")]
+    ):
+        SentenceIndex.build(model, TEXTS).save(tmp_path / str(number))
+        [found] = search("dog", tmp_path / str(number))
+        assert found.results[0].sentence == "dog"
 
 
 # --- pushes that fail ---
@@ -288,3 +316,29 @@ def test_transformers_own_ways_to_push_give_all_modules_and_a_loadable_model(fam
         wanted = {"modules.json", "2_Dense/model.safetensors", "1_Pooling/config.json"}
         assert wanted < set(hub.repositories[name].files())
         assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(folder).encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    "option", ["exist_ok", "safe_serialization", "create_model_card", "model_name", "run_as_future"]
+)
+def test_an_option_that_a_push_of_simcse_does_not_have_is_refused_before_anything_is_made(option, hub, saved):
+    with pytest.raises(SettingError, match=option):
+        SimCSE(saved(), device="cpu").push_to_hub("org/name", **{option: True})
+    assert not hub.requests
+
+
+def test_the_card_beside_a_model_goes_with_it_unless_its_weights_have_changed(hub, saved, tmp_path):
+    folder = saved()
+    card = write_card(folder, repo_id="org/other", license="mit").read_text()
+    model = AutoModelForCL.from_pretrained(folder)
+    model.push_to_hub("org/name")
+    pushed = hub.repositories["org/name"].files()[CARD].decode()
+    assert pushed == card.replace("org/other", "org/name").replace("# other", "# name")
+    for weight in model.parameters():
+        weight.data += 1
+    model.push_to_hub("org/changed")
+    assert "license: mit" not in hub.repositories["org/changed"].files()[CARD].decode()
+    model.save_pretrained(tmp_path / "changed")
+    write_card(tmp_path / "changed", license="mit")
+    model.push_to_hub("org/saved")
+    assert 'SimCSE("org/saved")' in hub.repositories["org/saved"].files()[CARD].decode()

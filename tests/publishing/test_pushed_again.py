@@ -15,6 +15,7 @@ from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_y
 from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
 from tqdm import tqdm
+from transformers.integrations import TensorBoardCallback
 from yaml import safe_dump
 
 from simcse_hf import (
@@ -27,7 +28,7 @@ from simcse_hf import (
     train,
 )
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
-from simcse_hf.publishing.hub import push_model
+from simcse_hf.publishing.hub import PushError, push_model
 from simcse_hf.runtime.files import folder_problem
 from simcse_hf.runtime.upload import PublicNames
 
@@ -439,3 +440,46 @@ def test_a_checkpoint_is_pushed_only_where_no_push_is_running_unless_always(make
     trainer._push_from_checkpoint(str(client / "run" / "checkpoint-2"))
     assert head.read_bytes() != before
     trainer._finish_current_push()
+
+
+class Tracker(TensorBoardCallback):
+    """A tracker whose server is away."""
+
+    def __init__(self):
+        pass
+
+    def on_log(self, *_, **__):
+        raise ConnectionError("the server of the tracker is away")
+
+
+def test_training_goes_on_without_the_hub_and_without_a_tracker_and_says_what_failed(make_trainer, hub, caplog):
+    """The model of the run is then pushed with its tags, and in transformers' way with its card."""
+    trainer = make_trainer("checkpoint")
+    trainer.add_callback(Tracker())
+    hub.cut = lambda method, path: trainer.state.global_step < 4
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert "checkpoint-2 was not pushed" in caplog.text and "checkpoint-4 was not" not in caplog.text
+    assert "Tracker failed (ConnectionError: the server of the tracker is away)" in caplog.text
+    files = hub.repositories["org/name"].files
+    assert "last-checkpoint/optimizer.pt" in files()
+
+    trainer.model.add_model_tags(["legal"])
+    trainer.push_to_hub()
+    assert "- legal" in files()[CARD].decode().splitlines()
+    trainer.model.push_to_hub("org/model")
+    assert "Training" in hub.repositories["org/model"].files()[CARD].decode()
+
+
+def test_a_run_whose_last_push_fails_says_where_its_model_is(client, hub):
+    words = {"max_steps": 1, "use_cpu": True, "report_to": "none", "save_strategy": "no"}
+    hub.cut = lambda method, path: (client / "run" / "results.json").exists()
+    with pytest.raises(PushError, match=f"{client}/run.*simcse-hf push {client}/run org/name"):
+        train(
+            model_name_or_path=str(client / "start"),
+            train_file=str(client / "train.txt"),
+            output_dir=str(client / "run"),
+            push_to_hub=True,
+            hub_model_id="org/name",
+            **words,
+        )

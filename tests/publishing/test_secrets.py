@@ -40,6 +40,17 @@ def test_a_secret_is_found(text, tmp_path):
     assert holds_secret(tmp_path / "notes.txt")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", ["hf_" + LETTERS, 'password = "correct-horse"'])
+def test_a_secret_is_found_in_a_text_of_two_bytes_a_letter(text, encoding, tmp_path):
+    if "hf_" not in text:
+        pytest.importorskip("detect_secrets", reason="needs detect-secrets")
+    (tmp_path / "notes.txt").write_text(f"before: über\n{text}\n", encoding)
+    assert holds_secret(tmp_path / "notes.txt")
+    (tmp_path / "ordinary.txt").write_text("before: über\nThe token_budget of a batch\n", encoding)
+    assert not holds_secret(tmp_path / "ordinary.txt")
+
+
 @pytest.mark.parametrize("text", ORDINARY.splitlines())
 def test_ordinary_text_is_no_secret(text, tmp_path):
     (tmp_path / "config.json").write_text(text)

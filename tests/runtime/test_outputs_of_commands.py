@@ -2,7 +2,9 @@
 
 import pytest
 
-from simcse_hf.runtime.outputs import output_folder
+import simcse_hf
+from simcse_hf.apps.search import Duplicate
+from simcse_hf.runtime.outputs import Result, output_folder
 
 
 def _replace(folder, sources=()):
@@ -35,3 +37,12 @@ def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"output \. is the current folder"):
         _replace(".")
     assert not list(tmp_path.iterdir()), "the block must not run"
+
+
+def test_a_cell_shows_what_print_gives_of_every_result():
+    for name in dir(simcse_hf):
+        getattr(simcse_hf, name)
+    for kind in Result.__subclasses__():
+        assert "__str__" in vars(kind) and kind.__repr__ is Result.__repr__, kind
+    found = Duplicate(1.0, 0, 1, "a cat", "a kitten")
+    assert repr(found) == str(found)

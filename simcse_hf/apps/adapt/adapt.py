@@ -20,7 +20,7 @@ from ... import AutoModelForCL, SimCSE, __version__, card, sample_files
 from ...encoding.fitting import fit_transform
 from ...evaluation.tasks import KINDS, name_general_tasks
 from ...names import PoolerType
-from ...runtime.errors import ModelError, SettingError, no_model, refuse_changes
+from ...runtime.errors import SettingError, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...runtime.upload import hub_id, public_name
@@ -197,10 +197,7 @@ class _Adaptation:
         # 1. The present model, and the pooler to train it with if that is not its own.
         name = asked.model
         pooler = asked.pooler_type
-        try:
-            model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
-        except OSError as error:
-            raise ModelError(f"--model {no_model(name, error)}") from error
+        model = AutoModelForCL.from_pretrained(name, pooler_type=pooler)
         own = model.settings.inference_pooler
         if pooler is None and (model.settings.templates or own == "ngrams"):
             raise SettingError(

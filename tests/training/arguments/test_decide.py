@@ -131,14 +131,19 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
         ("--eval_steps 30", ("steps", 30), True),
         ("--save_steps 50", ("steps", 50), True),
         ("--eval_steps 30 --save_steps 50", ("steps", 50), False),
+        ("--eval_steps 0.1 --save_steps 0.3", ("steps", 0.3), True),
+        ("--eval_steps 0.1 --save_steps 0.25", ("steps", 0.25), False),
+        ("--eval_steps 0.1 --save_steps 50", ("steps", 50), False),
     ],
 )
-def test_a_default_of_the_command_gives_way_to_what_is_given(words, saves, best, tmp_path, save_checkpoint):
+def test_a_default_of_the_command_gives_way_to_what_is_given(words, saves, best, tmp_path, save_checkpoint, caplog):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
     args = Recipe.read("unsup", line.split()).decide().training
     assert ((args.save_strategy, args.save_steps), args.load_best_model_at_end) == (saves, best)
-    assert args.eval_steps == (30 if "--eval_steps" in words else saves[1])
+    steps = words.partition("--eval_steps ")[2].split()[:1] or [saves[1]]
+    assert args.eval_steps == float(steps[0])
+    assert ("The last model is saved in place of the best" in caplog.text) != best
 
 
 def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(save_checkpoint):

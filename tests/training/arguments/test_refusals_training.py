@@ -21,7 +21,7 @@ from trainer_helpers import (
     train_command,
     vectors_of,
 )
-from transformers import BertModel, TrainingArguments
+from transformers import BertModel, EarlyStoppingCallback, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 
@@ -157,6 +157,7 @@ REFUSALS = {
     "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
     "compiled chunks": (started(gradcache_chunk_size=4, torch_compile=True), "torch_compile"),
     # evaluation
+    "early stopping without evaluations": (started(callbacks=[EarlyStoppingCallback()]), "eval_strategy"),
     "a metric that no dev set has": (
         started(dev_set=pairs(), metric_for_best_model="stbs_spearman", **EVALUATES),
         "metric_for_best_model 'stbs_spearman' 'stsb_spearman'",

@@ -89,6 +89,15 @@ def test_two_processes_share_the_batches_of_one(tmp_path, tokenizer, files):
     assert [own + other for own, other in zip(first, second, strict=True)] == whole
 
 
+def test_epochs_of_a_stream_are_passes_over_its_rows(tmp_path, tokenizer):
+    """They are known when the second pass begins."""
+    stream = load_text_stream(write_texts(tmp_path / "a.csv", rows=24))
+    trainer = trainer_of(tmp_path, tokenizer, stream, gradient_accumulation_steps=2, max_steps=5)
+    trainer.train()
+    assert logged(trainer, "epoch") == [1.0, 32 / 24, 40 / 24, 40 / 24]
+    assert trainer.results.run["epochs"] == 40 / 24
+
+
 def test_a_stream_whose_first_rows_are_alike_is_trained_on(tmp_path, tokenizer):
     path = tmp_path / "sorted.txt"
     path.write_text("a cat\n" * 1200 + "a dog\n" * 20)

@@ -88,6 +88,21 @@ def test_a_longer_run_in_the_same_process_trains_as_one_in_a_new_process(start, 
     assert_same_weights(weights(trainer.model), weights(other.model))
 
 
+def test_the_record_of_a_further_run_says_how_often_the_model_was_trained_before(start, tokenizer, tmp_path):
+    trainer = program(start, tokenizer, tmp_path)
+    trainer.train()
+    assert trainer.results.run["earlier_steps"] == 0
+    for resumed in (None, True):
+        trainer.train(resume_from_checkpoint=resumed)
+        assert trainer.results.run["earlier_steps"] == 4
+    trainer.save_model()
+    trainer.create_model_card()
+    assert "took 4 steps before, 8 in all" in (tmp_path / "run" / "README.md").read_text()
+    other = make(tmp_path, tokenizer, ROWS, trainer.model, output_dir=str(tmp_path / "other"))
+    other.train()
+    assert other.results.run["earlier_steps"] == 8
+
+
 # --- what a run says ---
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2}
