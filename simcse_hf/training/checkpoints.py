@@ -201,7 +201,7 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: Iterable[Pa
         shutil.rmtree(path, ignore_errors=True)
 
 
-def never_end_training(tracker: TrainerCallback) -> None:
+def never_end_training(tracker: Any) -> None:
     """Turn the errors of a tracker, such as a server that is away or a full disk, into warnings.
 
     Args:
