@@ -119,6 +119,8 @@ class SimCSE(BatchEncoder):
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
+        if hub_arguments.get("subfolder") and os.path.isdir(name_or_path):
+            name_or_path = os.path.join(name_or_path, hub_arguments.pop("subfolder"))
         found = find_file(name_or_path, CONFIG_NAME, **hub_arguments)
         found = found or find_file(name_or_path, ADAPTER_CONFIG, **hub_arguments)
         self.revision = extract_commit_hash(found, None)
@@ -168,7 +170,7 @@ class SimCSE(BatchEncoder):
         if max_length is None:
             max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
-        self.name_or_path = str(name_or_path)
+        self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
@@ -193,8 +195,9 @@ class SimCSE(BatchEncoder):
 
     @property
     def dim(self) -> int:
-        """Return the embedding size, after the whitening or flow if the model has one."""
-        return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+        """Return the embedding size, after the whitening or flow if the model has one, and as the model cuts it."""
+        size = self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+        return min(size, self.settings.truncate_dim or size)
 
     @property
     def pooler_type(self) -> str:
@@ -400,7 +403,7 @@ class SimCSE(BatchEncoder):
                 embeddings = self.postprocessing.transform(embeddings)
             if normalize_embeddings is False and self.settings.normalize:
                 embeddings = F.normalize(embeddings, dim=-1)
-            embeddings = embeddings[:, :truncate_dim]
+            embeddings = embeddings[:, : truncate_dim or self.dim]
             if normalize_embeddings:
                 embeddings = F.normalize(embeddings, dim=-1)
             yield key, embeddings

@@ -1,5 +1,6 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import math
 import os
 import platform
@@ -11,6 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
@@ -33,6 +35,7 @@ from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.bootstrap import Scores
+from ..evaluation.metrics import find_metric
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -61,7 +64,7 @@ from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError, changes
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
-from .arguments import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
 from .decide import best_by, decide_run, with_values
 from .dev_sets import (
@@ -73,6 +76,7 @@ from .dev_sets import (
 )
 from .rows import (
     EpochOfRows,
+    Mixed,
     Reader,
     Rows,
     has_names,
@@ -98,6 +102,13 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: What rows are read and a run is decided with, before a trial of `hyperparameter_search` can change it.
+_DECIDED_BEFORE = frozenset(
+    "batch_sampler data_seed dataset_shares datasets greater_is_better guide max_seq_length metric_for_best_model "
+    "mlm_probability prompts teacher view view_both view_rate".split()
+)
+#: Training texts by which a student is compared with its teacher, at most.
+_COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -327,9 +338,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set."""
         if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
-            kwargs["compute_objective"] = itemgetter(f"eval_{self.dev_sets[0].headline}")
-            kwargs["direction"] = kwargs.get("direction") or "maximize"
+            headline = self.dev_sets[0].headline
+            direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
+            if kwargs.get("direction") not in (None, direction):
+                raise SettingError(
+                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
+                    "leave direction out, or give the compute_objective that it is for"
+                )
+            kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
         return super().hyperparameter_search(*args, **kwargs)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""
+        if self.hp_search_backend is not None and trial is not None:
+            names = (trial if isinstance(trial, dict) else self.hp_space(trial)).keys() - {"wandb"}
+            without_effect = names & _DECIDED_BEFORE
+            if not inspect.signature(self.model_init).parameters:  # which could read the trial itself
+                without_effect |= names - vars(self.args).keys()
+            if without_effect:
+                raise SettingError(
+                    f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
+                    "the first trial: make a Trainer for each value, or set what is the model's in model_init(trial)"
+                )
+        super()._hp_search_setup(trial)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
@@ -368,7 +399,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
-                whole checkpoint in `output_dir`.
+                whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
             args (`Any`): As in transformers.
             kwargs (`Any`): As in transformers.
 
@@ -381,7 +412,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        # 1. Refuse what cannot work.
+        # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
+        self._hp_search_setup(kwargs.get("trial", args[0] if args else None))
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -405,8 +437,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 4. Write the results, and say what the dev set scored.
         self.use_saved_weights()
         if self.hp_search_backend is None:
-            is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
-            weights = self.model.digest_encoder() if is_whole else None
+            is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+            weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
             self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
@@ -416,7 +448,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     print(verdict, end="", flush=True)
             if self.is_world_process_zero() and self.results.is_worse:
                 logger.warning(self.results.warning())
+            parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
+            for part in parts:
+                if "teacher" in part.vectors and not is_sharded:
+                    self._compare_with_teacher(part)
         return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
+
+    def _compare_with_teacher(self, rows: Rows) -> None:
+        """Say for how many training texts a student finds the nearest other text that its teacher finds."""
+        texts = {}  # equal ones would be nearest by any model
+        for number in range(min(_COMPARED_TEXTS, len(rows.known))):
+            texts[tuple(rows.known[number]["input_ids"][0])] = number
+        student = BatchEncoder(self.model, self.processing_class).embed(list(texts)).cpu()
+        teacher = torch.from_numpy(rows.vectors["teacher"](np.array(list(texts.values()))))[:, 0]
+        nearest = []
+        for vectors in (student, teacher):
+            unit = nn.functional.normalize(vectors, dim=1)
+            nearest.append((unit @ unit.T).fill_diagonal_(-math.inf).argmax(1))
+        kept = (nearest[0] == nearest[1]).double().mean().item()
+        if self.is_world_process_zero():
+            logger.info(
+                f"The student keeps {kept:.0%} of its teacher: of {len(texts)} training texts, so many have the same "
+                "nearest other text by both. Train longer, or on more text, if this is little."
+            )
 
     def _describe_step(self) -> str:
         """Say how large a step is, and what takes less memory."""
@@ -453,6 +507,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args were changed after the Trainer was made ({changed}), which has a copy of them: change "
                 "trainer.args"
             )
+        check_learning(args)
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:

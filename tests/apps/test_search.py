@@ -116,21 +116,6 @@ def test_the_command_filters_by_kept_columns_and_returns_them(table_folder, mode
     assert (nothing["results"], nothing["best_score"]) == ([], None)
 
 
-@pytest.mark.parametrize(
-    "conditions, message",
-    [
-        (["year"], "must be KEY=VALUE, got 'year'"),
-        (["source=s1", "source=s2"], "names source twice"),
-    ],
-)
-def test_a_filter_that_cannot_be_read_is_refused(table_folder, capsys, conditions, message):
-    words = []
-    for condition in conditions:
-        words += ["--filter", condition]
-    assert status("search", "--index", table_folder, "a cat", *words) == 2
-    assert message in capsys.readouterr().err
-
-
 # --- queries of standard input ---
 
 
@@ -240,15 +225,11 @@ def test_vectors_of_other_texts_or_columns_and_codes_are_refused(model, source, 
         (lambda texts, folder, model: index_add(texts, folder, replace="id"), "no column 'id'"),
         (lambda texts, folder, model: index_add(texts, folder, model=model, max_length=4), "leave out max_length"),
         (lambda texts, folder, model: index_delete(folder), "rows and filters"),
-        (lambda texts, folder, model: index_delete(folder, rows=[80]), "row must .*, got 80"),
         (lambda texts, folder, model: index_delete(folder, filters={"id": "7"}), "no column 'id'"),
         # A search is refused before a result is asked for.
         (lambda texts, folder, model: search("a", folder, neighbors=[1]), "neighbors"),
-        (lambda texts, folder, model: search((), folder, neighbors=[1], prompt="a"), "neighbors"),
         (lambda texts, folder, model: search("a", folder, threshold="saved", prompt="q "), "the prompt 'query'"),
-        (lambda texts, folder, model: search("a", folder, threshold=2), "threshold"),
         (lambda texts, folder, model: search("a", folder, pooler_type="max"), "pooler 'avg' there, 'max' here"),
-        (lambda texts, folder, model: next(search((), folder, neighbors=[1], top_k=0)), "top_k"),
         (lambda texts, folder, model: next(search((), folder, neighbors=[80])), "row must .*, got 80"),
         (lambda texts, folder, model: duplicates(texts, model, 1.1), "threshold"),
     ],

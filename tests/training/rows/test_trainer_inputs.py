@@ -1,5 +1,6 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trainer_helpers import (
     make,
     model_of,
     pairs,
+    refuses,
     sentences,
     texts,
     weights,
@@ -27,14 +29,6 @@ from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 
 def ids_of(trainer, row=0):
     return trainer.train_dataset[row]["input_ids"]
-
-
-# --- training data ---
-
-
-def test_a_list_of_texts_is_accepted(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, ["a cat", "a dog"])
-    assert ids_of(trainer) == [tokenizer("a cat")["input_ids"]]
 
 
 # --- model and arguments ---
@@ -94,32 +88,15 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
 # --- runs of few steps ---
 
 
-@pytest.fixture
-def report_of(tmp_path, tokenizer, caplog):
-    """`report_of(rows, batch)` is what is said before three epochs of so many rows in batches of a size."""
-
-    def report(rows, batch, columns=2, **changes):
-        options = {"max_steps": -1, "num_train_epochs": 3} | changes
-        options["per_device_train_batch_size"] = batch
-        make(tmp_path, tokenizer, texts(rows, columns), **options).check_run()
-        return caplog.text
-
-    return report
-
-
-def test_few_steps_are_reported(report_of):
-    assert "40 rows in batches of 16 make 9 step(s)" in report_of(40, 16)
-
-
 @pytest.mark.parametrize(
-    "batch, changes",
-    [
-        pytest.param(1, {}, id="many steps"),
-        pytest.param(16, {"max_steps": 2}, id="steps that were asked for"),
-    ],
+    ("batch", "changes", "is_told"),
+    [(16, {}, True), (1, {}, False), (16, {"max_steps": 2}, False)],
+    ids=["few steps", "many steps", "steps that were asked for"],
 )
-def test_a_run_of_enough_steps_is_not_told_their_number(report_of, batch, changes):
-    assert "step(s)" not in report_of(40, batch, columns=3, **changes)
+def test_a_run_of_few_steps_is_told_their_number(batch, changes, is_told, tmp_path, tokenizer, caplog):
+    options = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": batch} | changes
+    make(tmp_path, tokenizer, texts(40, 3), **options).check_run()
+    assert ("40 rows in batches of 16 make 9 step(s)" in caplog.text) is is_told
 
 
 # --- a fresh head ---
@@ -173,9 +150,7 @@ def files(tmp_path, monkeypatch):
 NAMED = [
     ("simcse", "sentences.txt", "crop", 2, "sentences"),
     ("simcse", "documents.txt", "next_sentence", 2, "documents"),
-    ("supcon", "nli.csv", None, 2, "nli"),
     ("class_labels", "classes.csv", None, 1, "sentences"),
-    ("declutr", "documents.txt", None, 3, "spans"),
 ]
 
 
@@ -202,6 +177,12 @@ def test_several_data_sets_are_read_from_the_names_of_files_and_train(files, tmp
     trainer = make(tmp_path, tokenizer, data, model, datasets=tables, **options)
     assert trainer.rows.describe(2)["datasets"] == {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
     assert trainer.train().global_step == 4
+
+
+def test_classes_of_several_files_are_refused(files, tmp_path, tokenizer):
+    shutil.copy("classes.csv", "more.csv")
+    with refuses("classes.csv more.csv"):
+        make(tmp_path, tokenizer, ["classes.csv", "more.csv"], model_of(objective="class_labels"))
 
 
 def test_a_view_of_documents_draws_the_pairs_of_the_file_as_of_pairs_in_memory(files, tmp_path, tokenizer):
