@@ -1,10 +1,11 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
@@ -34,6 +35,7 @@ from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.bootstrap import Scores
+from ..evaluation.metrics import find_metric
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -59,10 +61,10 @@ from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
-from ..runtime.errors import DataError, ModelError, SettingError
+from ..runtime.errors import DataError, ModelError, SettingError, changes
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
-from .arguments import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
 from .decide import best_by, decide_run, with_values
 from .dev_sets import (
@@ -100,6 +102,11 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: What rows are read and a run is decided with, before a trial of `hyperparameter_search` can change it.
+_DECIDED_BEFORE = frozenset(
+    "batch_sampler data_seed dataset_shares datasets greater_is_better guide max_seq_length metric_for_best_model "
+    "mlm_probability prompts teacher view view_both view_rate".split()
+)
 #: Training texts by which a student is compared with its teacher, at most.
 _COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
@@ -185,6 +192,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
+        self.given = (args, args.to_dict())
 
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
@@ -254,16 +262,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.dev_prefix: str | None = None
         #: The rows that the present evaluation has read.
         self.evaluated: list[Any] = []
-        evaluation = None
-        if eval_dataset is not None:
-            evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
-        elif dev_sets:
-            evaluation = self.no_rows
+        if eval_dataset is None and dev_sets:
+            eval_dataset = self.no_rows
         super().__init__(
             model=None if model is None else start,
             args=args,
             train_dataset=None if self.rows is None else self.rows.tokens,
-            eval_dataset=evaluation,
+            eval_dataset=eval_dataset,
             processing_class=tokenizer,
             data_collator=collator,
             callbacks=callbacks,
@@ -333,9 +338,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set."""
         if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
-            kwargs["compute_objective"] = itemgetter(f"eval_{self.dev_sets[0].headline}")
-            kwargs["direction"] = kwargs.get("direction") or "maximize"
+            headline = self.dev_sets[0].headline
+            direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
+            if kwargs.get("direction") not in (None, direction):
+                raise SettingError(
+                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
+                    "leave direction out, or give the compute_objective that it is for"
+                )
+            kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
         return super().hyperparameter_search(*args, **kwargs)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""
+        if self.hp_search_backend is not None and trial is not None:
+            names = (trial if isinstance(trial, dict) else self.hp_space(trial)).keys() - {"wandb"}
+            without_effect = names & _DECIDED_BEFORE
+            if not inspect.signature(self.model_init).parameters:  # which could read the trial itself
+                without_effect |= names - vars(self.args).keys()
+            if without_effect:
+                raise SettingError(
+                    f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
+                    "the first trial: make a Trainer for each value, or set what is the model's in model_init(trial)"
+                )
+        super()._hp_search_setup(trial)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
@@ -346,6 +371,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         check_dev_sets(self.dev_sets, self.args)
         if self.eval_dataset is None:
             self.eval_dataset = self.no_rows
+
+    @property
+    def eval_dataset(self) -> Any:
+        """The evaluation rows, or several sets of them by name. What is set later is read as at first."""
+        return self.evaluation
+
+    @eval_dataset.setter
+    def eval_dataset(self, data: Any) -> None:
+        if data is not None and data is not self.no_rows:
+            data = read_evaluation_rows(self.reader, self.run, data)
+        self.evaluation = data
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
@@ -363,7 +399,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
-                whole checkpoint in `output_dir`.
+                whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
             args (`Any`): As in transformers.
             kwargs (`Any`): As in transformers.
 
@@ -376,7 +412,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        # 1. Refuse what cannot work.
+        # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
+        self._hp_search_setup(kwargs.get("trial", args[0] if args else None))
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -385,6 +422,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 2. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
         set_seed(self.args.seed)
         self.optimizer, self.lr_scheduler = self.own_optimizers
+        self._train_batch_size = self.args.train_batch_size
 
         # 3. Train.
         if self.args.device.type == "cpu":
@@ -405,7 +443,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
             if self.is_world_process_zero() and not is_silent:
-                print(self.results.verdict(), end="", flush=True)
+                verdict = self.results.verdict()
+                with suppress(OSError, ValueError):  # Nobody reads: the model must be saved all the same.
+                    print(verdict, end="", flush=True)
             if self.is_world_process_zero() and self.results.is_worse:
                 logger.warning(self.results.warning())
             parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
@@ -460,10 +500,20 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
         args = self.args
+        given, before = self.given
+        changed = ", ".join(changes(before, given.to_dict()))
+        if changed:
+            raise SettingError(
+                f"args were changed after the Trainer was made ({changed}), which has a copy of them: change "
+                "trainer.args"
+            )
+        check_learning(args)
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
             raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
+        if self.train_dataset is not self.rows.tokens:
+            raise DataError("train_dataset was replaced: make a new SimCSETrainer with the rows and trainer.model")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:

@@ -14,7 +14,7 @@ from simcse_hf.data.sample import sample_files
 from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates, resolve_settings
 from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.arguments import ModelArguments
-from simcse_hf.training.parser import DEFAULTS, RECIPES
+from simcse_hf.training.parser import RECIPES
 from simcse_hf.training.recipe import Recipe
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
@@ -113,15 +113,6 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
         parse("something-else")
 
 
-def test_words_count_before_a_recipe_and_both_before_the_defaults(parse, monkeypatch):
-    defaults = DEFAULTS["unsup"] | {"learning_rate": 1.0, "max_seq_length": 64}
-    monkeypatch.setitem(DEFAULTS, "unsup", defaults)
-    recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
-    found = parse("--temp 0.2", recipe=recipe)
-    assert (found.training.max_seq_length, found.training.learning_rate, found.model.temp) == (64, 3e-5, 0.2)
-    assert (found.model.mlp_only_train, found.data.columns) == (True, ["a", "b"])
-
-
 # --- what a recipe says ---
 
 
@@ -138,6 +129,10 @@ def test_words_count_before_a_recipe_and_both_before_the_defaults(parse, monkeyp
         ("objective_options: [64]\n", "objective_options name=value 64"),
         ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
         ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
+        ("seed: 1:30\n", "seed '1:30'"),
+        ("seed: 0x1F\n", "seed '0x1F'"),
+        ("learning_rate: 1:30.5\n", "learning_rate '1:30.5'"),
+        ("view: delete_word\n", "view did you mean delete_words"),
     ],
 )
 def test_the_error_names_an_invalid_yaml_file(parse, text, words):
@@ -157,6 +152,9 @@ WRITTEN = [
     ("prompts", "{anchor: no, positive: 12:30}", {"anchor": "no", "positive": "12:30"}),
     ("learning_rate", "1e-5", 1e-5),
     ("max_steps", "1_000", 1000),
+    ("seed", "042", 42),
+    ("seeds", "[010, 08]", [10, 8]),
+    ("lora", "{r: 010, lora_dropout: 1e-1}", {"r": 10, "lora_dropout": 0.1}),
     ("mlp_only_train", "on", True),
     ("do_mlm", "No", False),
     ("max_seq_length", "{anchor: 16, positive: 32}", {"anchor": 16, "positive": 32}),
@@ -197,6 +195,14 @@ def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written
     (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
     value = Recipe.read("unsup", str(tmp_path / "run.yaml")).given[name]
     assert with_type(value) == with_type(expected)
+
+
+def test_data_sets_on_a_command_line_are_those_of_a_recipe(tmp_path):
+    table = '{"a": {"train_file": "007", "columns": ["on", "b"], "max_seq_length": 16}}'
+    (tmp_path / "run.yaml").write_text(f"datasets: {table}\n")
+    for words in (["--datasets", table], [str(tmp_path / "run.yaml")]):
+        tables = Recipe.read("sup", words).given["datasets"]
+        assert tables == {"a": {"train_file": "007", "columns": ["on", "b"], "max_seq_length": 16}}
 
 
 def test_only_a_run_without_files_is_that_of_the_sample():

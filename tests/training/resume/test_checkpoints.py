@@ -86,6 +86,7 @@ def test_folders_that_somebody_put_beside_the_checkpoints_stay(run):
         pytest.param({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10], id="first written, of two runs in a folder"),
         pytest.param({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20], id="lower step, at the same time"),
         pytest.param({3: 0, 4: 1}, 1, 3, [4, 3], id="never the best, beyond a limit of one"),
+        pytest.param({3: 0, 4: 1}, -1, None, [4, 3], id="none with a limit below one"),
         pytest.param({3: 0, 4: 1, 5: 2}, None, None, [5, 4, 3], id="none without a limit"),
     ],
 )
@@ -122,3 +123,12 @@ def test_a_full_disk_is_an_error_of_one_line_and_leaves_earlier_checkpoints_whol
         trainer.train()
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["checkpoint-3"]
     assert folder_problem(tmp_path / "checkpoint-3") is None
+
+
+def test_the_rotation_deletes_a_checkpoint_that_was_moved_and_linked(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "checkpoint-2").symlink_to(disk)
+    (tmp_path / "checkpoint-4").mkdir()
+    delete_old_checkpoints(tmp_path, 1, {tmp_path / "checkpoint-4"})
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-4"]
