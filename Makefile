@@ -40,7 +40,7 @@ suite: $(INSTALLED)
 test-folder: $(INSTALLED)  ## lint, types and the tests of one folder (FOLDER=objectives)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
-	$(PYTEST) tests/$(FOLDER) $(addprefix tests/project/test_,layout.py docs.py docstrings.py doctests.py)
+	$(PYTEST) tests/$(FOLDER) $(addprefix tests/project/,layout/test_layout.py layout/test_docstrings.py documents/test_docs.py documents/test_doctests.py)
 
 test-all: $(INSTALLED)  ## the test suite with the tests marked slow, which takes half an hour
 	$(PYTEST) --run_slow

@@ -7,6 +7,7 @@ from typing import Unpack
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -14,11 +15,15 @@ from torch.nn.functional import cosine_similarity
 from ..encoding.probes import SERVED
 from ..encoding.simcse import SimCSE, load_model
 from ..models.pooling import POOLERS
+from ..models.settings import max_positions
 from ..names import ModelOptions
 from ..retrieval.description import SAME
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
 from ..runtime.outputs import Result
+
+#: Tokens after which servers cut texts; one that does not cut reads all positions of the encoder.
+_LENGTHS = (32, 64, 128, 256, 384, 512)
 
 
 @dataclass(frozen=True)
@@ -87,36 +92,66 @@ def check_server(
     body = json.dumps({"model": name, "input": texts}).encode()
     try:
         with urlopen(Request(address, body, {"Content-Type": "application/json"}), timeout=300) as answer:
-            served = torch.tensor([row["embedding"] for row in json.load(answer)["data"]])
+            rows = json.load(answer)["data"]
+            places = [row.get("index", place) for place, row in enumerate(rows)]
+            served = torch.tensor([rows[place]["embedding"] for place in np.argsort(places)])
     except Exception as error:  # of the connection, of HTTP, of JSON, or of its content
         said = error.read()[:300] if isinstance(error, HTTPError) else ""
         raise SettingError(
             f"{address} gives no embeddings ({error!r} {said!r}): start the server, check the address, which often "
             f"ends in /v1/embeddings, and give served_name if the model is not {name!r} there"
         ) from error
+    if sorted(places) != list(range(len(texts))):
+        raise SettingError(
+            f"{url} gives {len(rows)} embeddings for {len(texts)} texts, with {len(set(places))} values of index: "
+            "each text needs one, and index is its place among the texts, from 0"
+        )
     expected = encoder.encode(texts)
     if served.shape != expected.shape:
         raise SettingError(
             f"{url} gives embeddings of shape {tuple(served.shape)}, and {encoder.name_or_path} of "
-            f"{tuple(expected.shape)}: it serves another model, or leaves out a layer after the pooling"
+            f"{tuple(expected.shape)}: it serves another model, or leaves out a layer that changes the size"
         )
     cosines = cosine_similarity(served, expected)
     least = int(cosines.argmin())
     cause = "" if cosines[least] >= SAME else _likely_cause(encoder, served, cosines)
-    length = float(served.norm() / expected.norm())
-    return ServerCheck(len(texts), float(cosines[least]), texts[least][:60], length, cause)
+    length = float((served.norm() / expected.norm()).nan_to_num())
+    return ServerCheck(len(texts), float(cosines[least].nan_to_num(-1)), texts[least][:60], length, cause)
 
 
 def _likely_cause(model: SimCSE, served: Tensor, cosines: Tensor) -> str:
-    """Say which other way to encode gives the embeddings of a server."""
+    """Say which other way to encode gives the embeddings of a server, or what has been tried."""
+    broken = len(served) - int(served.isfinite().all(dim=1).sum())
+    if broken:
+        return f"{broken} of its embeddings hold NaN or infinity, as those of a model that float16 is too small for"
+    # 1. Another length.
+    texts = SERVED[: len(served)]
+    positions = max_positions(model.model.config)
+    nearest = {0: 0.0}
+    for length in {*_LENGTHS, positions or max(_LENGTHS)}:
+        if positions is None or length <= positions:
+            cut = model.encode(texts, max_length=length)
+            nearest[length] = float(cosine_similarity(served, cut).min())
+    length = max(nearest, key=nearest.__getitem__)
+    if nearest[length] >= SAME:
+        return f"it cuts texts after {length} tokens, and the model after {model.max_length}"
+    # 2. Another pooler or prompt, or no whitening. Long texts may be cut in another way as well.
     short = SERVED[:-2]
     own = POOLERS[model.pooler_type]
-    if cosines[: len(short)].min() >= SAME:
-        return f"it does not cut long texts after {model.max_length} tokens"
+    default = model.prompts.get(model.default_prompt_name, "")
     for name, pooler in POOLERS.items():
-        with suppress(OSError, ValueError):  # a pooler that the model cannot have
+        with suppress(OSError, ValueError, RuntimeError):  # a pooler that the model cannot have, or of another size
             other = SimCSE(model.name_or_path, pooler_type=name, postprocess=False, revision=model.revision)
             for prompt in {"", *model.prompts.values()}:
-                if cosine_similarity(served[: len(short)], other.encode(short, prompt=prompt)).min() >= SAME:
+                if cosine_similarity(served[: len(short)], other.encode(short, prompt=prompt)).min() < SAME:
+                    continue
+                if pooler is not own or prompt != default:
                     return f"it takes {pooler.words} after the prompt {prompt!r}, and the model {own.words}"
-    return "other weights, another tokenizer or another length; no other pooler or prompt of the model gives them"
+                if model.postprocessing is not None:
+                    return f"it leaves out the {model.postprocessing.method} that is saved beside the model"
+    same = int((cosines >= SAME).sum())
+    return (
+        "other weights, another tokenizer or another length, or a prompt that the model does not have; no other "
+        f"pooler or prompt of the model gives them ({same} of {len(cosines)} texts agree, and the mean of the cosines "
+        f"is {cosines.mean():.4f})"
+    )

@@ -38,7 +38,8 @@ from ..runtime.files import write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
-from ..training.checkpoints import RESULTS, check_output_dir, clear_output_dir, resolve_checkpoint
+from ..training.arguments import check_learning, check_packages
+from ..training.checkpoints import RESULTS, check_foreign, check_output_dir, clear_output_dir, resolve_checkpoint
 from ..training.parser import DEFAULTS, WordParser, check_files, option
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
@@ -79,7 +80,9 @@ class PretrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         """Let transformers check its arguments, also bf16 on a machine without a GPU."""
         self.use_cpu = self.use_cpu or has_only_cpu()
+        check_packages(self)
         super().__post_init__()
+        check_learning(self)
 
 
 class MaskedLMTrainer(WholeCheckpointTrainer):
@@ -364,6 +367,7 @@ def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: A
     args = pretraining_arguments(recipe, **arguments)
     check_together(args.world_size)
     directory = Path(str(args.output_dir))
+    check_foreign(directory)
     with lock_together(directory):
         # 1. Read the sentences, and hold out the last ones for evaluation.
         source: Any = args.train_file

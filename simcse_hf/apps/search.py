@@ -454,6 +454,11 @@ def open_index(
     if model is None:
         revision = made_with.revision
         settings["model_backend"] = made_with.backend
+    owner, _, name = str(made_with.name_or_path).partition("/")
+    name, _, subfolder = name.partition("/")
+    if model is None and revision and subfolder:  # of a repository
+        model = f"{owner}/{name}"
+        settings["subfolder"] = subfolder
     given = {name: value for name, value in loading.items() if value is not None}
     options = cast(ModelOptions, settings | given)
     encoder = load_model(model or str(made_with.name_or_path), revision=revision, **options)

@@ -1,5 +1,6 @@
 """The console script `simcse-hf`: run the command that the first word names, and end with a status and one line."""
 
+import errno
 import os
 import sys
 import traceback
@@ -23,6 +24,9 @@ _HUB_ERRORS = {
 
 #: What errors of a full disk or memory say.
 _FULL = ("No space left on device", "out of memory", "can't allocate memory")
+
+#: What the file system says of a name under which nothing can be read or written.
+_NO_PLACE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -132,6 +136,8 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         if show_traceback:
             traceback.print_exc()
         message = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.errno in _NO_PLACE:
+            message = f"{error.filename}: {error.strerror}: name another file or folder"
         if _is_from_hub(error):
             message += "; check the name, the connection and HF_HUB_OFFLINE, or name local files"
         print(f"{name}: error: {message}", file=sys.stderr)
@@ -150,6 +156,9 @@ def _status_of(error: Exception) -> int | None:
             return FAILED
         if isinstance(error, (ValueError, FileNotFoundError, ImportError)):
             return WRONG_USAGE
+    # A package that an option needs, or a name under which nothing can be read or written.
+    if isinstance(error, ImportError) or getattr(error, "errno", None) in _NO_PLACE:
+        return WRONG_USAGE
     if isinstance(error, OSError) and error.errno:  # of the file system: it names the file and needs no traceback
         return FAILED
     # safetensors and Arrow have error classes of their own for a full disk, torch's are RuntimeErrors.

@@ -29,7 +29,7 @@ from textwrap import fill
 from typing import Any, NoReturn, TextIO, get_args
 
 from .. import names
-from ..runtime.errors import did_you_mean
+from ..runtime.errors import did_you_mean, suggest_choice
 from ..runtime.messages import check_together, show_messages
 from .signature import REQUIRED, Parameter, read_function
 
@@ -74,10 +74,9 @@ class CommandParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with a message, and with suggestions for the options and choices in it that do not exist."""
         known = list(self._option_string_actions)
-        for action in self._get_positional_actions():
-            known.extend(action.choices or ())
-        said = re.findall(r"--\w+|(?<=invalid choice: ')[^']+", message)
-        super().error(message + did_you_mean([word for word in said if word not in known], known))
+        said = re.findall(r"--\w+", message.partition("invalid choice")[0])
+        hint = did_you_mean([word for word in said if word not in known], known)
+        super().error(message + (hint or suggest_choice(message)))
 
 
 def paragraph(text: str, first: str = "") -> str:

@@ -119,6 +119,8 @@ class SimCSE(BatchEncoder):
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
+        if hub_arguments.get("subfolder") and os.path.isdir(name_or_path):
+            name_or_path = os.path.join(name_or_path, hub_arguments.pop("subfolder"))
         found = find_file(name_or_path, CONFIG_NAME, **hub_arguments)
         found = found or find_file(name_or_path, ADAPTER_CONFIG, **hub_arguments)
         self.revision = extract_commit_hash(found, None)
@@ -168,7 +170,7 @@ class SimCSE(BatchEncoder):
         if max_length is None:
             max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
-        self.name_or_path = str(name_or_path)
+        self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"

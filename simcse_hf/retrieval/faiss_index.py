@@ -111,7 +111,8 @@ class FaissIndex:
     def _complete(self) -> None:
         """Read the lists that are still on the disk, or train the index, and add the embeddings that wait."""
         if self._mapped is not None:  # faiss neither extends nor copies lists on the disk
-            self._index = self._faiss.read_index(str(self._mapped))
+            with _explained(f"{self._mapped} is gone, because the index was saved anew: load it again"):
+                self._index = self._faiss.read_index(str(self._mapped))
             self._mapped = None
         elif self._waiting and not self._index.is_trained:
             index = self._create(len(self))
@@ -130,16 +131,27 @@ class FaissIndex:
 
         Returns:
             `tuple[np.ndarray, np.ndarray]`: Scores and positions, perhaps of more than `top_k`. A position is
-            `NOT_FOUND` where fewer were found.
+            `NOT_FOUND` where fewer were found. An inverted file probes all of its cells before it finds too few.
 
         Raises:
             SettingError: If the index takes no filter, and `among` leaves out more than 20,000 embeddings.
         """
         if self._waiting:
             self._complete()
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        found = self._search(queries, top_k, among)
+        inverted = self._faiss.try_extract_index_ivf(self._index)
+        if inverted is not None and ((found[1] != NOT_FOUND).sum(axis=1) < top_k).any():
+            probed = inverted.nprobe
+            inverted.nprobe = inverted.nlist
+            found = self._search(queries, top_k, among)
+            inverted.nprobe = probed
+        return found
+
+    def _search(self, queries: ndarray, top_k: int, among: ndarray | None) -> tuple[ndarray, ndarray]:
+        """Search once, in the cells that are probed now."""
         faiss = self._faiss
         index = self._index
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
         if among is None:
             return index.search(queries, top_k)
         positions = np.flatnonzero(among)

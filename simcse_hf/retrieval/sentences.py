@@ -3,10 +3,12 @@
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,9 +135,19 @@ class SentenceIndex:
         self.truncate_dim = description.truncate_dim
         self._checked = identify(self._encoder, description.model)
         self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
+        self._lock = RLock()  # whoever adds, replaces, deletes, searches or saves holds it
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the lock: a copy, in this process or another, has its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of another index, with a lock of its own."""
+        self.__dict__.update(state, _lock=RLock())
 
     def __len__(self) -> int:
-        return len(self.rows) - self.rows[_SENTENCE].null_count  # a deleted sentence is null
+        rows = self.rows  # which another thread may replace
+        return len(rows) - rows[_SENTENCE].null_count  # a deleted sentence is null
 
     def __getitem__(self, row: int) -> str:
         """Return a sentence by its number."""
@@ -203,7 +215,7 @@ class SentenceIndex:
         vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
-        """Append sentences, window by window; the other arguments and errors are those of [`SentenceIndex.build`].
+        """Append all sentences or, after an error, none; other arguments and errors as in [`SentenceIndex.build`].
 
         Args:
             sentences (`str`, `os.PathLike` or `Iterable[str]`): The sentences, or their file.
@@ -214,11 +226,13 @@ class SentenceIndex:
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
 
         Raises:
-            DataError: If the column was not kept, or sentences come from no file although the index keeps columns.
+            DataError: If the column was not kept, two new sentences have one value there, or sentences come from no
+                file although the index keeps columns.
         """
         self._check_model()
         self._check_documents()
-        before = self._column(replace).to_pylist() if replace else []
+        if replace:
+            self._column(replace)
         rows: Iterator[list[str]]
         total = None
         if isinstance(sentences, (str, os.PathLike)) or hasattr(sentences, "columns"):
@@ -231,16 +245,31 @@ class SentenceIndex:
             rows = ([text] for text in texts)
             total = len(texts)
         parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
+        added = []
+        count = 0
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
-                check_finite(embeddings, lambda number: f"sentence {len(self.rows) + number} of the index")
-                added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
-                self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, added])
+                first = len(self.rows) + count
+                check_finite(embeddings, lambda number, first=first: f"sentence {first + number} of the index")
+                added.append((pa.table([*zip(*part, strict=True)], schema=self.rows.schema), embeddings))
+                count += len(part)
                 bar.update(len(part))
-        if replace:
-            new = set(self._column(replace).to_pylist()[len(before) :]) - {""}
-            self.delete(row for row, value in enumerate(before) if value in new)
+        new: Counter[str] = Counter()
+        for table, _ in added if replace else ():
+            new.update(filter(None, table[_KEPT + str(replace)].to_pylist()))
+        repeated = [value for value, times in new.items() if times > 1]
+        if repeated:
+            raise DataError(
+                f"{sentences}: several rows have {repeated[0]!r} in the column {replace!r}, by which they replace "
+                "others: keep one of them."
+            )
+        with self._lock:
+            before = self._column(replace).to_pylist() if replace else []
+            for table, embeddings in added:
+                self.vectors.add(embeddings)
+                self.rows = pa.concat_tables([self.rows, table])
+            if replace:
+                self.delete(row for row, value in enumerate(before) if value in new)
 
     def delete(self, rows: Iterable[int] = (), *, filters: Mapping[str, str] | None = None) -> None:
         """Delete sentences. The numbers of all others stay.
@@ -254,22 +283,25 @@ class SentenceIndex:
         Raises:
             DataError: If there is no sentence of such a number or with these values, or a column was not kept.
         """
-        kept = ~self._select(filters) if filters else np.ones(len(self.rows), dtype=bool)
-        if filters and kept.all():
-            raise DataError(f"there is no sentence with {filters} to delete.")
-        for row in rows:
-            kept[self._match(row, 0).row] = False
-        columns = [pc.if_else(pa.array(kept), column, None) for column in self.rows.columns]
-        self.rows = pa.table(columns, schema=self.rows.schema)
+        with self._lock:
+            kept = ~self._select(filters) if filters else np.ones(len(self.rows), dtype=bool)
+            if filters and kept.all():
+                raise DataError(f"there is no sentence with {filters} to delete.")
+            for row in rows:
+                kept[self._match(row, 0).row] = False
+            columns = [pc.if_else(pa.array(kept), column, None) for column in self.rows.columns]
+            self.rows = pa.table(columns, schema=self.rows.schema)
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
         """Yield rows with their embeddings."""
+        count = 0
         while part := list(islice(rows, _TOGETHER)):
             try:
                 yield part, embed_documents(self._encoder, [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
-                place = len(self.rows) + error.position
+                place = len(self.rows) + count + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
+            count += len(part)
 
     def _compare(self, rows: Iterator[list[str]], vectors: Iterable[ndarray]) -> Iterator[_Part]:
         """Yield rows with the embeddings that were given for them, one of each part of which is compared."""
@@ -386,26 +418,35 @@ class SentenceIndex:
             embeddings = self._encoder.embed(list_texts(queries), "query", truncate_dim=self.truncate_dim)
         embeddings = comparable(embeddings, self.similarity)
         check_finite(embeddings, "query {}".format)
-        among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
-        top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
         results: list[Results] = [[] for _ in embeddings]
-        if not top_k:
-            logger.warning(f"no sentence passes the filter {filters or {}}.")
-        else:
+        with self._lock:
+            among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
+            top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
+            if not top_k:
+                logger.warning(f"no sentence passes the filter {filters or {}}.")
+                return results[0] if is_single else results
             scores, rows = self.vectors.search(embeddings, top_k, among)
             least = -np.inf if threshold is None else threshold
+            best = []
+            missed = 0
             for result, *found in zip(results, rows.tolist(), scores.tolist(), strict=True):
-                matches = zip(*found, strict=True)
-                result += [self._match(row, score) for row, score in matches if row != NOT_FOUND and score >= least]
-                del result[top_k:]
+                matches = [(row, score) for row, score in zip(*found, strict=True) if row != NOT_FOUND][:top_k]
+                missed += len(matches) < top_k
+                result += [self._match(row, score) for row, score in matches if score >= least]
+                if matches and not result:
+                    best.append(matches[0][1])
 
-            # 3. Say which queries found nothing.
-            empty = [number for number, result in enumerate(results) if not result]
-            if threshold is not None and empty:
-                logger.warning(
-                    f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
-                    f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
-                )
+        # 3. Say which queries found nothing, or less than there is.
+        if best:
+            logger.warning(
+                f"{len(best)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
+                f"{threshold}: their best score is {max(best):.4f}. Lower the threshold to see more."
+            )
+        if missed:
+            logger.warning(
+                f"{self.backend} found fewer than {top_k} sentences for {missed} of {len(results)} queries, although "
+                "there are as many: let it look further with parameters such as efSearch=512."
+            )
         return results[0] if is_single else results
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
@@ -450,11 +491,14 @@ class SentenceIndex:
         target = Path(folder).expanduser().resolve()
         data = f"data-{secrets.token_hex(8)}"
         try:
-            with lock(target):
+            with self._lock, lock(target):
                 found = check_target(target)
                 saved = found.data if found else None
                 if self._saved.get(target, saved) != saved:
-                    raise DataError(f"{folder}: another process has changed this index since it was loaded: reload.")
+                    raise DataError(
+                        f"{folder}: another process has changed this index since it was loaded: load it again, and "
+                        "repeat the change."
+                    )
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)

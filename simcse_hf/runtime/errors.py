@@ -4,6 +4,7 @@ import difflib
 import importlib
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from types import ModuleType
@@ -79,6 +80,7 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
         SettingError: If one is something else. The message names the argument.
     """
     for name, value in options.items():
+        hint = ""
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)  # those of numpy, too
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if isinstance(kind, range):
@@ -86,7 +88,9 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             wanted = f"an integer between {kind[0]} and {kind[-1]}"
         elif not isinstance(kind, str):
             fits = value in kind
-            wanted = f"one of {', '.join(map(str, kind))}"
+            known = list(map(str, kind))
+            wanted = f"one of {', '.join(known)}"
+            hint = did_you_mean([str(value)], known)
         else:
             of_kind = {
                 "true or false": isinstance(value, bool),
@@ -102,7 +106,7 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             fits = value is None or of_kind[kind]
             wanted = kind
         if not fits:
-            raise SettingError(f"{name} must be {wanted}, got {value!r}")
+            raise SettingError(f"{name} must be {wanted}, got {value!r}{hint}")
 
 
 def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
@@ -117,8 +121,18 @@ def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
     """
     near = []
     for word in words:
-        near += difflib.get_close_matches(word, known, n=1)
+        matches = difflib.get_close_matches(word, known)
+        # Of --lora_rank, --lora_r goes before --local_rank, and above all the rest of a word goes with it.
+        matches.sort(key=lambda match: (not match.startswith(word), not word.startswith(match)))
+        near += matches[:1]
     return f" (did you mean {', '.join(near)}?)" if near else ""
+
+
+def suggest_choice(message: str) -> str:
+    """Return what [`did_you_mean`] says about the invalid choice in a message of argparse, if it is about one."""
+    before, _, choices = message.partition(" (choose from ")
+    wrong = re.findall("invalid choice: '(.+)'", before)
+    return did_you_mean(wrong, re.findall(r"[\w+.-]+", choices))
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str, advice: str) -> None:

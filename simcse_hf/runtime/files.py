@@ -34,6 +34,9 @@ MANIFEST = "manifest.json"
 #: The folder in which a checkpoint or a model is written before its files take their places.
 STAGING = "_saving"
 
+#: What the file system says when a disk or a quota is full.
+_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextmanager
 def write_atomically(path: StrPath) -> Iterator[Path]:
@@ -115,7 +118,7 @@ def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
     """
     full = os.strerror(errno.ENOSPC)
     text = f"{error} {error.__context__}"
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    is_full = getattr(error, "errno", None) in _IS_FULL
     # In the words of torch.save, and of numpy: "256000 requested and 12256 written".
     signs = (full, "inline_container", "iostream error", "requested and")
     if is_full or any(sign in text for sign in signs):
@@ -268,15 +271,17 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        SettingError: If another process has locked the folder, which the message names, or the folder is a file.
+        SettingError: If another process has locked the folder, which the message names, or nothing can be written
+            there.
+        OSError: If the disk is full.
     """
     path = Path(folder).expanduser().resolve()
     if path.is_file():
         raise SettingError(f"{folder} is a file: name a folder.")
-    path.mkdir(parents=True, exist_ok=True)
     file = FileLock(path / LOCK, is_singleton=True)
     holder = path / HOLDER
     try:
+        path.mkdir(parents=True, exist_ok=True)
         file.acquire(timeout=timeout)
     except Timeout:
         name = "another process"
@@ -285,6 +290,10 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         raise SettingError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
+    except OSError as error:
+        if error.errno in _IS_FULL:
+            raise
+        raise SettingError(f"{folder}: no file can be written there ({error.strerror}): name another folder") from None
     try:
         holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield

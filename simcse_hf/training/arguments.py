@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedConfig, TrainingArguments
-from transformers.utils import logging
+from transformers.integrations import get_available_reporting_integrations, is_deepspeed_available
+from transformers.utils import is_liger_kernel_available, logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEW_CLASSES
@@ -192,6 +193,34 @@ class DataArguments:
     )
 
 
+def check_packages(args: TrainingArguments) -> None:
+    """Refuse what needs a package that is not installed, before transformers looks for it.
+
+    Raises:
+        SettingError: If one is missing.
+    """
+    trackers = {args.report_to} if isinstance(args.report_to, str) else set(args.report_to or ())
+    trackers -= {"all", "none", "flyte"}  # flyte is not among those that transformers lists
+    absent = [f"report_to {name}" for name in sorted(trackers) if name not in get_available_reporting_integrations()]
+    if args.deepspeed and not is_deepspeed_available():
+        absent.append("deepspeed")
+    if args.use_liger_kernel and not is_liger_kernel_available():
+        absent.append("use_liger_kernel")
+    if absent:
+        raise SettingError(f"{', '.join(absent)}: its package is not installed: install it, or leave the option out")
+
+
+def check_learning(args: TrainingArguments) -> None:
+    """Refuse a run that could not learn.
+
+    Raises:
+        SettingError: If it has no step, no pass over the texts, or no learning rate.
+    """
+    if args.max_steps == 0:
+        raise SettingError("max_steps is 0, so nothing would be trained: give the number of steps, or leave it out")
+    check_values("a number above 0", num_train_epochs=args.num_train_epochs, learning_rate=args.learning_rate)
+
+
 @dataclass
 class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
@@ -325,6 +354,7 @@ class SimCSETrainingArguments(TrainingArguments):
         given = {name: getattr(self, name) for name in left_open}
         if self.dataloader_num_workers is None:
             self.dataloader_num_workers = 0
+        check_packages(self)
         super().__post_init__()
         if LAUNCHED & os.environ.keys():
             check_together(self.world_size)
@@ -344,8 +374,10 @@ class SimCSETrainingArguments(TrainingArguments):
             "an integer above 0",
             per_device_train_batch_size=self.per_device_train_batch_size,
             gradcache_chunk_size=self.gradcache_chunk_size,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
         )
         check_values("an integer of 0 or more", seed=self.seed)
+        check_learning(self)
         if not 0 < self.mlm_probability < 1:
             raise SettingError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         if self.label_smoothing_factor:

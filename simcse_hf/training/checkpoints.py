@@ -32,11 +32,11 @@ from ..data.samplers import RepeatableSampler
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
-from ..runtime.errors import ModelError, SettingError
+from ..runtime.errors import ModelError, SettingError, SimCSEError
 from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .decide import with_values
-from .watch import FiniteWeights, RunBar, RunLog
+from .watch import FiniteWeights, RunBar, RunPrinter
 
 logger = logging.get_logger(__name__)
 
@@ -96,6 +96,26 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def check_foreign(directory: Path) -> None:
+    """Refuse an `output_dir` with a model or checkpoints that no run of this package wrote, before it is touched.
+
+    Args:
+        directory (`Path`): The directory.
+
+    Raises:
+        SettingError: If there are such files, which a run would replace or delete.
+    """
+    marks = [directory / RESULTS, directory / SEEDS, *directory.glob(f"checkpoint-*/{MANIFEST}")]
+    if any(path.exists() for path in marks):
+        return
+    for name in ("config.json", "adapter_config.json", "modules.json", "checkpoint-*/config.json"):
+        for path in directory.glob(name):
+            raise SettingError(
+                f"{directory} holds a model that no run of simcse-hf wrote ({path.name}), and nothing may replace it: "
+                "choose another --output_dir"
+            )
+
+
 def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
@@ -115,12 +135,14 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
     earlier = checkpoints(directory)
     deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
     for name, path in inputs:
-        if overwrite and any(Path(path).resolve().is_relative_to(folder) for folder in deleted):
+        source = Path(path).resolve()
+        is_lost = source == directory.resolve() or any(source.is_relative_to(folder) for folder in deleted)
+        if overwrite and is_lost:
             raise SettingError(
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
-    results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
+    results = [name for name in (RESULTS, SEEDS) if (directory / name).exists()]
     if not overwrite and (earlier or results):
         raise SettingError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
@@ -279,7 +301,13 @@ class WholeCheckpointTrainer(Trainer):
         # The last callbacks see what the others request.
         own = (self.saved, self.stop_on_signal, FiniteWeights())
         kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+            self.get_optimizer_cls_and_kwargs(self.args, self.model)  # or refuse now what would end the run
+        except SimCSEError:
+            raise
+        except (ImportError, ValueError) as error:
+            raise SettingError(f"transformers refuses the arguments: {error}") from error
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
@@ -291,7 +319,7 @@ class WholeCheckpointTrainer(Trainer):
             signal.signal(signal.SIGTERM, jit.jit_manager._original_sigterm_handler)
         callbacks: Any = self.callback_handler.callbacks
         if type(callbacks[-1]) is PrinterCallback:
-            callbacks[-1] = RunLog()
+            callbacks[-1] = RunPrinter()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
 

@@ -4,6 +4,7 @@ import os
 import re
 from argparse import SUPPRESS, Action, ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..runtime.errors import SettingError, did_you_mean
+from ..runtime.errors import SettingError, did_you_mean, suggest_choice
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
@@ -49,6 +50,16 @@ class _Loader(yaml.SafeLoader):
         return written
 
 
+def _number(loader: _Loader, node: Any) -> Any:
+    """Return the decimal number that a person reads; YAML 1.1 also takes 010 for 8 and 1:30 for 90."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(node.value)
+    return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("+-.0123456789"))
 
@@ -87,7 +98,7 @@ class WordParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise an error in place of ending the program."""
-        raise SettingError(message)
+        raise SettingError(message + suggest_choice(message))
 
     def read(self, *sources: Any) -> Values:
         """Read arguments from several sources, of which the later ones take precedence.
@@ -117,6 +128,8 @@ class WordParser(HfArgumentParser):
                 hint = did_you_mean(wrong, self._option_string_actions)
                 raise SettingError(f"unknown argument(s): {' '.join(unknown)}{hint}")
             tables.append(vars(typed))
+            if "datasets" in typed:
+                tables[-1] = self.read_table("the arguments", tables[-1] | {"datasets": _table(typed.datasets)})
 
         # 2. Texts that are named again take the place of those named in another way, and other evaluation steps bring
         # their own saving steps, as in `decide_command`.
@@ -180,7 +193,7 @@ class WordParser(HfArgumentParser):
         try:
             return {str(name): self._read_value(name, value) for name, value in values.items()}
         except (ValueError, ArgumentError) as error:
-            raise SettingError(f"{source}: {error}") from None
+            raise SettingError(f"{source}: {error}{suggest_choice(str(error))}") from None
 
     def _read_value(self, name: str, value: Any) -> Any:
         """Read the value of an argument in a table, each word of it as if it had been typed."""
@@ -213,7 +226,7 @@ class WordParser(HfArgumentParser):
 
     def _read_word(self, action: Action, value: Any) -> Any:
         """Read one value, and leave an object of a Python program, such as a task, as it is."""
-        if isinstance(value, _Written) and action.type in (int, float, string_to_bool):  # such as `on` for true
+        if isinstance(value, _Written) and action.type is string_to_bool:  # such as `on` for true
             value = value.value
         if isinstance(value, Enum):  # such as transformers' IntervalStrategy
             value = value.value
@@ -275,6 +288,20 @@ def check_files(files: Iterable[tuple[str, str]]) -> None:
 def read_value(word: str) -> Any:
     """Return what a word of a command line would be as a value in YAML."""
     return _plain(_Loader(word).get_single_data())
+
+
+def _table(word: str) -> Any:
+    """Read a table from a command line, as it would be in a YAML file; JSON is YAML."""
+    try:
+        table = _Loader(word).get_single_data()
+    except yaml.YAMLError:
+        table = None
+    if not isinstance(table, Mapping):
+        raise SettingError(
+            "--datasets takes a table of data sets in JSON, such as "
+            f'\'{{"a": {{"train_file": "a.csv"}}}}\', got {word!r}: write it so, or in a YAML file'
+        )
+    return table
 
 
 def _plain(value: Any) -> Any:

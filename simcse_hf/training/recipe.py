@@ -26,7 +26,7 @@ from ..runtime.errors import SettingError, check_values
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
-from .checkpoints import check_output_dir, clear_output_dir
+from .checkpoints import check_foreign, check_output_dir, clear_output_dir
 from .decide import Decided, decide_command, with_values
 from .dev_sets import make_dev_sets
 from .parser import DEFAULTS, TEXTS, WordParser, check_files
@@ -207,11 +207,6 @@ class Recipe:
         data = decided.data
         args = decided.training
         directory = Path(str(args.output_dir))
-        if data.dev_file is None and not data.dev_task:
-            logger.warning(
-                "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are "
-                "saved."
-            )
         overwrites = data.overwrite_output_dir
         if decided.is_sample:
             logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
@@ -219,11 +214,17 @@ class Recipe:
             overwrites |= "output_dir" not in self.given and data.seeds is None
 
         # 2. One run, or one for each seed.
+        check_foreign(directory)
         with lock_together(directory):
             if data.seeds is not None:
                 return self._train_seeds(decided, overwrites)
             check_output_dir(args, overwrites, decided.inputs)
             trainer = self.trainer(decided)
+            if data.dev_file is None and not data.dev_task:
+                logger.warning(
+                    "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are "
+                    "saved."
+                )
             clear_output_dir(args)  # now that nothing is wrong with the new run
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
             if args.push_to_hub:

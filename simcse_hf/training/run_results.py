@@ -209,11 +209,13 @@ class Results(Result):
         metric = str(self.dev_metric)
         pooler = f" with the pooler {self.start['pooler']}" if self.start["pooler"] else ""
         change = f" ({self.change})" if self.change else ""
+        is_sure = "not significant" not in change
+        verdict = "Training has made the model worse" if is_sure else "Training may have made the model worse"
         advice = "no evaluation was better than the start"
         if is_better(metric, self.score("best"), self.score("start")):
             advice = f"step {self.best['step']} was better: save it with load_best_model_at_end"
         return (
-            f"Training has made the model worse: {metric} was {self.score('start'):.2f} at step {self.start['step']}"
+            f"{verdict}: {metric} was {self.score('start'):.2f} at step {self.start['step']}"
             f"{pooler} and is {self.score('saved'):.2f} with the saved weights of step {self.saved['step']}{change}; "
             f"{advice}. Keep the model that the run began with, or train again with a lower learning_rate, or with "
             "texts that are closer to the dev set."

@@ -1,5 +1,6 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import math
 import os
 import platform
@@ -34,6 +35,7 @@ from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
 from ..evaluation.bootstrap import Scores
+from ..evaluation.metrics import find_metric
 from ..evaluation.tasks import Task
 from ..kernels.cpu import keep_freed_memory
 from ..kernels.memory import explain_full_memory
@@ -62,7 +64,7 @@ from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
-from .arguments import SimCSETrainingArguments
+from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
 from .decide import best_by, decide_run, with_values
 from .dev_sets import (
@@ -100,6 +102,11 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: What rows are read and a run is decided with, before a trial of `hyperparameter_search` can change it.
+_DECIDED_BEFORE = frozenset(
+    "batch_sampler data_seed dataset_shares datasets greater_is_better guide max_seq_length metric_for_best_model "
+    "mlm_probability prompts teacher view view_both view_rate".split()
+)
 #: Training texts by which a student is compared with its teacher, at most.
 _COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
@@ -333,9 +340,29 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set."""
         if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
-            kwargs["compute_objective"] = itemgetter(f"eval_{self.dev_sets[0].headline}")
-            kwargs["direction"] = kwargs.get("direction") or "maximize"
+            headline = self.dev_sets[0].headline
+            direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
+            if kwargs.get("direction") not in (None, direction):
+                raise SettingError(
+                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
+                    "leave direction out, or give the compute_objective that it is for"
+                )
+            kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
         return super().hyperparameter_search(*args, **kwargs)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""
+        if self.hp_search_backend is not None and trial is not None:
+            names = (trial if isinstance(trial, dict) else self.hp_space(trial)).keys() - {"wandb"}
+            without_effect = names & _DECIDED_BEFORE
+            if not inspect.signature(self.model_init).parameters:  # which could read the trial itself
+                without_effect |= names - vars(self.args).keys()
+            if without_effect:
+                raise SettingError(
+                    f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
+                    "the first trial: make a Trainer for each value, or set what is the model's in model_init(trial)"
+                )
+        super()._hp_search_setup(trial)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
@@ -376,7 +403,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        # 1. Refuse what cannot work.
+        # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
+        self._hp_search_setup(kwargs.get("trial", args[0] if args else None))
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -460,6 +488,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
         args = self.args
+        check_learning(args)
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:

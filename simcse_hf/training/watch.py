@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from ..evaluation.metrics import collapse, uniformity
@@ -256,6 +256,10 @@ class RunLog(TrainerCallback):
         if is_shown and self.line and not ("loss" in logs and control.should_evaluate):
             tqdm.write(f"step {state.global_step:>5}{self.line.rstrip()}", file=sys.stderr)
             self.line = ""
+
+
+class RunPrinter(RunLog, PrinterCallback):
+    """Show the lines above where transformers would print a dictionary."""
 
 
 class RunBar(RunLog, ProgressCallback):

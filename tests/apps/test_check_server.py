@@ -14,8 +14,10 @@ from cli_helpers import status
 from conftest import tiny_config
 
 from simcse_hf import BertForCL, SimCSE, check_server
+from simcse_hf.encoding.probes import SERVED
 
 LENGTH = 30
+POSITIONS = tiny_config().max_position_embeddings
 
 
 class EmbeddingServer(ThreadingHTTPServer):
@@ -90,8 +92,13 @@ OTHERWISE = {
     "another pooler": (dict(pooler_type="avg"), {}, "takes the mean of the last layer over all tokens after"),
     "a prompt": ({}, dict(prompt_name="document"), "head after the prompt 'a house : ', and the model the first"),
     "a pooler and a prompt": (dict(pooler_type="max"), dict(prompt_name="query"), "maximum .* prompt 'the cat : '"),
-    "a shorter length": (dict(max_length=20), {}, "other weights, another tokenizer or another length"),
-    "a longer length": (dict(max_length=38), {}, f"does not cut long texts after {LENGTH} tokens"),
+    "a shorter length": (
+        dict(max_length=20),
+        {},
+        "other weights, another tokenizer or another length.* of 20 texts agree",
+    ),
+    "no cut": (dict(max_length=POSITIONS), {}, f"after {POSITIONS} tokens, and the model after {LENGTH}"),
+    "another prompt": ({}, dict(prompt="it : "), "a prompt that the model does not have"),
 }
 
 
@@ -107,8 +114,24 @@ def test_the_cause_of_other_embeddings_is_found(case, model, server):
     assert found.cosine < 0.999 and found.exit_status == 1 and re.search(words, str(found))
 
 
-def test_vectors_that_are_no_numbers_are_a_difference(model, server):
-    server.encode = lambda texts: torch.full((len(texts), 32), float("nan"))
+def test_vectors_that_are_no_numbers_are_a_difference_of_their_own(model, server):
+    def encode(texts):
+        vectors = model.encode(texts)
+        vectors[3, 0] = float("nan")
+        return vectors
+
+    server.encode = encode
+    found = check_server(server.url, model=model)
+    assert found.exit_status == 1 and found.cause.startswith("1 of its embeddings hold NaN")
+    assert "NaN" not in json.dumps(found.to_dict() | {"cause": ""})
+
+
+def test_embeddings_in_another_order_belong_to_the_texts_that_index_names(model, server):
+    listed = [{"index": i, "embedding": each.tolist()} for i, each in enumerate(model.encode(SERVED))]
+    server.answer = 200, {"data": listed[::-1]}
+    assert check_server(server.url, model=model).exit_status == 0
+    for row in listed:
+        del row["index"]
     assert check_server(server.url, model=model).exit_status == 1
 
 
@@ -122,7 +145,9 @@ ANSWERS = {
     "another form": ((200, {"embeddings": [[1.0]]}), "gives no embeddings"),
     "encoded vectors": (embeddings(*["AAAA"] * 20), "gives no embeddings"),
     "uneven vectors": (embeddings(*[[1.0] * 32] * 19, [1.0]), "gives no embeddings"),
-    "fewer vectors": (embeddings(*[[1.0] * 32] * 19), r"of shape \(19, 32\), and .*my-model of \(20, 32\)"),
+    "fewer vectors": (embeddings(*[[1.0] * 32] * 19), "19 embeddings for 20 texts"),
+    "a place twice": ((200, {"data": [{"index": 0, "embedding": [1.0]}] * 20}), "20 embeddings .*1 values of index"),
+    "other vectors": (embeddings(*[[1.0] * 8] * 20), r"of shape \(20, 8\), and .*my-model of \(20, 32\)"),
 }
 
 

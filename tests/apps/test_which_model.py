@@ -65,15 +65,6 @@ def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
     assert comparison.differences["fast"]["mean"]["difference"] == pytest.approx(difference)
 
 
-def test_equal_models_are_seldom_shown_to_be_worse_than_the_best_of_them():
-    wrong = 0
-    for trial in range(60):
-        alike = {str(n): answers(rows_right(0.7, [trial, n], 150), 1.0) for n in range(4)}
-        comparison = compare_evaluations(alike, choose=True, resamples=100)
-        wrong += any(each["mean"]["high"] < 0 for each in comparison.differences.values())
-    assert wrong <= 6, "of 60 trials at 95%"
-
-
 def test_the_score_is_the_mean_over_the_tasks():
     def of_two(first, second, speed):
         one, other = answers(first, speed), answers(second, speed, "retrieval")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib.util import find_spec
 
 import pytest
 from cli_helpers import status
@@ -18,6 +19,11 @@ USAGE = {
     "a mistyped option of training": (["train", "unsup", "--max_step", "2"], "did you mean --max_steps"),
     "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
     "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
+    "an unknown pooler": (["train", "unsup", "--pooler", "clss"], r"did you mean cls\?"),
+    "an unknown view": (["train", "unsup", "--view", "delete_word"], r"did you mean delete_words\?"),
+    "an unknown form": (["export", "m", "--to", "onx", "--output", "x"], r"did you mean onnx\?"),
+    "an option of another library": (["train", "unsup", "--lora_rank", "4"], r"did you mean --lora_r\?"),
+    "data sets that are no table": (["train", "sup", "--datasets", "[1"], "--datasets takes a table"),
     "an option without its value": (["search", "--index"], "--index: expected"),
     "an unknown choice": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
     "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: invalid int"),
@@ -69,6 +75,63 @@ def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, t
 def test_a_device_that_this_machine_does_not_have(name):
     with pytest.raises(ValueError, match=f"device {name}: this machine cannot use it"):
         load_model("model", device=name)
+
+
+#: Options whose packages the tests do not install.
+PACKAGES = {
+    "deepspeed": "--deepspeed ds.json",
+    "wandb": "--report_to wandb",
+    "mlflow": "--report_to none mlflow",
+    "liger_kernel": "--use_liger_kernel",
+    "bitsandbytes": "--optim adamw_bnb_8bit",
+    "grokadamw": "--optim grokadamw",
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_option_whose_package_is_missing_is_refused_before_an_earlier_run_is_deleted(
+    package, tmp_path, capsys, monkeypatch
+):
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/results.json").write_text("{}")
+    words = f"train unsup --use_cpu --max_train_samples 64 --output_dir out --overwrite_output_dir {PACKAGES[package]}"
+    assert status(*words.split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1 and package in error
+    assert (tmp_path / "out/results.json").read_text() == "{}"
+
+
+FOREIGN = ["config.json", "adapter_config.json", "modules.json", "checkpoint-500/config.json"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("words", ["unsup", "unsup --seeds 2", "mlm --train_tokenizer"])
+def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    for overwrite in ("", "--overwrite_output_dir"):
+        line = f"train {words} --use_cpu --max_steps 1 --output_dir model {overwrite}"
+        assert status(*line.split()) == 2
+        assert "model holds a model that no run" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [path]
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("output", ["file/o", "file", "/proc/o"])
+@pytest.mark.parametrize(
+    "words", ["train unsup --output_dir", "train mlm --output_dir", "train unsup --seeds 2 --output_dir"]
+)
+def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(words, output, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert status(*words.split(), output) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert output in line and "Errno" not in line and "folder" in line
 
 
 def test_a_demo_without_gradio_names_the_extra(monkeypatch, capsys):

@@ -14,7 +14,7 @@ from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from publishing_fixtures import save_random
 
-from simcse_hf import AutoModelForCL, SimCSE, index, push, search
+from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE, index, push, search
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
@@ -150,6 +150,20 @@ def test_an_index_opens_with_its_commit_and_not_with_a_branch_that_has_moved(mov
     assert found.results[0].score == pytest.approx(1)
     with pytest.raises(ValueError, match="was built with model 'org/name'.*other weights"):
         search("dog", tmp_path / "index", model="org/name")
+
+
+def test_an_index_of_a_subfolder_is_searched_with_the_model_there(hub, saved, tmp_path):
+    folder = saved("bert")
+    copytree(saved("distilbert"), folder / "sub")
+    push_model(saved("bert"), "org/name")
+    repository = hub.repositories["org/name"]
+    repository.commit("v2", contents(folder), "with a subfolder")
+    for number, model in enumerate(
+        [SimCSE(folder, subfolder="sub"), SimCSE("org/name", revision="v2", subfolder="sub")]
+    ):
+        SentenceIndex.build(model, TEXTS).save(tmp_path / str(number))
+        [found] = search("dog", tmp_path / str(number))
+        assert found.results[0].sentence == "dog"
 
 
 # --- pushes that fail ---

@@ -1,6 +1,8 @@
 """Sentences that are deleted, replaced, near to another one, or nearly the same."""
 
 import json
+import pickle
+from threading import Thread
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,6 +11,7 @@ from cli_helpers import status
 from retrieval_helpers import SENTENCES, CountingModel, assert_same, by_hand, write_table
 
 from simcse_hf import SentenceIndex, describe, duplicates, encode, index, index_add, index_delete, search
+from simcse_hf.runtime.errors import DataError
 
 #: Backends with their parameters. With few sentences and all cells probed, the approximate indexes are exact. SQ8 is
 #: quantized; the last two take no filter.
@@ -43,6 +46,39 @@ def save_and_load(built, folder):
 
 def rows_of(matches):
     return [match.row for match in matches]
+
+
+# --- several threads ---
+
+
+@pytest.mark.parametrize("backend", ["exact", "hnsw", "ivf"])
+def test_threads_that_add_delete_search_and_save_leave_each_sentence_with_its_own_vector(backend, tmp_path):
+    built = build(backend)
+    errors = []
+
+    def work(number):
+        try:
+            for step in range(12):
+                built.add([f"thread{number} step{step} text{text}" for text in range(3)])
+                own = f"thread{number} step{step} text1"
+                assert built.search(own, top_k=1)[0].sentence == own
+                built.delete([match.row for match in built.search(own, top_k=1)])
+            built.save(tmp_path / "index")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    loaded = SentenceIndex.load(tmp_path / "index", built.model)
+    for left in (built, loaded, pickle.loads(pickle.dumps(built))):
+        assert len(left) == 80 + 4 * 12 * 2
+        for row in range(80, len(left.rows)):
+            if left.rows["sentence"][row].is_valid:
+                assert left.search(left[row], top_k=1)[0].row == row
 
 
 # --- a search after sentences were deleted ---
@@ -157,9 +193,9 @@ def write_numbered_ids(path):
 
 @ALL
 def test_new_sentences_replace_the_one_of_the_same_id(backend, tmp_path):
-    """Two new sentences replace one; a third is new. An empty id replaces nothing."""
+    """Another one is new. An empty id replaces nothing."""
     built = build(backend, write_numbered_ids(tmp_path / "a.jsonl"), column="text", keep=["id"])
-    new = [("id5", "a first new text"), ("other", "a second"), ("id5", "a third"), ("", "a fourth")]
+    new = [("id5", "a first new text"), ("other", "a second"), ("", "a third"), ("", "a fourth")]
     built.add(write_ids(tmp_path / "b.jsonl", new), replace="id")
     built.add(write_ids(tmp_path / "c.jsonl", [("", "a fifth")]), replace="id")
     loaded = save_and_load(built, tmp_path / "index")
@@ -167,7 +203,60 @@ def test_new_sentences_replace_the_one_of_the_same_id(backend, tmp_path):
     assert 5 not in rows_of(loaded.search(SENTENCES[5], top_k=100))
     assert [loaded[row] for row in range(80, 85)] == [*(text for _, text in new), "a fifth"]
     found = loaded.search("a text", top_k=100, filters={"id": "id5"})
-    assert sorted(rows_of(found)) == [80, 82]
+    assert rows_of(found) == [80]
+    twice = write_ids(tmp_path / "d.jsonl", [("id6", "a text"), ("id7", "another"), ("id6", "a later text")])
+    with pytest.raises(DataError, match="'id6' in the column 'id'"):
+        loaded.add(twice, replace="id")
+    assert len(loaded) == 84 and loaded[6] == SENTENCES[6]
+
+
+@pytest.mark.parametrize("wrong", ["a row of the file", "a vector"])
+@pytest.mark.parametrize("backend", ["exact", "hnsw"])
+def test_an_addition_with_an_error_at_its_end_adds_nothing(backend, wrong, tmp_path):
+    built = build(backend)
+    texts = [f"text {number}" for number in range(10_001)]
+    vectors = None
+    if wrong == "a vector":
+        vectors = [CountingModel().encode(texts[:10_000]), np.full((1, 8), np.nan, np.float32)]
+    else:
+        texts[-1] = 7
+    (tmp_path / "texts.json").write_text(json.dumps([{"text": text} for text in texts]))
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            built.add(tmp_path / "texts.json", vectors=vectors)
+        assert len(built) == len(built.vectors) == 80
+
+
+# --- what faiss does not reach at first ---
+
+
+@pytest.mark.parametrize("backend", ["ivf", "IVF64,SQ8", "PCA8,IVF64,Flat"])
+def test_an_inverted_file_probes_more_cells_before_it_finds_too_few(backend, tmp_path):
+    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    ids = [("rare" if number in (3, 1400) else "common", f"text{number}") for number in range(1500)]
+    model = CountingModel()
+    built = SentenceIndex.build(
+        model, write_ids(tmp_path / "a.jsonl", ids), column="text", keep=["id"], backend=backend
+    )
+    built.vectors.set_parameters("nprobe=1")
+    built.save(tmp_path / "index")
+    for searched in (built, SentenceIndex.load(tmp_path / "index", model)):
+        for query in ("text8", "text700"):
+            assert sorted(rows_of(searched.search(query, filters={"id": "rare"}))) == [3, 1400]
+            assert len(searched.search(query, top_k=1000)) == 1000
+            assert searched.vectors.search(model.encode([query]), 1)[1][0, 0] == int(query[4:])
+
+
+def test_a_search_that_reaches_too_few_says_what_to_set_and_names_no_score_of_nothing(monkeypatch, tmp_path, caplog):
+    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    monkeypatch.setattr("simcse_hf.retrieval.faiss_index._FEW", 0)  # not even few are all compared
+    ids = [("rare" if number == 1400 else "common", f"text{number}") for number in range(1500)]
+    table = write_ids(tmp_path / "a.jsonl", ids)
+    built = SentenceIndex.build(CountingModel(), table, column="text", keep=["id"], backend="HNSW2")
+    built.vectors.set_parameters("efSearch=1")
+    assert built.search("text8", filters={"id": "rare"}, threshold=0.9) == []
+    assert "HNSW2 found fewer than 1" in caplog.text and "efSearch" in caplog.text
+    assert "e+38" not in caplog.text and "3402823" not in caplog.text
 
 
 # --- neighbours of a sentence ---

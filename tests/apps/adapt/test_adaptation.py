@@ -7,7 +7,7 @@ import pytest
 from conftest import tiny_config
 from evaluation_helpers import write, write_rows
 from trainer_helpers import files_of, refuses, sentences, texts
-from transformers import AutoTokenizer, BertForMaskedLM
+from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.apps.adapt import adapt as adapt_module
@@ -107,7 +107,8 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
 ):
     judged(monkeypatch, 0.5, -0.5)
     prefer(monkeypatch, "mlm-labels")
-    result = adapted(**settings, general=[general])
+    write(tmp_path / "corpus.txt", [f"{text} zebra" for text in sentences(120)])  # which becomes a token
+    result = adapted(**settings, general=[general], extend_tokenizer=9)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
@@ -119,7 +120,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels" in result["summary"]
 
     model = SimCSE(tmp_path / "out" / "model", device="cpu")
-    assert model.pooler_type == "avg"
+    assert model.pooler_type == "avg" and "zebra" in model.tokenizer.get_vocab()
     card = (tmp_path / "out" / "model" / "README.md").read_text()
     assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card
     assert "3 steps of `mlm` on `text.jsonl`" in card
@@ -193,14 +194,6 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     different = {name.name for name, content in files.items() if content != model[name]}
     assert files.keys() == model.keys() and different <= {"adaptation.json"}  # which holds times
     assert [path.name for path in (tmp_path / "out" / "search").iterdir() if path.is_dir()] == []
-
-
-def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(run, monkeypatch, tmp_path):
-    judged(monkeypatch, 0.5, 0.5)
-    prefer(monkeypatch, "mlm-labels")
-    write(tmp_path / "corpus.txt", [f"the zebra {n} sat on the mat" for n in range(120)])
-    run(arms=("mlm-labels",), extend_tokenizer=9, seeds=1)
-    assert "zebra" in AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab()
 
 
 def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):

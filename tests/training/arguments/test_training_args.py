@@ -1,5 +1,7 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
+import math
+
 import pytest
 import torch
 from trainer_helpers import make, model_of, sentences
@@ -51,6 +53,22 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf
     monkeypatch.setattr(training_args.logger, "warning_once", warnings.append)
     arguments(use_cpu=True, bf16=bf16)
     assert len(warnings) == warned
+
+
+@pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_steps", 0),
+        ("num_train_epochs", 0),
+        ("num_train_epochs", -1),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+    ],
+)
+def test_a_run_that_could_not_learn_is_refused(name, value, arguments_class, tmp_path):
+    with pytest.raises(ValueError, match=name):
+        arguments_class(str(tmp_path), **{name: value})
 
 
 def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, tmp_path, monkeypatch):

@@ -38,42 +38,25 @@ MIXED_GROUP = {
     "texts": ["cat sat", "dog ran", "old man sang", "mat"],
     "relations": [2, 0, 1],
 }
-GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
+
+
+WHOLE = "dog ran on the mat in the tree"  # the positive of the first row
+NO_POSITIVE = {"anchor": "the ", "negative": "old "}  # a missing prompt is empty
+ALL_THREE = {"anchor": "", "positive": "the ", "negative": "a "}
 
 
 @pytest.mark.parametrize(
     "row, settings, prompts, lengths, expected",
     [
         (
-            *(ROWS[0], {}, PROMPTS, {"anchor": 5, "positive": 8}),
-            {
-                "the old cat sat": 5,
-                "a red dog ran on the mat in the tree": 8,
-                "a red big man": 8,
-            },
+            ROWS[0],
+            {},
+            PROMPTS,
+            {"anchor": 5, "positive": 8},
+            {"the old cat sat": 5, f"a red {WHOLE}": 8, "a red big man": 8},
         ),
-        (
-            *(
-                ROWS[0],
-                {},
-                {"anchor": "the ", "negative": "old "},
-                32,
-            ),  # a missing prompt is empty
-            {"the cat sat": 32, ROWS[0]["positive"]: 32, "old big man": 32},
-        ),
-        (
-            *(GROUP, SUPCON, PROMPTS, {"anchor": 6, "positive": 5}),
-            {"the old cat sat": 6, "a red dog ran": 5, "a red old man sang": 5},
-        ),
-        (
-            *(
-                MIXED_GROUP,
-                SUPCON,
-                {"anchor": "", "positive": "the ", "negative": "a "},
-                32,
-            ),
-            {"cat sat": 32, "a dog ran": 32, "the old man sang": 32, "a mat": 32},
-        ),
+        (ROWS[0], {}, NO_POSITIVE, 32, {"the cat sat": 32, WHOLE: 32, "old big man": 32}),
+        (MIXED_GROUP, SUPCON, ALL_THREE, 32, {"cat sat": 32, "a dog ran": 32, "the old man sang": 32, "a mat": 32}),
     ],
 )
 def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer, row, settings, prompts, lengths, expected):

@@ -12,7 +12,7 @@ import torch
 from conftest import VOCABULARY
 from datasets import Dataset, IterableDataset
 from trainer_helpers import make, model_of, sentences
-from transformers import BertTokenizer
+from transformers import BatchEncoding, BertTokenizer
 
 from simcse_hf import SimCSE, SimilarityEvalCallback
 from simcse_hf.data.scored_pairs import ScoredPairs
@@ -218,6 +218,8 @@ CONTAINERS_OF_TOKENS = {
     "dicts": rows_of,
     "columns": dict,
     "arrays": lambda columns: {name: np.array(cells) for name, cells in columns.items()},
+    "the output of a tokenizer": BatchEncoding,
+    "tensors of a tokenizer": lambda columns: BatchEncoding(columns, tensor_type="pt"),
     "a frame": pd.DataFrame,
     "a data set": Dataset.from_dict,
     "a data set for torch": lambda columns: Dataset.from_dict(columns).with_format("torch"),
@@ -230,14 +232,6 @@ CONTAINERS_OF_TOKENS = {
 def test_the_mask_of_padded_token_ids_counts(tmp_path, tokenizer, container, left):
     data = CONTAINERS_OF_TOKENS[container](token_columns(left))
     assert tokens_of(make(tmp_path, tokenizer, data).train_dataset) == SINGLE
-
-
-@pytest.mark.parametrize("options", [{"padding": True, "return_tensors": "pt"}, {}], ids=["tensors", "lists"])
-def test_the_output_of_a_tokenizer_is_the_rows_of_its_texts(tmp_path, tokenizer, options):
-    output = tokenizer(FIRST, **options)
-    assert tokens_of(make(tmp_path, tokenizer, output).train_dataset) == [
-        [ids] for ids in tokenizer(FIRST)["input_ids"]
-    ]
 
 
 def test_the_mask_of_several_padded_texts_counts_and_they_keep_their_scores(tmp_path, tokenizer):

@@ -245,8 +245,7 @@ def write_csv(path, columns):
 
 def test_a_recipe_names_several_data_sets_and_so_do_its_results_and_its_card(tmp_path, save_checkpoint):
     (tmp_path / "plain.txt").write_text("\n".join(sentences(24)) + "\n")
-    first, second = (texts(24, 2)[f"sent{column}"][:] for column in range(2))
-    pairs = write_csv(tmp_path / "pairs.csv", {"a": first, "b": second})
+    pairs = write_csv(tmp_path / "pairs.csv", texts(24, 2).to_dict())
     sts = write_csv(tmp_path / "sts.csv", scored(16).to_dict())
     out = tmp_path / "out"
     recipe = {
@@ -257,7 +256,7 @@ def test_a_recipe_names_several_data_sets_and_so_do_its_results_and_its_card(tmp
         "per_device_train_batch_size": 4,
         "datasets": {
             "plain": {"train_file": str(tmp_path / "plain.txt"), "share": 2},
-            "pairs": {"train_file": pairs, "columns": ["a", "b"], "prompts": {"anchor": "the "}, "share": 1},
+            "pairs": {"train_file": pairs, "columns": ["sent1", "sent0"], "prompts": {"anchor": "the "}, "share": 1},
             "sts": {"train_file": sts, "objective": "cosent", "share": 1},
         },
     }

@@ -9,7 +9,7 @@ import torch
 from datasets import IterableDataset
 from process_helpers import in_processes
 from torch.nn import functional as F
-from trainer_helpers import SAVES, assert_close_weights, make, model_of, refuses, sentences, train_and_resume, weights
+from trainer_helpers import make, model_of, refuses, sentences
 
 from simcse_hf.data.scored_pairs import read_scored_lists
 from simcse_hf.objectives import EncodedBatch, build_objective
@@ -182,27 +182,6 @@ def test_a_row_with_a_wrong_score_or_text_is_refused_by_its_number(change, words
 # --- runs ---
 
 
-def trainer_of(tmp_path, tokenizer, loss="kl", **options):
-    model = model_of(pooler_type="avg", objective="distill", objective_options={"loss": loss}, dropout=0.0)
-    rows = rows_of([2, 4, 3, 2, 3, 4, 2, 3] * 3)
-    for row in rows:  # cosines
-        row["pos_scores"] = [score / 10 for score in row["pos_scores"]]
-        row["neg_scores"] = [score / 10 for score in row["neg_scores"]]
-    return make(tmp_path, tokenizer, rows, model, **options)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_chunks_give_the_weights_of_one_pass(tmp_path, tokenizer, loss):
-    whole = trainer_of(tmp_path, tokenizer, loss, optim="sgd")
-    chunks = trainer_of(tmp_path, tokenizer, loss, optim="sgd", gradcache_chunk_size=3)
-    whole.train(), chunks.train()
-    assert_close_weights(weights(whole.model), weights(chunks.model), atol=2e-4, rtol=1e-3)
-
-
-def test_a_resumed_run_has_the_same_bits(tmp_path, tokenizer):
-    train_and_resume(lambda: trainer_of(tmp_path, tokenizer, **SAVES), 2)
-
-
 def test_rows_without_scores_a_teacher_beside_them_and_a_stream_are_refused(tmp_path, tokenizer):
     model = model_of(pooler_type="avg", objective="distill", objective_options={"loss": "kl"})
     with refuses("pos_scores neg_scores"):
@@ -210,4 +189,4 @@ def test_rows_without_scores_a_teacher_beside_them_and_a_stream_are_refused(tmp_
     with refuses("distill stream"):
         make(tmp_path, tokenizer, IterableDataset.from_generator(lambda: iter(rows_of())), model)
     with refuses("teacher texts"):
-        trainer_of(tmp_path, tokenizer, teacher=["some-model"])
+        make(tmp_path, tokenizer, rows_of(), model, teacher=["some-model"])

@@ -29,14 +29,6 @@ def ids_of(trainer, row=0):
     return trainer.train_dataset[row]["input_ids"]
 
 
-# --- training data ---
-
-
-def test_a_list_of_texts_is_accepted(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, ["a cat", "a dog"])
-    assert ids_of(trainer) == [tokenizer("a cat")["input_ids"]]
-
-
 # --- model and arguments ---
 
 
@@ -94,32 +86,15 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
 # --- runs of few steps ---
 
 
-@pytest.fixture
-def report_of(tmp_path, tokenizer, caplog):
-    """`report_of(rows, batch)` is what is said before three epochs of so many rows in batches of a size."""
-
-    def report(rows, batch, columns=2, **changes):
-        options = {"max_steps": -1, "num_train_epochs": 3} | changes
-        options["per_device_train_batch_size"] = batch
-        make(tmp_path, tokenizer, texts(rows, columns), **options).check_run()
-        return caplog.text
-
-    return report
-
-
-def test_few_steps_are_reported(report_of):
-    assert "40 rows in batches of 16 make 9 step(s)" in report_of(40, 16)
-
-
 @pytest.mark.parametrize(
-    "batch, changes",
-    [
-        pytest.param(1, {}, id="many steps"),
-        pytest.param(16, {"max_steps": 2}, id="steps that were asked for"),
-    ],
+    ("batch", "changes", "is_told"),
+    [(16, {}, True), (1, {}, False), (16, {"max_steps": 2}, False)],
+    ids=["few steps", "many steps", "steps that were asked for"],
 )
-def test_a_run_of_enough_steps_is_not_told_their_number(report_of, batch, changes):
-    assert "step(s)" not in report_of(40, batch, columns=3, **changes)
+def test_a_run_of_few_steps_is_told_their_number(batch, changes, is_told, tmp_path, tokenizer, caplog):
+    options = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": batch} | changes
+    make(tmp_path, tokenizer, texts(40, 3), **options).check_run()
+    assert ("40 rows in batches of 16 make 9 step(s)" in caplog.text) is is_told
 
 
 # --- a fresh head ---
@@ -173,9 +148,7 @@ def files(tmp_path, monkeypatch):
 NAMED = [
     ("simcse", "sentences.txt", "crop", 2, "sentences"),
     ("simcse", "documents.txt", "next_sentence", 2, "documents"),
-    ("supcon", "nli.csv", None, 2, "nli"),
     ("class_labels", "classes.csv", None, 1, "sentences"),
-    ("declutr", "documents.txt", None, 3, "spans"),
 ]
 
 

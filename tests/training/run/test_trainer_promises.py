@@ -9,9 +9,11 @@ from conftest import NEEDS_PEFT
 from trainer_helpers import EVALUATES, SAVES, make, model_of, pairs, refuses, texts
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import SimCSETrainer
+from simcse_hf.training.watch import RunLog
 
 # --- options of transformers ---
 
@@ -62,10 +64,12 @@ class Backend:
 
     def run(self, trainer, n_trials, direction, **kwargs):
         trials = []
-        for rate in (1e-4, 1e-2, 1e-3)[:n_trials]:
+        values = kwargs.get("values", {"learning_rate": (1e-4, 1e-2, 1e-3)})
+        tried = [(name, value) for name, several in values.items() for value in several]
+        for name, rate in tried[:n_trials]:
             trainer.objective = None
             trainer.model = None
-            trainer.train(trial={"learning_rate": rate})
+            trainer.train(trial={name: rate})
             if trainer.objective is None:
                 trainer.objective = trainer.compute_objective(trainer.evaluate())
             trials.append((trainer.objective, rate))
@@ -117,6 +121,49 @@ def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenize
     trainer = searching_trainer(tmp_path, tokenizer)
     best = search(trainer, trials=1, compute_objective=itemgetter("eval_stsb_alignment"))
     assert best.run_id == "minimize"
+
+
+def test_a_search_that_would_return_the_worst_trial_is_refused(tmp_path, tokenizer):
+    with refuses("direction 'minimize' stsb_spearman"):
+        search(searching_trainer(tmp_path, tokenizer), trials=1, direction="minimize")
+
+
+@NEEDS_PEFT
+def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(tmp_path, tokenizer):
+    found = []
+
+    class Noted(SimCSETrainer):
+        def create_optimizer(self, *args, **kwargs):
+            adapters = [x for name, x in self.model.named_parameters() if "lora_A" in name]
+            found.append((len(adapters[0]), self.args.seed, torch.get_rng_state().sum().item()))
+            return super().create_optimizer(*args, **kwargs)
+
+    trainer = searching_trainer(tmp_path, tokenizer, trainer_class=Noted, lora_r=4)
+    search(trainer, trials=5, values={"lora_r": (8, 4, 16), "seed": (1, 2)})
+    assert [rank for rank, *_ in found] == [8, 4, 16, 16, 16]
+    assert len({noise for *_, noise in found[2:]}) == 3
+
+
+@pytest.mark.parametrize("name", ["view", "view_rate", "max_seq_length", "data_seed", "temp"])
+def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(name, tmp_path, tokenizer):
+    trainer = searching_trainer(tmp_path, tokenizer)
+    trainer.model_init = lambda: new_model(None)
+    with refuses(name):
+        search(trainer, trials=1, values={name: [1]})
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "max_steps", "num_train_epochs"])
+def test_a_trial_that_could_not_learn_is_refused(name, tmp_path, tokenizer):
+    with refuses(name):
+        search(searching_trainer(tmp_path, tokenizer), trials=1, values={name: [0]})
+
+
+@pytest.mark.parametrize(("silent", "printer"), [(True, PrinterCallback), (False, ProgressCallback)])
+def test_the_lines_of_a_run_are_switched_off_as_those_of_transformers_are(silent, printer, tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, disable_tqdm=silent)
+    shown = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RunLog)]
+    trainer.remove_callback(printer)
+    assert len(shown) == 1 and shown[0] not in trainer.callback_handler.callbacks
 
 
 # --- several evaluation sets ---

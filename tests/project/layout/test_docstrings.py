@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "simcse_hf"
+PACKAGE = Path(__file__).parents[3] / "simcse_hf"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ENTRY = {
     "Args:": re.compile(

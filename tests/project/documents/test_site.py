@@ -6,7 +6,7 @@ import pytest
 
 mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the docs extra")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 #: The pages of the navigation. Those in docs/results are linked from them.
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))

@@ -1,20 +1,29 @@
-"""A folder in which the commands of the documentation run: the files and models that they name, as tiny ones."""
+"""A folder in which the commands of documents run, and what tests compare documents and examples with."""
 
 import gzip
 import os
 import re
+import runpy
 import shlex
 import shutil
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
+import pytest
+import torch
 from conftest import VOCABULARY, save_encoder
 from evaluation_helpers import write_beir, write_rows, write_sts, write_stsb
 from trainer_helpers import sentences
 from transformers import BertModel, Qwen3Config, Qwen3ForCausalLM
 
+import simcse_hf
+from simcse_hf.apps.pretraining import PretrainingArguments
 from simcse_hf.cli.main import main
+from simcse_hf.training.recipe import ARGUMENTS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "simcse_hf"
 
 
 def make_workspace(folder, with_model=True):
@@ -43,7 +52,7 @@ def make_workspace(folder, with_model=True):
         "sts-dev.csv": ("sentence1,sentence2,score", scored),
         "scored-pairs.csv": ("sentence1,sentence2,score", scored),
         "labelled-pairs.csv": ("sentence1,sentence2,label", similar),
-        "tickets.csv": ("text,label", labelled),
+        "tickets.csv": ("text,label", [(text, ["card", "loan"][i % 2]) for i, text in enumerate(second)]),
         "dev.csv": ("text,label", labelled),
         "held-out.csv": ("text,label", labelled),
     }
@@ -114,6 +123,38 @@ def commands(block):
     return [line for line in lines if shlex.split(line, comments=True)]
 
 
+def inline_commands(document):
+    """The pieces of `code` in a document, and its indented lines, with continued lines joined."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+    return [*spans, *(line.strip() for line in text.splitlines() if line.startswith("    "))]
+
+
+def rows_of_tables(document):
+    """The cells of each row of each table in a document."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return [row.strip("|").split(" | ") for row in re.findall(r"^\|(?!---).*", text, re.MULTILINE)]
+
+
+@cache
+def help_of_commands():
+    """What `--help` of each command prints, under its name."""
+    return runpy.run_path(str(ROOT / "docs/site_reference.py"))["commands"]()
+
+
+def known_options():
+    """The options of each command."""
+    options = {}
+    for section in help_of_commands().split("\n## "):
+        command = section.removeprefix("## ").split()[0]
+        options.setdefault(command, set()).update(re.findall(r"--\w+", section))
+    for cls in (*ARGUMENTS, PretrainingArguments):
+        options["train"].update(f"--{field.name}" for field in fields(cls))
+    options["train"].update(("--no_unpadded", "--model"))
+    return options
+
+
 def simcse_arguments(command):
     """The words after `simcse-hf`, also for `accelerate launch ... -m simcse_hf`; None for another program."""
     words = shlex.split(command, comments=True)
@@ -139,3 +180,69 @@ def run_command(command):
     except SystemExit as ended:
         status = ended.code
     assert status in (0, None), command
+
+
+def public_names():
+    """Return (module, name) of what `simcse_hf` exports and of what docs/api.md lists, also by whole modules."""
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = {tuple(path.rpartition(".")[::2]) for path in re.findall(r"^::: simcse_hf\.(\S+)", page, re.MULTILINE)}
+    for module, names in re.findall(r"^\| `simcse_hf\.([\w.]+)` \| (.*) \|$", page, re.MULTILINE):
+        listed |= {(module, name) for name in re.findall(r"`(\w+)`", names)}
+    return listed | {("", name) for name in simcse_hf.__all__}
+
+
+# --- what a program prints, and what a page shows of it ---
+
+ON_A_PROCESSOR = pytest.mark.skipif(
+    torch.cuda.is_available(),
+    reason="the pages show what a machine without a GPU prints",
+)
+
+NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
+BAR = re.compile(r"%\||/s\]")
+#: A number may differ by this many units of its last digit, as another processor rounds. Whole numbers are equal.
+UNITS = 5
+
+
+def agrees(shown, line):
+    """Return whether a printed line is the shown one: the same words, and numbers that round to about the same."""
+    pattern, numbers = "", []
+    for part in re.split(rf"(\.\.\.|{NUMBER})", shown.rstrip()):
+        if part == "...":
+            pattern += ".*"
+        elif re.fullmatch(NUMBER, part):
+            pattern += f"({NUMBER})"
+            numbers.append(part)
+        else:
+            pattern += re.escape(part)
+    found = re.fullmatch(pattern, line.rstrip())
+    return bool(found) and all(map(is_close, numbers, found.groups()))
+
+
+def is_close(shown, printed):
+    digits = len(shown.partition(".")[2])
+    difference = float(shown.replace(",", "")) - float(printed.replace(",", ""))
+    return abs(difference) <= (UNITS + 0.01) * 10**-digits * bool(digits)
+
+
+def difference(shown, printed):
+    """Return the first line of a page that was not printed, or that was printed and is left out without a mark."""
+    lines = [line for line in re.split("[\r\n]", printed) if line.strip() and not BAR.search(line)]
+    may_skip = False
+    for each in shown.splitlines():
+        if each.strip() == "...":
+            may_skip = True
+        elif each.strip():
+            place = next(
+                (number for number, line in enumerate(lines) if agrees(each, line)),
+                None,
+            )
+            if place is None:
+                return f"{each!r} is shown, and was not printed"
+            if place and not may_skip:
+                return f"{lines[0]!r} was printed before {each!r}, and is left out without a mark"
+            lines = lines[place + 1 :]
+            may_skip = False
+    if lines and not may_skip:
+        return f"{lines[0]!r} was printed at the end, and is left out without a mark"
+    return None

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from docs_workspace import blocks, commands, make_workspace, simcse_arguments
+from docs_helpers import blocks, commands, make_workspace, simcse_arguments
 from safetensors.torch import load_file
 
 from simcse_hf.cli.main import main

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "synthesize_triplets.py"
+SCRIPT = Path(__file__).parents[3] / "examples" / "synthesize_triplets.py"
 SENTENCES = [
     "A cat sat.",
     "A dog ran.",

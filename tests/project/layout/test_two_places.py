@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from docs_workspace import ROOT
+from docs_helpers import ROOT
 
 OBJECTIVE = '''
 """The mean squared distance of the two views."""

@@ -12,7 +12,7 @@ import shutil
 from itertools import islice
 
 import pytest
-from docs_workspace import ROOT
+from docs_helpers import ROOT
 from evaluation_helpers import write_rows
 
 import simcse_hf

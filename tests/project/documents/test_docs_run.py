@@ -7,18 +7,21 @@ import shutil
 import sys
 
 import pytest
-from docs_workspace import (
+from docs_helpers import (
     ROOT,
     blocks,
     commands,
+    inline_commands,
     make_workspace,
     run_command,
     simcse_arguments,
 )
 
-#: tests/project/test_tutorials.py runs the tutorials.
+#: tests/project/documents/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
 SKILL = "skills/train-sentence-embeddings/SKILL.md"
+#: Their commands in sentences run, too, where they are whole.
+WHOLE = (SKILL, "docs/migration.md")
 DOCUMENTS = [
     "README.md",
     SKILL,
@@ -33,12 +36,12 @@ NOT_RUN = {
     "git clone": "needs a network",
     ".venv/bin/": "set-up of a developer",
     "python -m reproduction": "trains for minutes; tests/reproduction",
-    "python -m benchmarks": "takes minutes; tests/project/test_benchmarks.py",
+    "python -m benchmarks": "takes minutes; tests/project/examples/test_benchmarks.py",
     "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
     "python model_cards/generate.py": "writes into the repository",
     "accelerate launch --config_file": "starts several processes; tests/training/run/test_accelerate_configs.py",
-    "python examples/finetune_classifier.py": "tests/project/test_examples.py",
-    "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
+    "python examples/finetune_classifier.py": "tests/project/examples/test_examples.py",
+    "simcse-hf adapt corpus.txt --model sentence-transformers": "needs the model; the skill's command runs",
     "simcse-hf demo": "serves until it is interrupted; tests/apps/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/apps/test_pretraining.py",
@@ -66,7 +69,8 @@ SHORT = {
         "2",
         "--per_device_train_batch_size",
         "8",
-    ]
+    ],
+    "adapt": ["--arms", "labels", "--steps", "2", "--seeds", "1"],
 }
 
 
@@ -94,8 +98,10 @@ def workspace(tmp_path_factory):
 def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
     names = {}
-    for language, block in blocks(document):
-        # tests/project/test_docs.py and tests/clients/test_clients_page.py run those of two pages
+    inline = [command for command in inline_commands(document) if document in WHOLE and len(command.split()) > 5]
+    in_sentences = [("bash", command) for command in inline if command.startswith("simcse-hf ")]
+    for language, block in [*blocks(document), *in_sentences]:
+        # tests/project/documents/test_docs.py and tests/clients/test_clients_page.py run those of two pages
         if language == "python" and document not in (
             "docs/methods.md",
             "docs/clients.md",

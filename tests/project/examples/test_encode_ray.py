@@ -15,7 +15,7 @@ from encoding_helpers import random_texts
 
 from simcse_hf import AutoModelForCL, SimCSE
 
-PROGRAM = Path(__file__).parents[2] / "examples" / "encode_ray.py"
+PROGRAM = Path(__file__).parents[3] / "examples" / "encode_ray.py"
 #: A cluster of its own, on this machine.
 CLUSTER = {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}', "RAY_USAGE_STATS_ENABLED": "0"}
 

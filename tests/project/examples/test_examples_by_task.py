@@ -6,8 +6,7 @@ import runpy
 
 import pytest
 from conftest import NEEDS_PEFT
-from docs_workspace import ROOT
-from test_tutorials import ON_A_PROCESSOR, difference
+from docs_helpers import ON_A_PROCESSOR, ROOT, difference
 
 from simcse_hf.data.views import VIEW_CLASSES
 from simcse_hf.objectives import OBJECTIVES

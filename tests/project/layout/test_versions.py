@@ -10,7 +10,7 @@ from conftest import NEEDS_PEFT
 
 import simcse_hf
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_versions_of_peft_and_transformers_work_together():

@@ -1,15 +1,11 @@
 """The layout of the package: imports go downwards, never in a circle, apps are on top, and a run is decided once."""
 
 import ast
-import re
 from graphlib import TopologicalSorter
 
 import pytest
-from docs_workspace import ROOT
+from docs_helpers import PACKAGE, public_names
 
-import simcse_hf
-
-PACKAGE = ROOT / "simcse_hf"
 #: The subpackages from the bottom to the top. Each imports from itself and from those before it.
 SUBPACKAGES = [
     "kernels",
@@ -85,15 +81,6 @@ def test_nothing_imports_an_app():
     """The door of the package and the table of commands name apps, without importing one before it is used."""
     others = [path for path in SOURCES if path not in APPS]
     assert [name_of(path) for path in others for module in imported_modules(path) if module[:1] == ("apps",)] == []
-
-
-def public_names():
-    """Return (module, name) of what `simcse_hf` exports and of what docs/api.md lists, also by whole modules."""
-    page = (ROOT / "docs" / "api.md").read_text("utf-8")
-    listed = {tuple(path.rpartition(".")[::2]) for path in re.findall(r"^::: simcse_hf\.(\S+)", page, re.MULTILINE)}
-    for module, names in re.findall(r"^\| `simcse_hf\.([\w.]+)` \| (.*) \|$", page, re.MULTILINE):
-        listed |= {(module, name) for name in re.findall(r"`(\w+)`", names)}
-    return listed | {("", name) for name in simcse_hf.__all__}
 
 
 @pytest.mark.parametrize("path", APPS, ids=name_of)

@@ -2,18 +2,15 @@
 
 import re
 import runpy
-from dataclasses import fields
 
 import pytest
 import yaml
-from docs_workspace import ROOT
+from docs_helpers import ROOT, help_of_commands, inline_commands, known_options
 from safetensors.torch import load_file
 
 import simcse_hf
-from simcse_hf.apps.pretraining import PretrainingArguments
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.objectives import OBJECTIVES, describe_options
-from simcse_hf.training.recipe import ARGUMENTS
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -27,11 +24,6 @@ DOCUMENTS = [
 ]
 SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
 DOCUMENTS += SKILLS
-
-
-@pytest.fixture(scope="module")
-def reference():
-    return runpy.run_path(str(DOCS / "site_reference.py"))
 
 
 def text_of(path):
@@ -96,8 +88,8 @@ def test_every_option_of_an_objective_is_described(name):
     assert not [option for option, text in words.items() if not text or text.startswith("See ")]
 
 
-def test_the_reference_shows_the_help_of_every_command(reference):
-    commands = reference["commands"]()
+def test_the_reference_shows_the_help_of_every_command():
+    commands = help_of_commands()
     assert all(re.search(rf"^## {name}", commands, re.MULTILINE) for name in COMMANDS)
     assert commands.count("usage: simcse-hf") == commands.count("```text")
 
@@ -107,36 +99,14 @@ def test_the_api_page_has_every_public_name():
     assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
 
 
-# --- commands outside of the blocks that tests/project/test_docs_run.py runs ---
-
-
-def known_options(reference):
-    """Return the options of each command."""
-    options = {}
-    for section in reference["commands"]().split("\n## ")[0:]:
-        command = section.removeprefix("## ").split()[0]
-        options.setdefault(command, set()).update(re.findall(r"--\w+", section))
-    for cls in (*ARGUMENTS, PretrainingArguments):
-        options["train"].update(f"--{field.name}" for field in fields(cls))
-    options["train"].update(("--no_unpadded", "--model"))
-    return options
-
-
-def inline_commands(text):
-    """Return the commands in `code`, in tables and in indented blocks, with continued lines joined."""
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
-    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
-    return [
-        *spans,
-        *(line.strip() for line in text.splitlines() if line.startswith("    ")),
-    ]
+# --- commands outside of the blocks that tests/project/documents/test_docs_run.py runs ---
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
-    options = known_options(reference)
+def test_every_other_command_of_a_page_exists_with_its_options(path):
+    options = known_options()
     recipes = {each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")}
-    for command in inline_commands(text_of(path)):
+    for command in inline_commands(path):
         words = command.split()
         if words[0] == "simcse-hf" and words[1:] and words[1] != "COMMAND" and words[1][0] != "-":
             assert words[1] in COMMANDS, command

@@ -13,7 +13,7 @@ from simcse_hf import (
 )
 from simcse_hf.data.sample import sample_files
 
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 ROW = re.compile(r"^\| (.*) \| `(\S+\.py)` \| `(\S+)` \|", re.MULTILINE)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import BENCHMARKS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks"
 EXPERIMENTS = [path for path in (FOLDER / "experiments").glob("*.py") if path.stem != "__init__"]
 
