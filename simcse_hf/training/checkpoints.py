@@ -20,7 +20,14 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
 from tqdm import tqdm
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
@@ -211,15 +218,16 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: Iterable[Pa
 
     Args:
         directory (`Path`): The folder of the run.
-        limit (`int`, *optional*): How many are left; all of them without a limit.
+        limit (`int`, *optional*): How many are left; all of them without a limit above 0.
         keep (`Iterable[Path]`): Those that stay in any case.
     """
+    if limit is None or limit < 1:
+        return
     found = checkpoints(directory)
     kept = {path.resolve() for path in keep}
     others = [path for path in reversed(found) if path.resolve() not in kept]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
-    surplus = len(found) - (limit or len(found))
-    for path in others[: max(0, surplus)]:
+    for path in others[: max(0, len(found) - limit)]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -314,7 +322,7 @@ class WholeCheckpointTrainer(Trainer):
                 "leave them out"
             )
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
-        jit = self.pop_callback(JITCheckpointCallback)
+        jit: Any = self.pop_callback(JITCheckpointCallback)
         if jit is not None:  # its handler would stay after a run; ours saves the checkpoint
             signal.signal(signal.SIGTERM, jit.jit_manager._original_sigterm_handler)
         callbacks: Any = self.callback_handler.callbacks
@@ -352,9 +360,16 @@ class WholeCheckpointTrainer(Trainer):
             if isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values())):
                 never_end_training(callback)
         held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        limit = self.saved.limit = self.args.save_total_limit
         with held, self.stop_on_signal.caught(self.args):
+            # transformers, which would also delete a folder such as `checkpoint-4.bak`, does not see the limit.
+            self.args.save_total_limit = None
             try:
-                return super().train(self.resumed_from, *args, **kwargs)
+                output = super().train(self.resumed_from, *args, **kwargs)
+                best = self.state.best_model_checkpoint
+                if limit == 1 and best is not None and self.args.should_save:
+                    delete_old_checkpoints(Path(self._get_output_dir(kwargs.get("trial"))), limit, [Path(best)])
+                return output
             except (SystemExit, KeyboardInterrupt):
                 if self.stop_on_signal.stopping:  # The checkpoint is whole: close the trackers, finish the upload.
                     self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
@@ -362,6 +377,7 @@ class WholeCheckpointTrainer(Trainer):
                 raise
             finally:
                 self.use_saved_weights()
+                self.args.save_total_limit = limit
 
     def continue_from(self, checkpoint: Path) -> None:
         """Give the callbacks the states that they have in a checkpoint, such as the patience of early stopping.
@@ -421,7 +437,11 @@ class WholeCheckpointTrainer(Trainer):
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: Any) -> Any:
         """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
-        if self.state.global_step < self.state.max_steps:
+        is_finished = self.state.global_step >= self.state.max_steps
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback) and self.resumed_from is not None:
+                is_finished |= callback.early_stopping_patience_counter >= callback.early_stopping_patience
+        if not is_finished:
             return super().get_batch_samples(epoch_iterator, num_batches, *args)
         self.control.should_training_stop = True
         return [], None
@@ -474,7 +494,10 @@ class WholeCheckpointTrainer(Trainer):
             self.write_model(folder, state_dict)
             save_tokenizer(self.processing_class, folder, self.model)
             # Whoever gets the model must not get the token with which it is pushed.
-            torch.save(with_values(self.args, hub_token=None), folder / "training_args.bin")
+            shared = with_values(
+                self.args, hub_token=None, save_total_limit=self.args.save_total_limit or self.saved.limit
+            )
+            torch.save(shared, folder / "training_args.bin")
 
     def _get_output_dir(self, trial: Any) -> str:
         directory = super()._get_output_dir(trial)
@@ -510,7 +533,7 @@ class WholeCheckpointTrainer(Trainer):
         # Now that it is whole, older ones may go.
         if args.should_save:
             best = Path(state.best_model_checkpoint or checkpoint)
-            delete_old_checkpoints(directory, args.save_total_limit, (checkpoint, best))
+            delete_old_checkpoints(directory, self.saved.limit, (checkpoint, best))
         wait_for_all()
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -626,10 +649,12 @@ class SavedCheckpoints(TrainerCallback):
     Attributes:
         resumed_from (`str`, *optional*): The checkpoint that the run continues.
         folders (`dict[int, Path]`): The checkpoints of the run by their step.
+        limit (`int`, *optional*): The `save_total_limit` of the run.
         scores (`dict[int, float]`): What `metric_for_best_model` was by the step of the evaluation.
     """
 
     resumed_from: str | None = None
+    limit: int | None = None
 
     def __init__(self) -> None:
         self.folders: dict[int, Path] = {}
@@ -643,7 +668,7 @@ class SavedCheckpoints(TrainerCallback):
             state.save_steps += -state.save_steps % state.eval_steps
 
         # 2. The metric, and the folder of the run, may be others than before.
-        self.__init__()  # type: ignore[misc]
+        self.__init__()
         metric = args.metric_for_best_model
         if self.resumed_from is None or metric is None:
             return

@@ -390,7 +390,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
-                whole checkpoint in `output_dir`.
+                whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
             args (`Any`): As in transformers.
             kwargs (`Any`): As in transformers.
 

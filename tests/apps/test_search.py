@@ -116,21 +116,6 @@ def test_the_command_filters_by_kept_columns_and_returns_them(table_folder, mode
     assert (nothing["results"], nothing["best_score"]) == ([], None)
 
 
-@pytest.mark.parametrize(
-    "conditions, message",
-    [
-        (["year"], "must be KEY=VALUE, got 'year'"),
-        (["source=s1", "source=s2"], "names source twice"),
-    ],
-)
-def test_a_filter_that_cannot_be_read_is_refused(table_folder, capsys, conditions, message):
-    words = []
-    for condition in conditions:
-        words += ["--filter", condition]
-    assert status("search", "--index", table_folder, "a cat", *words) == 2
-    assert message in capsys.readouterr().err
-
-
 # --- queries of standard input ---
 
 

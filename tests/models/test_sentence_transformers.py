@@ -105,8 +105,6 @@ def test_of_two_modules_of_one_name_the_last_one_counts(save_library_model):
     ("file", "content", "words"),
     [
         (LIBRARY, {"prompts": {"query": 1}}, "prompts"),
-        (LIBRARY, {"default_prompt_name": "query"}, "default_prompt_name"),
-        ("modules.json", {"a": 1}, "modules.json"),
         ("modules.json", [{"type": "x.Transformer"}], "modules.json.*path"),
         ("modules.json", [module("Transformer", "../..")], "modules.json.*leaves"),
         (TRANSFORMER_FILE, {"max_seq_length": True}, "max_seq_length"),

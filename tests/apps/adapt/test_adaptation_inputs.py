@@ -73,11 +73,6 @@ LABELS = {
         "simcse",
         [{"sent0": "a", "sent1": "b", "sent2": "c"}],
     ),
-    "pairs.csv": (
-        ["sent0,sent1", "a,b", "f,e"],
-        "simcse",
-        [{"sent0": "a", "sent1": "b"}],
-    ),
     "scored.csv": (
         ["sentence1,sentence2,score", "a,b,4.5", "f,c,1"],
         "cosent",

@@ -14,7 +14,7 @@ from simcse_hf.data.sample import sample_files
 from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates, resolve_settings
 from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.arguments import ModelArguments
-from simcse_hf.training.parser import DEFAULTS, RECIPES
+from simcse_hf.training.parser import RECIPES
 from simcse_hf.training.recipe import Recipe
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
@@ -111,15 +111,6 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
     assert parse("sup-simcse-roberta-base.yaml").training.learning_rate == 1
     with refuses("something-else tsdae-bert-base-uncased"):
         parse("something-else")
-
-
-def test_words_count_before_a_recipe_and_both_before_the_defaults(parse, monkeypatch):
-    defaults = DEFAULTS["unsup"] | {"learning_rate": 1.0, "max_seq_length": 64}
-    monkeypatch.setitem(DEFAULTS, "unsup", defaults)
-    recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
-    found = parse("--temp 0.2", recipe=recipe)
-    assert (found.training.max_seq_length, found.training.learning_rate, found.model.temp) == (64, 3e-5, 0.2)
-    assert (found.model.mlp_only_train, found.data.columns) == (True, ["a", "b"])
 
 
 # --- what a recipe says ---

@@ -130,9 +130,12 @@ def test_the_best_saved_checkpoint_is_kept_and_loaded_also_after_a_resume(
         found = [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(trainer.args.output_dir)]
         return trainer.model.weight.item(), sorted(found), trainer.state.global_step
 
-    whole = run("whole")
-    whole.train()
-    assert outcome(whole) == (weight, kept, last), scores
+    (tmp_path / "whole" / "checkpoint-2.bak").mkdir(parents=True)
+    for resumed in (False, True):  # when nothing is left to do
+        whole = run("whole")
+        whole.train(resume_from_checkpoint=resumed)
+        assert outcome(whole) == (weight, kept, last), scores
+        assert (tmp_path / "whole" / "checkpoint-2.bak").is_dir()
     if last < KILLED:
         return
     with pytest.raises(KeyboardInterrupt):

@@ -86,6 +86,7 @@ def test_folders_that_somebody_put_beside_the_checkpoints_stay(run):
         pytest.param({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10], id="first written, of two runs in a folder"),
         pytest.param({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20], id="lower step, at the same time"),
         pytest.param({3: 0, 4: 1}, 1, 3, [4, 3], id="never the best, beyond a limit of one"),
+        pytest.param({3: 0, 4: 1}, -1, None, [4, 3], id="none with a limit below one"),
         pytest.param({3: 0, 4: 1, 5: 2}, None, None, [5, 4, 3], id="none without a limit"),
     ],
 )

@@ -335,14 +335,6 @@ def test_whole_numbers_beside_a_missing_label_are_the_same_classes(tmp_path, tok
     assert trainer.train_dataset["label"][:] == [0, 1, 0, 1, 0, 1, 0]
 
 
-def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
-    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    for path in paths:
-        pd.DataFrame({"text": FIRST, "label": [1, 2] * 4}).to_csv(path, index=False)
-    with pytest.raises(ValueError, match=r"a\.csv and .*b\.csv: such rows are read from one file"):
-        make(tmp_path, tokenizer, paths, model_for("class_labels"))
-
-
 # --- texts for a model ---
 
 

@@ -1,5 +1,6 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trainer_helpers import (
     make,
     model_of,
     pairs,
+    refuses,
     sentences,
     texts,
     weights,
@@ -175,6 +177,12 @@ def test_several_data_sets_are_read_from_the_names_of_files_and_train(files, tmp
     trainer = make(tmp_path, tokenizer, data, model, datasets=tables, **options)
     assert trainer.rows.describe(2)["datasets"] == {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
     assert trainer.train().global_step == 4
+
+
+def test_classes_of_several_files_are_refused(files, tmp_path, tokenizer):
+    shutil.copy("classes.csv", "more.csv")
+    with refuses("classes.csv more.csv"):
+        make(tmp_path, tokenizer, ["classes.csv", "more.csv"], model_of(objective="class_labels"))
 
 
 def test_a_view_of_documents_draws_the_pairs_of_the_file_as_of_pairs_in_memory(files, tmp_path, tokenizer):
