@@ -214,7 +214,7 @@ def collect_pairs(
         if all(map(has_text, sentences)):
             pairs.sentences1.append(sentences[0])
             pairs.sentences2.append(sentences[1])
-            pairs.scores.append(_finite(score, place))
+            pairs.scores.append(finite_score(score, place))
         elif drop_empty:
             dropped.append(place)
         else:
@@ -235,7 +235,7 @@ def collect_pairs(
     return pairs
 
 
-def _finite(cell: Any, place: str) -> float:
+def finite_score(cell: Any, place: str) -> float:
     """Return a score, or raise a `ValueError` if it is no finite number."""
     try:
         score = float(cell)
@@ -306,7 +306,7 @@ def read_scored_lists(source: TextSource, columns: Sequence[str] | None = None, 
                 {
                     "texts": [cells[0], *texts],
                     "relations": [POSITIVE] + [NEGATIVE] * len(negatives),
-                    SCORE: [_finite(score, where) for score in scores],
+                    SCORE: [finite_score(score, where) for score in scores],
                 }
             )
     return Dataset.from_list(rows)

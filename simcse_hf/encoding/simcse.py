@@ -75,7 +75,7 @@ class SimCSE(BatchEncoder):
             averages their embeddings, weighted by their tokens.
         backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
             load a folder that `simcse-hf export` wrote for them, and run on the CPU; OpenVINO also with the `dtype`
-            `torch.bfloat16`.
+            `torch.bfloat16`. Commands, and functions such as `evaluate`, call it `model_backend`.
         **hub_arguments (`HubArguments`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`,
             `subfolder`.
 
@@ -195,8 +195,9 @@ class SimCSE(BatchEncoder):
 
     @property
     def dim(self) -> int:
-        """Return the embedding size, after the whitening or flow if the model has one."""
-        return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+        """Return the embedding size, after the whitening or flow if the model has one, and as the model cuts it."""
+        size = self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+        return min(size, self.settings.truncate_dim or size)
 
     @property
     def pooler_type(self) -> str:
@@ -402,7 +403,7 @@ class SimCSE(BatchEncoder):
                 embeddings = self.postprocessing.transform(embeddings)
             if normalize_embeddings is False and self.settings.normalize:
                 embeddings = F.normalize(embeddings, dim=-1)
-            embeddings = embeddings[:, :truncate_dim]
+            embeddings = embeddings[:, : truncate_dim or self.dim]
             if normalize_embeddings:
                 embeddings = F.normalize(embeddings, dim=-1)
             yield key, embeddings

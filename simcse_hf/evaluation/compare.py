@@ -278,6 +278,11 @@ def compare_evaluations(
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+    for task in common:
+        scored = {each[task].get("texts") for each in results.values()} - {None}  # early files do not know them
+        if len(scored) > 1:
+            found = f"{task}: {' and '.join(named)} were evaluated on other texts"
+            raise DataError(f"{found}. Results on different rows are not compared: evaluate them on the same file.")
     pairs = 1
     for name, evaluation in named.items() if choose else ():
         if not evaluation.cost or not all(map(evaluation.scores.get, common)):

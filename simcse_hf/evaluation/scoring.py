@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,6 +18,7 @@ from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder, as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
+from ..runtime.identity import digest_texts
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
@@ -328,5 +330,6 @@ def score_tasks(
         results[name] = task.document(result)
         if result.scores:
             scores[name] = result.scores
+            _, results[name]["texts"] = digest_texts(chain.from_iterable(task.roles.values()))
     add_averages(results, protocol)
     return Evaluation(results, scores, protocol)

@@ -176,7 +176,7 @@ class Checkpoint:
             pooling = dict(section.get("pooling", {}))
             length = files.pooling.get("max_length")
             is_tokenizers = pooling.get("max_length") is None and limit in (None, length)
-            for setting in ("prompts", "default_prompt_name", "similarity_fn_name"):
+            for setting in ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"):
                 if setting in files.pooling:
                     pooling[setting] = files.pooling[setting]
             if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):

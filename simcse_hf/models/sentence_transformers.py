@@ -74,7 +74,7 @@ KEYS: dict[str, Values] = {
         "prompts": dict,
         "default_prompt_name": str,
         "similarity_fn_name": list(SIMILARITY_FUNCTIONS),
-        "truncate_dim": [None],
+        "truncate_dim": int,
         "model_type": ["SentenceTransformer"],
         "__version__": NO_EFFECT,
     },
@@ -167,6 +167,8 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
         raise ModelError(f"{source}/{LIBRARY}: {problem}. {_ADVICE}")
     if prompts:
         settings |= {"prompts": prompts, "default_prompt_name": default}
+    if values.get("truncate_dim"):
+        settings["truncate_dim"] = values["truncate_dim"]
     if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
         settings["similarity_fn_name"] = values["similarity_fn_name"]
     # 2. The modules, and the length of the first one.
@@ -365,6 +367,7 @@ def save_sentence_transformers_files(model: ContrastiveBase, directory: Path) ->
         "prompts": settings.prompts,
         "default_prompt_name": settings.default_prompt_name,
         "similarity_fn_name": settings.similarity_fn_name,
+        "truncate_dim": settings.truncate_dim,
     }
     write_json(directory / LIBRARY, library)
 

@@ -46,7 +46,7 @@ MIN_LENGTH = 3  # [CLS], a token and [SEP]
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
-_OPTIONAL = ("max_length", "default_prompt_name")
+_OPTIONAL = ("max_length", "default_prompt_name", "truncate_dim")
 #: Pooler-specific settings, dropped when the pooler changes.
 _OF_POOLER = {
     "cls": ("mlp_only_train",),
@@ -81,6 +81,8 @@ class PoolingSettings:
             for the limit of the tokenizer and the encoder.
         prompts (`dict[str, str]`): Texts that are put before a sentence, by name, as in sentence-transformers.
         default_prompt_name (`str`, *optional*): The prompt that is used if none is named.
+        truncate_dim (`int`, *optional*): How many leading dimensions `SimCSE.encode` keeps, as in
+            sentence-transformers. Training and its dev scores use all of them.
     """
 
     pooler_type: str = "cls"
@@ -95,6 +97,7 @@ class PoolingSettings:
     max_length: int | None = None
     prompts: dict = field(default_factory=dict)
     default_prompt_name: str | None = None
+    truncate_dim: int | None = None
 
     @property
     def inference_pooler(self) -> str:
@@ -172,6 +175,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         check_values(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
         check_values((None, *self.prompts), default_prompt_name=self.default_prompt_name)
         check_values("a number of 0 or more", mlm_weight=self.mlm_weight)
+        check_values("an integer above 0", truncate_dim=self.truncate_dim)
         for name in ("max_seq_length", "max_length"):
             length = getattr(self, name)
             if length is not None and length < MIN_LENGTH:
@@ -200,7 +204,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
         values = asdict(self)
-        return {table: {name: values[name] for name in sorted(names)} for table, names in TABLES.items()}
+        if self.truncate_dim is None:  # which earlier versions do not know
+            del values["truncate_dim"]
+        return {
+            table: {name: values[name] for name in sorted(names & values.keys())} for table, names in TABLES.items()
+        }
 
     def losses(self) -> dict[str, tuple[str, Values]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
@@ -412,7 +420,8 @@ def layers_of(config: PreTrainedConfig, settings: PoolingSettings) -> list[objec
         settings (`PoolingSettings`): The settings of the model.
 
     Returns:
-        `list`: The values of the config in a fixed order, the dense layers, and whether vectors become unit vectors.
+        `list`: The values of the config in a fixed order, the dense layers, whether vectors become unit vectors,
+        and how many dimensions of them are kept.
     """
     usual = type(config)().to_dict()
     left_out = {*PreTrainedConfig().to_dict(), *dropout_rates(config)}
@@ -424,7 +433,7 @@ def layers_of(config: PreTrainedConfig, settings: PoolingSettings) -> list[objec
         if is_known and value != usual[name] and not any(part in name for part in _CHANGE_NOTHING):
             values.append((name, value))
     normalizes = settings.normalize or settings.similarity_fn_name == "cosine"
-    return [values, settings.dense_layers, normalizes]
+    return [values, settings.dense_layers, normalizes, settings.truncate_dim]
 
 
 def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:

@@ -28,15 +28,13 @@ from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
-from ..evaluation.tasks.senteval import ScoredPairsTask
+from ..evaluation.tasks.senteval import POSITIVE_SHARE, ScoredPairsTask
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError
 from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)
 
-#: Pairs scored above this share of the highest score count as positives: above 4 of 5 in STS-B (SimCSE, footnote 3).
-POSITIVE_SHARE = 0.8
 #: How one uses an encoder that says nothing of a pooler: the mean of all tokens, or the token [CLS].
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
 _CONFIDENCE = 0.95

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from evaluation_helpers import Fixed
+from evaluation_helpers import BagOfWords, Fixed, random_texts
 
 from simcse_hf.evaluation import (
     METRIC_MODULE,
+    ScoredPairs,
     alignment,
     cosine_similarity_pairs,
     isotropy,
@@ -21,6 +22,7 @@ from simcse_hf.evaluation import (
 )
 from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metric_module import SimilarityCorrelation
+from simcse_hf.evaluation.tasks.senteval import GeometryTask
 
 
 def test_a_zero_embedding_has_cosine_zero():
@@ -148,3 +150,11 @@ def test_encode_is_called_without_normalization_if_it_takes_the_argument():
             return np.eye(len(texts), dtype=np.float32)
 
     embed_all(Model(), {None: ["a cat", "red"]})
+
+
+@pytest.mark.parametrize("scale", [5.0, 1.0])
+def test_alignment_is_over_the_pairs_above_four_fifths_of_the_scale_of_their_scores(scale):
+    sides = random_texts(6, 1), random_texts(6, 2)
+    pairs = ScoredPairs("test", *sides, [scale * score for score in (1.0, 0.9, 0.8, 0.5, 0.1, 0.0)])
+    task = GeometryTask.of("geometry", {"test": pairs}, "here")
+    assert task.evaluate(BagOfWords()).details["positive_pairs"] == 2

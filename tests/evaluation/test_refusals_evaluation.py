@@ -9,6 +9,7 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
 
+from simcse_hf.data.scored_pairs import ScoredPairs
 from simcse_hf.evaluation import (
     Evaluation,
     alignment,
@@ -56,12 +57,11 @@ PAIR, CLASSES, RERANKING, RETRIEVAL, UNKNOWN = (
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0.5\n", "pair 2 .'e', ....*label 0.5"),
         (CLASSES, "x.csv", "words,topic\na,b\n", "no column 'text' .*no column 'label'"),
         (CLASSES, "x.csv", "text,label\na,same\nb,same\n", "all 2 scored rows have the label 'same'"),
-        (CLASSES, "x.csv", GOOD + "alone,single\n", "each label needs 2 row.s. .*'single' has 1"),
+        (CLASSES, "x.csv", "text,label\na,new\nb,old\n", "a label needs 2 row.s. .* none has as many"),
         (CLASSES, "x.csv", GOOD + " ,good\n", "line 14: the text is empty"),
         (CLASSES, "x.csv", GOOD + "a text,\n", "line 14: the label is empty"),
         (CLASSES, "x.csv", "text,label\n", "holds no rows"),
         (CLASSES, "x.csv", "text,label,split\na,b,dev\n", "holds 'dev', but no 'test'"),
-        (CLASSES, "x.csv", "text,label,split\na,new,test\nb,old,test\nc,old,train\n", "needs 1 row.s. .*'new'"),
         (UNKNOWN, "x.csv", "", "'ranking' is no kind of task. Use one of classification"),
         (RERANKING, "x.jsonl", RANKED + RANKED.replace('["b"]', '"b"'), "line 2, column positive: .* got 'b'"),
         (RERANKING, "x.jsonl", RANKED + RANKED.replace('"c"', '"", "c"'), "line 2, column negative: .*empty"),
@@ -91,7 +91,7 @@ MR, SST2, TREC = (partial(read_transfer_task, task) for task in ("MR", "SST2", "
 @pytest.mark.parametrize(
     "read, name, text, words",
     [
-        (RETRIEVAL, QRELS, "+q0\tno\t1", "test.tsv, line 3: there is no document 'no'"),
+        (RETRIEVAL, QRELS, "+q0\td1\thigh", "test.tsv, line 3: the score 'high'"),
         (RETRIEVAL, QRELS, "+q0\td0\t0", "'d0' is judged a second time for query 'q0'"),
         (RETRIEVAL, "corpus.jsonl", '+{"_id": "d0", "text": "x"}', "line 3: the _id 'd0' occurs a second"),
         (RETRIEVAL, QRELS, None, "no qrels/test.tsv"),
@@ -140,6 +140,15 @@ def of_modes(folder):
     compare([folder / "test.json", folder / "dev.json"])
 
 
+def of_other_texts(folder):
+    """Compare results on a data set and on its translation, without the scores of single pairs."""
+    for name, words in {"a": "the cat", "b": "le chat"}.items():
+        pairs = ScoredPairs("sts", [words] * 3, [words, f"{words} 1", f"{words} 2"], [3.0, 2.0, 1.0])
+        evaluate(BagOfWords(), pairs=[pairs], output=folder / f"{name}.json")
+        (folder / f"{name}.scores.npz").unlink()
+    compare([str(folder / "a.json"), str(folder / "b.json")])
+
+
 def scored(folder, **options):
     evaluate(BagOfWords(), data_dir=folder, **options)
 
@@ -170,6 +179,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
         (hub_set, "test, row 1: a sentence is empty"),
         (lambda x: score_parts("STS-B", CONSTANT), "^STS-B dev: all 3 values"),
+        (of_other_texts, "sts: .*b.json were evaluated on other texts. Results on different rows are"),
         (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
         (lambda x: compared("task"), "no task in common"),
         (lambda x: compared("same", confidence=95), "confidence"),

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import random_batch, tiny_config
 from encoding_helpers import perturb
 from model_helpers import unused
@@ -213,6 +214,19 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     assert_same_there(tmp_path / "saved")
     _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_a_library_model_that_cuts_embeddings_does_so_here(save_library_model, tmp_path):
+    folder = save_library_model(truncate_dim=5)
+    expected = there(folder).encode(TEXTS, normalize_embeddings=True)
+    model = SimCSE(folder, device="cpu")
+    model.save_pretrained(tmp_path / "again")
+    again = SimCSE(tmp_path / "again", device="cpu")
+    for ours in (model.encode(TEXTS), again.encode(TEXTS), there(tmp_path / "again").encode(TEXTS)):
+        np.testing.assert_allclose(F.normalize(torch.as_tensor(ours)), expected, atol=1e-5)
+    assert model.dim == 5 and model.identity().changes(again.identity()) == []
+    (folder / LIBRARY).write_text("{}")
+    assert SimCSE(folder, device="cpu").identity().changes(model.identity()) != []
 
 
 def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path):

@@ -35,6 +35,7 @@ OTHER_VALUES = {
     "max_length": 20,
     "prompts": {"query": "query: "},
     "default_prompt_name": "query",
+    "truncate_dim": 6,
     "objective": "barlow_twins",
     "objective_options": {"projector_dim": 64, "off_diagonal_weight": 0.01, "matryoshka_dims": [16, 8]},
     "dataset_objectives": {"plain": {}, "other": {"objective": "cosent", "objective_options": {"temperature": 0.2}}},

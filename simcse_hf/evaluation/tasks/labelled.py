@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from ...data.columns import find_parts, is_list
+from ...data.columns import find_parts, first_few, is_list
 from ...data.read import names_of_classes
 from ...data.table import open_table
 from ...retrieval.exact import unit_length
@@ -112,8 +112,10 @@ class ClassificationTask(LabelledTask):
         units (`list[tuple[str, str]]`): The scored rows.
         shared (`list[tuple[str, str]]`, *optional*): The training rows.
 
+    A label that has no training row, or, without training rows, a single row, is left out with a warning.
+
     Raises:
-        ValueError: If a label has no training row, or, without training rows, a single row.
+        ValueError: If fewer than two labels are left, or none of several labels.
     """
 
     kind = "classification"
@@ -121,21 +123,33 @@ class ClassificationTask(LabelledTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rows = [*self.units, *(self.shared or [])]
-        self.roles = {None: [text for text, _ in self.rows]}
-        if self.has_several:
-            self.metrics = ("macro_f1", "knn_macro_f1")  # type: ignore[misc]
+        # 1. The labels that a classifier can be fitted to
         fitted = self.units if self.shared is None else self.shared
         counts = Counter(chain.from_iterable(self._labels_of(row) for row in fitted))
         needed = 2 if self.shared is None else 1
         rare = [label for label in self.known if counts[label] < needed]
-        if rare or not self.known:
-            found = f"the label {rare[0]!r} has {counts[rare[0]]}" if rare else "no row has a label"
-            raise DataError(
-                f"{self.source}: each label needs {needed} row(s) to fit its classifier, and {found}. Add rows, "
-                "remove the label, or give training rows (a column 'split', or a folder with train.csv and test.csv)."
-            )
-        self.folds = min(FOLDS, len(self.rows) if self.has_several else min(counts.values()))
+        needs = f"{self.source}: a label needs {needed} row(s) to fit its classifier"
+        if len(rare) == len(self.known):
+            advice = "Add rows, or give training rows (a column 'split', or a folder with train.csv and test.csv)"
+            raise DataError(f"{needs}, and none has as many. {advice}.")
+        if rare:
+            logger.warning(f"{needs}. Left out {len(rare)} of {len(self.known)} labels: {first_few(rare)}.")
+            units = []
+            for text, label in self.units:
+                if self.has_several:
+                    units.append((text, tuple(each for each in label if each not in rare)))
+                elif label not in rare:
+                    units.append((text, label))
+            self.units = units
+            super().__post_init__()
+
+        # 2. All rows
+        self.rows = [*self.units, *(self.shared or [])]
+        self.roles = {None: [text for text, _ in self.rows]}
+        if self.has_several:
+            self.metrics = ("macro_f1", "knn_macro_f1")  # type: ignore[misc]
+        fewest = min(counts[label] for label in self.known)
+        self.folds = min(FOLDS, len(self.rows) if self.has_several else fewest)
         self.least = 2 if self.shared is None else 0
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
@@ -149,10 +163,12 @@ class ClassificationTask(LabelledTask):
 
         # 1. The classifiers, and the rows that fit and test them
         x = unit_length(embeddings([text for text, _ in self.rows]).astype(np.float32))
+        settings = f"C = {PROBE_C}"
         options = {"C": PROBE_C, "max_iter": PROBE_ITERATIONS, "tol": PROBE_TOLERANCE}
         if self.has_several:
             y = np.array([[label in labels for label in self.known] for _, labels in self.rows])
             linear = OneVsRestClassifier(LogisticRegression(class_weight="balanced", **options))
+            settings += ", balanced class weights"
         else:
             y = np.array([label for _, label in self.rows], dtype=object)
             linear = LogisticRegression(**options)
@@ -186,7 +202,7 @@ class ClassificationTask(LabelledTask):
         return self._labelled_result(
             {metric: 100 * value for metric, value in zip(self.metrics, values, strict=True)},
             scores,
-            protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
+            protocol=f"{fitted}; logistic regression ({settings}) on standardised unit embeddings, and "
             f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
             train_examples=None if self.shared is None else len(self.shared),
         )

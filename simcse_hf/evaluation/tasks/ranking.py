@@ -9,7 +9,7 @@ from numpy import ndarray
 from transformers.utils import logging
 
 from ...data.columns import find_parts
-from ...data.scored_pairs import read_scored_pairs
+from ...data.scored_pairs import finite_score, read_scored_pairs
 from ...data.table import open_table
 from ...runtime.errors import DataError
 from .base import Ranker, Task, TaskResult, checked_text, file_of, short_name
@@ -84,14 +84,14 @@ class Query:
 
     Args:
         text (`str`): The query.
-        relevance (`dict[str, int]`): Relevance by document, 0 for one that is not relevant. Reranking names a document
-            by its text, and retrieval by its id.
+        relevance (`dict[str, float]`): Relevance by document, 0 for one that is not relevant. Reranking names a
+            document by its text, and retrieval by its id.
         itself (`str`, *optional*): In retrieval, the id of the document that is the query itself, with the same id and
             text. It is never retrieved for it.
     """
 
     text: str
-    relevance: dict[str, int]
+    relevance: dict[str, float]
     itself: str = ""
 
     def documents(self, relevant: bool) -> list[str]:
@@ -182,7 +182,7 @@ class RerankingTask(RankingTask):
         queries = []
         in_both = 0
         for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
-            relevance: dict[str, int] = {}
+            relevance: dict[str, float] = {}
             for column, cell, grade in (("positive", positives, 1), ("negative", negatives, 0)):
                 place = f"{where}, column {column}"
                 if not isinstance(cell, (list, tuple, type(None))):
@@ -228,7 +228,8 @@ class RetrievalTask(RankingTask):
         """Read a retrieval task from a folder in BEIR's layout.
 
         Documents have `_id`, `text` and possibly `title`, which is put before the text; queries have `_id` and `text`.
-        Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
+        Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`. Those of
+        queries or documents that are not there, as in ArguAna and NFCorpus, are left out with a warning.
 
         Args:
             path (`Path`): The folder, or a file in its folder `qrels`.
@@ -239,7 +240,7 @@ class RetrievalTask(RankingTask):
 
         Raises:
             DataError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
-                missing, malformed, or name unknown queries or documents.
+                missing or malformed.
         """
         folder = path.parent.parent
         qrels = path
@@ -253,22 +254,27 @@ class RetrievalTask(RankingTask):
         queries = _read_texts(folder, "queries")
 
         judged: dict = {}
+        unknown: dict[str, list[str]] = {"query": [], "document": []}
         for where, (query, document, score) in open_table(qrels).parts(("query-id", "corpus-id", "score")):
             query = str(query)
             document = str(document)
-            try:
-                grade = int(score)
-            except (TypeError, ValueError):
-                raise DataError(f"{where}: the score {score!r} is not a whole number.") from None
-            for what, id, known in (("query", query, queries), ("document", document, corpus)):
-                if id not in known:
-                    raise DataError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
+            grade = finite_score(score, where)
+            if query not in queries:
+                unknown["query"].append(query)
+                continue
             relevance = judged.setdefault(query, Query(queries[query][0], {})).relevance
             if document in relevance:
                 raise DataError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
-            relevance[document] = grade
+            if document in corpus:
+                relevance[document] = grade
+            else:
+                unknown["document"].append(document)
+        for what, ids in unknown.items():
+            if ids:
+                found = f"{len(ids)} judgement(s) of a {what} that is not in this folder"
+                logger.warning(f"{qrels}: left out {found}, such as {ids[0]!r}.")
         if not judged:
-            raise DataError(f"{qrels}: there are no judgements in this file.")
+            raise DataError(f"{qrels}: there are no judgements of queries of this folder.")
         empty = [id for id, parts in corpus.items() if not parts]
         if empty:
             logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
@@ -286,7 +292,7 @@ class RetrievalTask(RankingTask):
         found = embeddings.rank(self.roles["query"], self.shared, DEPTH + 1)
         for query, ranking in zip(self.units, found, strict=True):
             rankings.append([id for id in ranking if id != query.itself][:DEPTH])
-            marks.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
+            marks.append((query.text, *(f"{id} {grade:g}" for id, grade in sorted(query.relevance.items()))))
         return self._ranked_result(
             rankings,
             marks,

@@ -284,11 +284,12 @@ def score_subsets(task: str, parts: Parts) -> dict:
     return {"pairs": whole["pairs"], "subsets": subsets, "aggregate": aggregate}
 
 
-ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
+#: Pairs with a score above this share of the highest one count as positive: above 4 of STS-B's 5 (SimCSE, footnote 3).
+POSITIVE_SHARE = 0.8
 
 
 class GeometryTask(ScoredPairsTask):
-    """Alignment over the pairs of STS-B with a score above 4, the rest over all sentences (SimCSE, footnote 3)."""
+    """Alignment over STS-B's pairs above 80% of the highest score, the rest over all texts (SimCSE, footnote 3)."""
 
     kind = "geometry"
     average = ""
@@ -296,7 +297,8 @@ class GeometryTask(ScoredPairsTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Measure the geometry; see [`Task.score`]."""
-        positives = [(first, second) for _, first, second, score in self.units if score > ALIGNMENT_ABOVE]
+        least = POSITIVE_SHARE * max(score for *_, score in self.units)
+        positives = [(first, second) for _, first, second, score in self.units if score > least]
         firsts, seconds = (embeddings(texts) for texts in zip(*positives, strict=True))
         sentences = list(dict.fromkeys(chain.from_iterable(self.links)))
         x = embeddings(sentences)

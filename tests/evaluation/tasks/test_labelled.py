@@ -123,6 +123,17 @@ def test_a_part_of_a_split_with_one_label_is_refused(tmp_path, seed):
 # --- rows ---
 
 
+@pytest.mark.parametrize("kind", ["classification", "knn"])
+def test_a_class_that_cannot_be_learned_is_left_out_and_reported(kind, table, tmp_path, caplog):
+    rows = labelled_rows()
+    path = write_rows(tmp_path / "mine.csv", HEADER, [*rows, ("alone", "single")])
+    assert read_task(kind, path).units == read_task(kind, table).units
+    split = [(*row, "train") for row in TRAIN] + [(*row, "test") for row in [*TEST, ("alone", "new")]]
+    task = read_task(kind, write_rows(tmp_path / "split.csv", [*HEADER, "split"], split))
+    assert ("alone", "new") not in task.units and len(task) == len(TEST)
+    assert "1 of 4 labels: single" in caplog.text and "1 of 4 labels: new" in caplog.text
+
+
 def test_repeated_texts_are_left_out_and_reported(tmp_path, caplog):
     rows = labelled_rows(30)
     file = write_rows(tmp_path / "mine.csv", HEADER, [*rows, rows[0], (rows[1][0], "other")])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from data_helpers import content_of
+from data_helpers import write as write_bytes
 from evaluation_helpers import (
     WORDS,
     encode,
@@ -98,6 +100,26 @@ def test_a_collection_is_read_with_titles_from_plain_and_compressed_files(tmp_pa
     assert len(task) == 2 and "title 3 body" in task.texts
     assert len(task.shared) == 4 and "left out 1 document(s) without text, such as 'e'" in caplog.text
     assert len(read_task("retrieval", tmp_path / "qrels/dev.tsv")) == 1
+
+
+JUDGEMENTS = [("q0", "d0", 0.9), ("q0", "d1", 0.0), ("q0", "d2", 2.0)]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "jsonl", "parquet"])
+def test_a_judgement_counts_as_it_is_in_every_format_and_one_of_what_is_not_there_is_left_out(
+    suffix, tmp_path, caplog
+):
+    write_beir(tmp_path, {"d0": "a", "d1": "b", "d2": "c"}, {"q0": "a cat"}, {})
+    (tmp_path / "qrels/test.tsv").unlink()
+    names = ["query-id", "corpus-id", "score"]
+    unknown = [("q0", "gone", 1.0), ("q0", "lost", 1.0), ("q9", "d0", 1.0)]
+    rows = [dict(zip(names, row, strict=True)) for row in JUDGEMENTS + unknown]
+    write_bytes(tmp_path / f"qrels/test.{suffix}", content_of(suffix, rows))
+    task = read_task("retrieval", tmp_path)
+    assert task.units[0].relevance == {"d0": 0.9, "d1": 0.0, "d2": 2.0}
+    assert task.units[0].documents(relevant=True) == ["d0", "d2"]
+    assert "2 judgement(s) of a document that is not in this folder, such as 'gone'" in caplog.text
+    assert "1 judgement(s) of a query" in caplog.text
 
 
 # --- ties: trec_eval's rules ---

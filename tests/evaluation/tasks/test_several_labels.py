@@ -63,11 +63,18 @@ def test_parts_of_a_task_of_several_labels_are_scored(tmp_path):
     assert first.evaluate(encode_several).metrics["macro_f1"] > 0
 
 
+def test_a_label_of_one_row_is_left_out_and_its_row_stays(tmp_path, caplog):
+    rows = rows_of_several(30, 6)
+    task = read_several(tmp_path, [*rows, ("alone", ("w", "x"))])
+    assert task.units[-1] == ("alone", ("x",)) and "Left out 1 of 4 labels: w." in caplog.text
+    result = task.evaluate(encode_several)
+    assert result.details["labels"] == 3 and "balanced class weights" in result.details["protocol"]
+
+
 @pytest.mark.parametrize(
     "kind, rows, words",
     [
-        ("classification", [*rows_of_several(30, 6), ("alone", ("x", "w"))], "needs 2 row.s. .*'w' has 1"),
-        ("classification", [("a", ()), ("b", ())], "and no row has a label"),
+        ("classification", [("a", ()), ("b", ())], "a label needs 2 row.s. .* none has as many"),
         ("classification", [("a", "x"), ("b", [["x"], "y"])], r"own.jsonl, line 2: the label \['x'\]"),
         ("clustering", [("a", "x"), ("b", ["x", "y"])], "own.jsonl: texts have several labels, .* clustering"),
     ],
