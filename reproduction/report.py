@@ -155,6 +155,7 @@ def format_dry_run(document: dict[str, Any]) -> str:
         `str`: The distinct runs, one line for the seeds of a row, what they cost, and what is missing.
     """
     runs = {run["key"]: run for run in reversed(document["runs"])}  # of equal runs the first
+    columns = {run["column"] for run in runs.values()}
     lines: dict[str, list[str]] = {}
     for run in reversed(runs.values()):
         settings = " ".join(f"{name}={value}" for name, value in run["settings"].items())
@@ -162,6 +163,8 @@ def format_dry_run(document: dict[str, Any]) -> str:
         if run["batch"]:
             work = f"{run['steps'] or 'all'} steps of {run['batch']} rows"
         row = f"{run['row']}{settings and f' ({settings})'}: {work}; seeds"
+        if len(columns) > 1:
+            row = f"{run['column']}, {row}"
         lines.setdefault(row, []).append(f"{run['seed']} (done)" if run["done"] else str(run["seed"]))
     done = sum(run["done"] for run in runs.values())
     text = [f"{row} {', '.join(seeds)}" for row, seeds in lines.items()]

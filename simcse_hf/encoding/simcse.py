@@ -75,7 +75,7 @@ class SimCSE(BatchEncoder):
             averages their embeddings, weighted by their tokens.
         backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
             load a folder that `simcse-hf export` wrote for them, and run on the CPU; OpenVINO also with the `dtype`
-            `torch.bfloat16`.
+            `torch.bfloat16`. Commands, and functions such as `evaluate`, call it `model_backend`.
         **hub_arguments (`HubArguments`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`,
             `subfolder`.
 
