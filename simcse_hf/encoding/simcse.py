@@ -645,7 +645,8 @@ class SimCSE(BatchEncoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): `commit_description`, `revision` or `create_pr`, as in `simcse-hf push`.
+            **options (`Any`): Further arguments of `HfApi.create_commit`: `revision` (a branch, or an open pull
+                request), `create_pr`, `commit_description`, `parent_commit` or `num_threads`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
@@ -653,7 +654,7 @@ class SimCSE(BatchEncoder):
         Raises:
             SettingError: If there is another option, before anything is made.
         """
-        unknown = options.keys() - {"commit_description", "revision", "create_pr"}
+        unknown = options.keys() - {"commit_description", "create_pr", "num_threads", "parent_commit", "revision"}
         if unknown:
             raise SettingError(
                 f"push_to_hub takes no {', '.join(sorted(unknown))}: leave it out. The repository may exist, the "
