@@ -40,7 +40,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
 from ..runtime.errors import ModelError, SettingError, SimCSEError
-from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
+from ..runtime.files import MANIFEST, STAGING, folder_problem, remove, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunPrinter
@@ -228,10 +228,10 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: Iterable[Pa
     others = [path for path in reversed(found) if path.resolve() not in kept]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
     for path in others[: max(0, len(found) - limit)]:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
 
 
-def never_end_training(tracker: TrainerCallback) -> None:
+def never_end_training(tracker: Any) -> None:
     """Turn the errors of a tracker, such as a server that is away or a full disk, into warnings.
 
     Args:
