@@ -172,6 +172,7 @@ class SimCSE(BatchEncoder):
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
         self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend
+        self.saved_as = str(config.dtype).removeprefix("torch.")
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
@@ -245,6 +246,7 @@ class SimCSE(BatchEncoder):
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
+            saved_as=self.saved_as,
             weights=weights,
             postprocessing=self.postprocessing.method if self.postprocessing else None,
             default_prompt_name=self.default_prompt_name,

@@ -435,7 +435,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
 
         # 4. Write the results, and say what the dev set scored.
-        self.use_saved_weights()
         if self.hp_search_backend is None:
             is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
             weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
@@ -683,9 +682,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return default
         order = self.rows.order()
         return default if order is None else order
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> None:
-        """Keep the order of the rows of evaluations and predictions, whatever samples those of training."""
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation: of texts, token ids or a file, or of an evaluation set by name."""
@@ -971,19 +967,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
-
-    def use_saved_weights(self) -> None:
-        """Let an optimizer with two modes, such as a schedule-free one, give the weights to evaluate and save.
-
-        The next step takes it back to those that it trains.
-        """
-        if hasattr(self.optimizer, "eval"):
-            self.optimizer.eval()  # type: ignore[union-attr]
-
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as transformers does."""
-        self.use_saved_weights()
-        super().save_model(*args, **kwargs)
 
     def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with our own layers, and the space of a student's vectors."""
