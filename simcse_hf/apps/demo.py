@@ -54,7 +54,7 @@ class Demo(Result):
 
 
 def demo(
-    index: StrPath,
+    index: StrPath | SentenceIndex,
     *,
     parameters: str | None = None,
     top_k: int = 5,
@@ -71,7 +71,7 @@ def demo(
     extra `demo`.
 
     Args:
-        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        index (`str`, `os.PathLike` or `SentenceIndex`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
         threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from datasets import Dataset
 from tokenizers import AddedToken
-from torch.utils.data import SequentialSampler
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -124,10 +123,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
-        # transformers 5.2 draws the batches of each evaluation anew, so that equal weights had different losses.
-        return SequentialSampler(eval_dataset)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple:
         """Take the batches of a step, mask those without labels, and count the tokens to predict."""

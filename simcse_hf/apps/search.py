@@ -214,7 +214,7 @@ def index_add(
         400 sentences in the index my-index
     """
     column, shards = open_vectors(vectors, input, column)
-    opened = open_index(index, model, **loading)
+    opened = open_index(Path(index), model, **loading)
     opened.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     opened.save(index)
     return Indexed(str(index), len(opened), opened.backend)
@@ -253,7 +253,7 @@ def index_delete(
     """
     if not rows and not filters:
         raise SettingError("rows and filters are missing: say which texts to delete")
-    opened = open_index(index, model, **loading)
+    opened = open_index(Path(index), model, **loading)
     opened.delete(rows, filters=filters)
     opened.save(index)
     return Indexed(str(index), len(opened), opened.backend)
@@ -348,12 +348,7 @@ def search(
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise SettingError("neighbors takes the place of queries and their prompt: leave out neighbors, or the others")
-    if isinstance(index, SentenceIndex):
-        if model or parameters or loading:
-            raise SettingError("index is loaded, with its model: leave out model, parameters and how it is loaded")
-        opened = index
-    else:
-        opened = open_index(index, model, parameters=parameters, **loading)
+    opened = open_index(index, model, parameters=parameters, **loading)
     before = opened.model.resolve_prompt(prompt, prompt_name, "query")
     least = lowest_score(opened.model, threshold, before, opened)
 
@@ -421,7 +416,7 @@ def duplicates(
 
 
 def open_index(
-    folder: StrPath,
+    folder: StrPath | SentenceIndex,
     model: StrPath | SimCSE | None = None,
     *,
     parameters: str | None = None,
@@ -430,14 +425,21 @@ def open_index(
     """Open an index with the model that it names, or with another name or object of it.
 
     Args:
-        folder (`str` or `os.PathLike`): Folder of the index.
+        folder (`str`, `os.PathLike` or `SentenceIndex`): Folder of the index, or the index, which is as it is.
         model (`str`, `os.PathLike` or `SimCSE`, *optional*): The model of the index.
         parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
         **loading (`ModelOptions`): How the model is loaded. The default is how it was when the index was built.
 
     Returns:
         `SentenceIndex`: The index.
+
+    Raises:
+        SettingError: If there is no index, or one that is loaded is to have another model.
     """
+    if isinstance(folder, SentenceIndex):
+        if model or parameters or loading:
+            raise SettingError("index is loaded, with its model: leave out model, parameters and how it is loaded")
+        return folder
     made_with = describe(folder).model
     if isinstance(model, SimCSE):
         return SentenceIndex.load(folder, load_model(model, **loading), parameters=parameters)

@@ -102,6 +102,7 @@ class SavedModel:
             name_or_path=str(self.folder),
             max_length=length_limit(found.config, settings, tokenizer, fit.max_length if fit else None),
             dtype=dtype,
+            saved_as=str(found.config.dtype).removeprefix("torch."),
             weights=self.digests(dtype).weights,
             postprocessing=transform.method if transform else None,
             default_prompt_name=settings.default_prompt_name,

@@ -172,6 +172,7 @@ class SimCSE(BatchEncoder):
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
         self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend
+        self.saved_as = str(config.dtype).removeprefix("torch.")
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
@@ -245,6 +246,7 @@ class SimCSE(BatchEncoder):
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
+            saved_as=self.saved_as,
             weights=weights,
             postprocessing=self.postprocessing.method if self.postprocessing else None,
             default_prompt_name=self.default_prompt_name,
@@ -643,7 +645,8 @@ class SimCSE(BatchEncoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): `commit_description`, `revision` or `create_pr`, as in `simcse-hf push`.
+            **options (`Any`): Further arguments of `HfApi.create_commit`: `revision` (a branch, or an open pull
+                request), `create_pr`, `commit_description`, `parent_commit` or `num_threads`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
@@ -651,7 +654,7 @@ class SimCSE(BatchEncoder):
         Raises:
             SettingError: If there is another option, before anything is made.
         """
-        unknown = options.keys() - {"commit_description", "revision", "create_pr"}
+        unknown = options.keys() - {"commit_description", "create_pr", "num_threads", "parent_commit", "revision"}
         if unknown:
             raise SettingError(
                 f"push_to_hub takes no {', '.join(sorted(unknown))}: leave it out. The repository may exist, the "

@@ -18,7 +18,7 @@ from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity, mark
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import interval, resampled_scores, scored_examples
+from .bootstrap import interval, resampled_scores, scored_examples, widen
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -260,7 +260,7 @@ def compare_evaluations(
         choose (`bool`, *optional*, defaults to `False`): Compare with the best system in place of the first, by its
             mean over the tasks, and name the one to take: the fastest whose interval does not lie below 0. As the
             best one is looked up in the same scores, the intervals hold together for all pairs of systems: the level
-            of each is raised for their number (Bonferroni), with as many more resamples.
+            of each is raised for their number (Bonferroni), with as many more resamples, and widened for few examples.
 
     Returns:
         [`Comparison`]: The comparison.
@@ -319,6 +319,8 @@ def compare_evaluations(
                 means = np.mean(drawn, axis=0)
                 scored = [named[baseline].scores[task] for task in members]
                 low, high = interval(means[row] - means[0], level, scored)
+                if choose:
+                    low, high = widen(float(np.mean(changes)), (low, high), level, scored)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse

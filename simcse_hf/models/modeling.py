@@ -572,7 +572,8 @@ class ContrastiveModel(ContrastiveBase):
                 digest(file) for name in ("config.json", "*model*.safetensors") for file in sorted(folder.glob(name))
             ]
 
-        for folder in map(Path, (self.name_or_path, *self.folders)):
+        for name in (self.name_or_path, *self.folders):
+            folder = Path(name or "")
             card = folder / "README.md"
             if card.is_file() and state(folder) == state(Path(working_dir)):
                 write_text(Path(working_dir, card.name), name_in_card(card.read_text(encoding="utf-8"), repo_id))

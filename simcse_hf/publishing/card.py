@@ -213,7 +213,7 @@ def write_card(
             "does not show it."
         )
         run = {}
-    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
+    datasets = datasets or [*filter(hub_id, [*previous.get("datasets", ()), *run.get("hub_datasets", ())])]
     model = read_subject(weights, _one_line(repo_id), run, list(dict.fromkeys(datasets)))
 
     # 3. What was measured.

@@ -65,7 +65,8 @@ def holds_secret(path: Path) -> bool:
 
 def command_line() -> list[str]:
     """Return the command line of this process, with the program by its name and without secrets."""
-    return hide_secrets([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = [Path(word).name for word in sys.argv[:1]]  # none where another program holds Python
+    return hide_secrets([*program, *sys.argv[1:]])
 
 
 def hide_secrets(words: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _READ_NUMBERS = 65_536
 _ROWS_AT_ONCE = 10_000  # that are in memory together
 # The same model may have another name, and be another commit of its repository.
-_NAMES = ("name_or_path", "revision")
+_NAMES = ("name_or_path", "revision", "saved_as")
 # How a message says that the digest of these is another one.
 _DIGESTS = {
     "weights": "other weights",
@@ -200,6 +200,7 @@ class Identity:
         long_texts (`str`): What happens to longer texts: `"cut"` or `"mean"`.
         backend (`str`): What computes the embeddings: `"torch"`, `"onnx"` or `"openvino"`.
         dtype (`str`): The data type of the weights, such as `"float32"`.
+        saved_as (`str`, *optional*): The data type of the files that the weights were loaded from. Not compared.
         tokenizer (`str`, *optional*): A digest of the tokenizer's rules and words.
         templates (`list[str]`): The texts that a sentence is put into.
         config (`str`, *optional*): A digest of the encoder's config and of the layers after its pooler, without what
@@ -218,6 +219,7 @@ class Identity:
     long_texts: str = "cut"
     backend: str = "torch"
     dtype: str = "float32"
+    saved_as: str | None = None
     tokenizer: str | None = None
     templates: list[str] = field(default_factory=list)
     config: str | None = None
@@ -257,6 +259,8 @@ class Identity:
         left_out = {*_NAMES, *may_change}
         if (self.dtype, self.backend) != (now.dtype, now.backend):
             left_out |= {"weights", "config"}
+        if "dtype" in may_change and self.saved_as != now.saved_as and now.saved_as in ("float16", "bfloat16"):
+            left_out.add("weights")  # they may be the same ones, rounded
         if None in (self.config, now.config):
             left_out.add("config")
         return [

@@ -198,8 +198,8 @@ def commit_folder(
     folder = Path(folder)
     added = {path: _content(folder / path) for path in public_files(folder)} | {**(contents or {})}
     revision = options.get("revision")
-    is_branch = revision is not None and not revision.startswith("refs/")  # which stands for an open pull request
-    if is_branch and not options.get("create_pr"):
+    is_open = (revision or "").startswith("refs/")  # a pull request
+    if revision is not None and not is_open and not options.get("create_pr"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     operations: list[Any] = [CommitOperationAdd(path, content) for path, content in added.items() if content]
     for path in api.list_repo_files(repo_id, revision=revision):

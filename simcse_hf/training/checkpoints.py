@@ -18,7 +18,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import tqdm as hub_tqdm
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
 from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -40,7 +40,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
 from ..runtime.errors import ModelError, SettingError, SimCSEError
-from ..runtime.files import MANIFEST, STAGING, folder_problem, replace_files, write_manifest
+from ..runtime.files import MANIFEST, STAGING, folder_problem, remove, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunPrinter
@@ -228,10 +228,10 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: Iterable[Pa
     others = [path for path in reversed(found) if path.resolve() not in kept]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
     for path in others[: max(0, len(found) - limit)]:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
 
 
-def never_end_training(tracker: TrainerCallback) -> None:
+def never_end_training(tracker: Any) -> None:
     """Turn the errors of a tracker, such as a server that is away or a full disk, into warnings.
 
     Args:
@@ -376,6 +376,7 @@ class WholeCheckpointTrainer(Trainer):
                     self._finish_current_push()
                 raise
             finally:
+                self.use_saved_weights()
                 self.args.save_total_limit = limit
 
     def continue_from(self, checkpoint: Path) -> None:
@@ -425,6 +426,10 @@ class WholeCheckpointTrainer(Trainer):
             return sampler
         return RepeatableSampler(sampler, self.args.seed if self.args.data_seed is None else self.args.data_seed)
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler:
+        # As the rows are, whatever samples those of training. transformers 5.2 drew the batches anew each time.
+        return SequentialSampler(eval_dataset)
+
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
         with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
@@ -440,6 +445,23 @@ class WholeCheckpointTrainer(Trainer):
             return super().get_batch_samples(epoch_iterator, num_batches, *args)
         self.control.should_training_stop = True
         return [], None
+
+    def use_saved_weights(self) -> None:
+        """Let an optimizer with two modes, such as a schedule-free one, give the weights to evaluate and save.
+
+        The next step takes it back to those that it trains.
+        """
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()  # type: ignore[union-attr]
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as transformers does."""
+        self.use_saved_weights()
+        super().save_model(*args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        self.use_saved_weights()  # now: later, the optimizer would change those that are loaded
+        super()._load_best_model()
 
     def add_to_checkpoint(self, folder: Path) -> None:
         """Write what a subclass needs to resume, beside what transformers needs. Every process calls it.

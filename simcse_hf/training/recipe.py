@@ -37,6 +37,8 @@ from .trainer import SimCSETrainer
 
 logger = logging.get_logger(__name__)
 
+#: Errors of the HTTP library, whose class differs between versions of huggingface_hub, and of the system.
+_HUB_ERRORS: tuple[Any, ...] = HfHubHTTPError.__bases__
 #: The classes of the arguments.
 ARGUMENTS = (ModelArguments, DataArguments, SimCSETrainingArguments)
 #: What reads their values.
@@ -279,7 +281,7 @@ def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
 
     try:
         yield
-    except (PushError, *HfHubHTTPError.__bases__) as error:
+    except (PushError, *_HUB_ERRORS) as error:
         name = repo_id or directory.resolve().name
         raise PushError(
             f"the run has ended and its model is saved in {directory}, but the hub did not take it ({error}). Push it "

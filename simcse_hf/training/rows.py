@@ -428,6 +428,8 @@ def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
 
 def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
+    if isinstance(data, DatasetDict):  # several sets, as in transformers
+        data = dict(data)
     if not has_names(data):
         return read_rows(reader, run.rows, data, name, with_views=False).tokens
     tokenized = {}

@@ -5,7 +5,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
@@ -61,7 +61,7 @@ from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
-from ..runtime.errors import DataError, ModelError, SettingError
+from ..runtime.errors import DataError, ModelError, SettingError, changes
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments, check_learning
@@ -192,6 +192,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
+        self.given = (args, args.to_dict())
 
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded by its name.
@@ -261,16 +262,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.dev_prefix: str | None = None
         #: The rows that the present evaluation has read.
         self.evaluated: list[Any] = []
-        evaluation = None
-        if eval_dataset is not None:
-            evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
-        elif dev_sets:
-            evaluation = self.no_rows
+        if eval_dataset is None and dev_sets:
+            eval_dataset = self.no_rows
         super().__init__(
             model=None if model is None else start,
             args=args,
             train_dataset=None if self.rows is None else self.rows.tokens,
-            eval_dataset=evaluation,
+            eval_dataset=eval_dataset,
             processing_class=tokenizer,
             data_collator=collator,
             callbacks=callbacks,
@@ -375,6 +373,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.eval_dataset = self.no_rows
 
     @property
+    def eval_dataset(self) -> Any:
+        """The evaluation rows, or several sets of them by name. What is set later is read as at first."""
+        return self.evaluation
+
+    @eval_dataset.setter
+    def eval_dataset(self, data: Any) -> None:
+        if data is not None and data is not self.no_rows:
+            data = read_evaluation_rows(self.reader, self.run, data)
+        self.evaluation = data
+
+    @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
         return [callback for callback in self.callback_handler.callbacks if isinstance(callback, DevSetCallback)]
@@ -413,6 +422,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 2. Forget an earlier call: draw the noise that a new process draws, with a new optimizer and schedule.
         set_seed(self.args.seed)
         self.optimizer, self.lr_scheduler = self.own_optimizers
+        self._train_batch_size = self.args.train_batch_size
 
         # 3. Train.
         if self.args.device.type == "cpu":
@@ -425,7 +435,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
 
         # 4. Write the results, and say what the dev set scored.
-        self.use_saved_weights()
         if self.hp_search_backend is None:
             is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
             weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
@@ -433,7 +442,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
             if self.is_world_process_zero() and not is_silent:
-                print(self.results.verdict(), end="", flush=True)
+                verdict = self.results.verdict()
+                with suppress(OSError, ValueError):  # Nobody reads: the model must be saved all the same.
+                    print(verdict, end="", flush=True)
             if self.is_world_process_zero() and self.results.is_worse:
                 logger.warning(self.results.warning())
             parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
@@ -488,11 +499,20 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
         args = self.args
+        given, before = self.given
+        changed = ", ".join(changes(before, given.to_dict()))
+        if changed:
+            raise SettingError(
+                f"args were changed after the Trainer was made ({changed}), which has a copy of them: change "
+                "trainer.args"
+            )
         check_learning(args)
         settings = self.model.settings
         objective = self.model.objective
         if self.rows is None or objective is None:
             raise DataError("train_dataset is empty: give a training file with at least one batch of texts")
+        if self.train_dataset is not self.rows.tokens:
+            raise DataError("train_dataset was replaced: make a new SimCSETrainer with the rows and trainer.model")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:
@@ -662,9 +682,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return default
         order = self.rows.order()
         return default if order is None else order
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> None:
-        """Keep the order of the rows of evaluations and predictions, whatever samples those of training."""
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation: of texts, token ids or a file, or of an evaluation set by name."""
@@ -950,19 +967,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
-
-    def use_saved_weights(self) -> None:
-        """Let an optimizer with two modes, such as a schedule-free one, give the weights to evaluate and save.
-
-        The next step takes it back to those that it trains.
-        """
-        if hasattr(self.optimizer, "eval"):
-            self.optimizer.eval()  # type: ignore[union-attr]
-
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model as transformers does."""
-        self.use_saved_weights()
-        super().save_model(*args, **kwargs)
 
     def write_model(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Write the model with our own layers, and the space of a student's vectors."""

@@ -13,8 +13,10 @@ from simcse_hf.evaluation.bootstrap import (
     counted_macro_f1,
     counted_v_measure,
     groups_to_draw,
+    interval,
     optimism_of_choice,
     resampled_scores,
+    widen,
 )
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.tasks import paired_interval, read_task
@@ -236,6 +238,17 @@ def test_the_optimism_of_a_choice_is_estimated_without_bias():
 
 
 # --- seeds ---
+
+
+def test_a_widened_interval_of_few_normal_values_is_students():
+    """Without it, one of five equally good models was called worse in 7 of 100 draws of 30 rows."""
+    values = np.random.default_rng(3).normal(size=30)
+    parts = {"rows": {"value": values, "group": np.arange(30)}}
+    [sampled] = resampled_scores([parts], resamples=40_000)
+    mean = 100 * values.mean()
+    found = widen(mean, interval(sampled, 0.995), 0.995, [parts])
+    students = scipy.stats.t.interval(0.995, 29, mean, 100 * scipy.stats.sem(values))
+    assert found == pytest.approx(students, rel=0.05)
 
 
 def averages(scores):

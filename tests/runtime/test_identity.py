@@ -1,6 +1,7 @@
 """The identity of models and texts: equal for what gives the same embeddings, different after every change."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -154,6 +155,16 @@ def test_weights_of_another_type_have_no_common_digest(model, checkpoint):
     rounded = SimCSE(checkpoint, device="cpu", dtype=torch.bfloat16).identity()
     assert model.identity().changes(rounded) == ["dtype 'float32' there, 'bfloat16' here"]
     assert model.identity().changes(rounded, may_change=["dtype"]) == []
+
+
+def test_weights_of_a_rounded_file_are_those_of_another_type_whatever_they_are_loaded_as(model, tmp_path):
+    model.save_settings(tmp_path)
+    model.model.half().save_pretrained(tmp_path)
+    before, now = SimCSE(model.name_or_path, device="cpu").identity(), SimCSE(tmp_path, device="cpu").identity()
+    assert before.changes(now) == ["other weights"] and before.changes(now, ["dtype"]) == []
+    trained = replace(now, weights="another digest")
+    assert now.changes(trained, ["dtype"]) == ["other weights"], "both are rounded"
+    assert now == SavedModel(tmp_path).identity()
 
 
 # --- digests of weights ---

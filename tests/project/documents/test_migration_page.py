@@ -17,7 +17,8 @@ PAGE = "docs/migration.md"
 SKILLS = [path.relative_to(ROOT) for path in sorted((ROOT / "skills").glob("*/SKILL.md"))]
 #: What a page names beside the package: other libraries, and columns, tables and results in files.
 OTHERS = """
-    Dataset EarlyStoppingCallback dot_score label_names set_seed use_faiss eval_NAME_spearman masked_lm_loss change
+    Dataset EarlyStoppingCallback LoraConfig dot_score label_names set_seed use_faiss masked_lm_loss change
+    eval_NAME_spearman eval_stsb_spearman
     anchor positive negative negatives text label sentence1 sentence2 pos_scores neg_scores macro_f1 share
 """.split()
 #: A name that is assigned, called or followed by a colon, or that stands alone. Capitals stand for something.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from process_helpers import launch
 from torch import nn
 from trainer_helpers import (
@@ -79,6 +79,7 @@ def test_rows_are_evaluated_in_any_form_in_which_they_are_predicted(tmp_path, to
     expected = trainer.predict(rows).metrics["test_loss"]
     assert trainer.predict(given).metrics["test_loss"] == pytest.approx(expected, rel=1e-6)
     assert trainer.evaluate(given)["eval_loss"] == pytest.approx(expected, rel=1e-6)
+    assert trainer.evaluate(DatasetDict(old=rows))["eval_old_loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_rows_of_a_data_set_are_evaluated_and_predicted_by_its_objective(tmp_path, tokenizer):

@@ -123,3 +123,12 @@ def test_a_full_disk_is_an_error_of_one_line_and_leaves_earlier_checkpoints_whol
         trainer.train()
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["checkpoint-3"]
     assert folder_problem(tmp_path / "checkpoint-3") is None
+
+
+def test_the_rotation_deletes_a_checkpoint_that_was_moved_and_linked(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "checkpoint-2").symlink_to(disk)
+    (tmp_path / "checkpoint-4").mkdir()
+    delete_old_checkpoints(tmp_path, 1, {tmp_path / "checkpoint-4"})
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-4"]

@@ -1,12 +1,13 @@
 """What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
 
 import math
+import sys
 from operator import itemgetter
 
 import pytest
 import torch
 from conftest import NEEDS_PEFT
-from trainer_helpers import EVALUATES, SAVES, make, model_of, pairs, refuses, texts
+from trainer_helpers import EVALUATES, SAVES, arguments, make, model_of, pairs, refuses, texts
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import neftune
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -234,3 +235,30 @@ def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_p
     resumed = rates(tmp_path, checkpoint, allow_changes=True, **changed)
     fresh = rates(tmp_path / "fresh", **changed)
     assert resumed == pytest.approx(fresh[2:])
+
+
+def test_what_is_set_after_the_trainer_was_made_counts_or_is_refused(tmp_path, tokenizer):
+    args = arguments(tmp_path, max_steps=-1, num_train_epochs=1)
+    trainer = SimCSETrainer(model_of(), args, texts(32), texts(8), processing_class=tokenizer)
+    loss = trainer.evaluate(texts(8, seed=5))["eval_loss"]
+    trainer.eval_dataset = texts(8, seed=5)
+    assert trainer.evaluate()["eval_loss"] == loss
+    trainer.args.per_device_train_batch_size = 16
+    assert trainer.train().global_step == 2
+    args.learning_rate = 1.0
+    with refuses("learning_rate trainer.args"):
+        trainer.train()
+    args.learning_rate = trainer.args.learning_rate
+    trainer.train_dataset = trainer.train_dataset.select(range(8))
+    with refuses("train_dataset"):
+        trainer.train()
+
+
+def test_a_run_ends_although_nobody_reads_its_verdict_and_no_command_started_it(tmp_path, tokenizer, monkeypatch):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES)
+    with (tmp_path / "closed").open("w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stdout", closed)
+    monkeypatch.setattr(sys, "argv", [])
+    assert trainer.train().global_step == 4
+    assert trainer.results.command == []
