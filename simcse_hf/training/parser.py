@@ -213,6 +213,11 @@ class WordParser(HfArgumentParser):
         if isinstance(value, Mapping):
             if name == "prompts":
                 return {str(column): str(text) for column, text in value.items()}
+            if action.type is lengths:
+                table = {}
+                for column, length in value.items():
+                    table |= self._get_value(action, f"{column}={length}")
+                return table
             if name not in _TABLES and "dict" not in self.hints[name]:
                 raise SettingError(f"{name} is a table, not a single value")
             return _plain(value)

@@ -113,6 +113,8 @@ class Recipe:
             }
             if "objective" in given:  # whose paper has a pooler of its own
                 sample.pop("pooler_type")
+            if "num_train_epochs" in given:  # which the steps of the sample would leave without effect
+                sample.pop("max_steps")
             given = sample | given
 
         # 2. Refuse what contradicts itself or is not there.

@@ -131,6 +131,7 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
         ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
         ("seed: 1:30\n", "seed '1:30'"),
         ("seed: 0x1F\n", "seed '0x1F'"),
+        ("max_seq_length: {anchor: 32, positive: 1:30}\n", "max_seq_length 'positive=1:30'"),
         ("learning_rate: 1:30.5\n", "learning_rate '1:30.5'"),
         ("view: delete_word\n", "view did you mean delete_words"),
     ],
@@ -209,6 +210,7 @@ def test_only_a_run_without_files_is_that_of_the_sample():
     corpus, encoder = sample_files()
     assert Recipe("unsup", {}).decide().is_sample
     assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).decide().is_sample
+    assert Recipe("unsup", {"num_train_epochs": 3.0}).decide().training.max_steps == -1
     with refuses("model_name_or_path"):
         Recipe("unsup", {"train_file": str(corpus.train_sentences)}).decide()
 
