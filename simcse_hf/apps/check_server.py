@@ -138,7 +138,7 @@ def _likely_cause(model: SimCSE, served: Tensor, cosines: Tensor) -> str:
     # 2. Another pooler or prompt, or no whitening. Long texts may be cut in another way as well.
     short = SERVED[:-2]
     own = POOLERS[model.pooler_type]
-    default = model.prompts.get(model.default_prompt_name, "")
+    default = model.prompts.get(model.default_prompt_name or "", "")
     for name, pooler in POOLERS.items():
         with suppress(OSError, ValueError, RuntimeError):  # a pooler that the model cannot have, or of another size
             other = SimCSE(model.name_or_path, pooler_type=name, postprocess=False, revision=model.revision)

@@ -317,10 +317,10 @@ def compare_evaluations(
             low = high = None
             if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
-                scored = [named[baseline].scores[task] for task in members]
-                low, high = interval(means[row] - means[0], level, scored)
+                examples = [named[baseline].scores[task] for task in members]
+                low, high = interval(means[row] - means[0], level, examples)
                 if choose:
-                    low, high = widen(float(np.mean(changes)), (low, high), level, scored)
+                    low, high = widen(float(np.mean(changes)), (low, high), level, examples)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse

@@ -480,7 +480,7 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     rows = getattr(config, "max_position_embeddings", None)
     if not isinstance(rows, int) or rows <= 0:
         return None
-    if not _counts_from_padding(type(config)) or config.pad_token_id is None:
+    if not _counts_from_padding(type(config)) or config.pad_token_id is None:  # type: ignore[arg-type]
         return rows
     return rows - config.pad_token_id - 1
 

@@ -40,7 +40,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.modeling import preserve_random_state
 from ..runtime.distributed import lock_together, on_first_process, same_noise, wait_for_all
 from ..runtime.errors import ModelError, SettingError, SimCSEError
-from ..runtime.files import MANIFEST, STAGING, folder_problem, remove, replace_files, write_manifest
+from ..runtime.files import MANIFEST, STAGING, StrPath, folder_problem, remove, replace_files, write_manifest
 from ..runtime.upload import CommitOptions, commit_checkpoint, commit_folder, public_files
 from .decide import with_values
 from .watch import FiniteWeights, RunBar, RunPrinter
@@ -123,7 +123,7 @@ def check_foreign(directory: Path) -> None:
             )
 
 
-def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str]]) -> None:
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, StrPath]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
     The Trainer verifies the checkpoint when training begins.
@@ -131,7 +131,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[
     Args:
         args (`TrainingArguments`): Names the directory and the checkpoint.
         overwrite (`bool`): Whether [`clear_output_dir`] may delete the checkpoints and results of an earlier run.
-        inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
+        inputs (`Iterable[tuple[str, StrPath]]`): Options that name a file or folder that the run reads, with its path.
 
     Raises:
         SettingError: If the directory holds another run, or one of the inputs would be deleted.
@@ -360,10 +360,11 @@ class WholeCheckpointTrainer(Trainer):
             if isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values())):
                 never_end_training(callback)
         held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
-        limit = self.saved.limit = self.args.save_total_limit
+        asked = self.args
+        limit = self.saved.limit = asked.save_total_limit
         with held, self.stop_on_signal.caught(self.args):
             # transformers, which would also delete a folder such as `checkpoint-4.bak`, does not see the limit.
-            self.args.save_total_limit = None
+            self.args = with_values(asked, save_total_limit=None)
             try:
                 output = super().train(self.resumed_from, *args, **kwargs)
                 best = self.state.best_model_checkpoint
@@ -377,7 +378,7 @@ class WholeCheckpointTrainer(Trainer):
                 raise
             finally:
                 self.use_saved_weights()
-                self.args.save_total_limit = limit
+                self.args = asked
 
     def continue_from(self, checkpoint: Path) -> None:
         """Give the callbacks the states that they have in a checkpoint, such as the patience of early stopping.

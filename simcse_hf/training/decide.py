@@ -34,6 +34,7 @@ from ..models.settings import (
 )
 from ..objectives import described_objective, import_objective
 from ..runtime.errors import SettingError, check_values
+from ..runtime.files import StrPath
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -50,7 +51,7 @@ class Decided:
 
     Args:
         given (`Values`): What was written, with the sample of the package where nothing is named.
-        inputs (`list[tuple[str, str]]`): The options that name a file or folder that the run reads, with its path.
+        inputs (`list[tuple[str, StrPath]]`): The options that name a file or folder that the run reads, with its path.
         is_sample (`bool`): Whether the run trains on the sample.
         checkpoint (`Checkpoint`): The model to start from.
         model (`ModelArguments`): What was chosen for it.
@@ -59,7 +60,7 @@ class Decided:
     """
 
     given: Values
-    inputs: list[tuple[str, str]]
+    inputs: list[tuple[str, StrPath]]
     is_sample: bool
     checkpoint: Checkpoint
     model: ModelArguments

@@ -17,6 +17,7 @@ from transformers.hf_argparser import string_to_bool
 from ..data.table import SUFFIX
 from ..models.settings import Values
 from ..runtime.errors import SettingError, did_you_mean, suggest_choice
+from ..runtime.files import StrPath
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
@@ -214,7 +215,7 @@ class WordParser(HfArgumentParser):
             if name == "prompts":
                 return {str(column): str(text) for column, text in value.items()}
             if action.type is lengths:
-                table = {}
+                table: dict[str, int] = {}
                 for column, length in value.items():
                     table |= self._get_value(action, f"{column}={length}")
                 return table
@@ -276,11 +277,11 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def check_files(files: Iterable[tuple[str, str]]) -> None:
+def check_files(files: Iterable[tuple[str, StrPath]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
     Args:
-        files (`Iterable[tuple[str, str]]`): Options with their file, or the name of a data set on the hub.
+        files (`Iterable[tuple[str, StrPath]]`): Options with their file, or the name of a data set on the hub.
 
     Raises:
         SettingError: If a name ends like that of a text file, and there is no such file.

@@ -23,6 +23,7 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import SettingError, check_values
+from ..runtime.files import StrPath
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
@@ -339,7 +340,7 @@ def objective_of_labels(named: Mapping[str, Any]) -> Values:
     return {"objective": "class_labels"} if is_class else {}
 
 
-def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, StrPath]]:
     """Return the options that name a file or folder that a run reads, with its path."""
     inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
     for option in ("dev_task", "general"):
