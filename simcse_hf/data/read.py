@@ -475,8 +475,8 @@ def load_class_rows(
     cleaner.kept = len(found)
     cleaner.log()
     if unlabelled:
-        rows = f"{table.unit} {first_few(unlabelled)}"
-        logger.warning(f"{table.name}: {len(unlabelled)} texts have no label and are left out: {rows}.")
+        where = f"{table.unit} {first_few(unlabelled)}"
+        logger.warning(f"{table.name}: {len(unlabelled)} texts have no label and are left out: {where}.")
     counts = Counter(chain.from_iterable(names for _, names in found))
     classes = sorted(label for label, count in counts.items() if count > 1)
     counted = (

@@ -425,7 +425,7 @@ def layers_of(config: PreTrainedConfig, settings: PoolingSettings) -> list[objec
     """
     usual = type(config)().to_dict()
     left_out = {*PreTrainedConfig().to_dict(), *dropout_rates(config)}
-    if not _counts_from_padding(type(config)):
+    if not _counts_from_padding(type(config)):  # type: ignore[arg-type]
         left_out.add("pad_token_id")
     values = []
     for name, value in sorted(config.to_dict().items()):

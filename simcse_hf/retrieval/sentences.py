@@ -250,7 +250,7 @@ class SentenceIndex:
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 first = len(self.rows) + count
-                check_finite(embeddings, lambda number, first=first: f"sentence {first + number} of the index")
+                check_finite(embeddings, lambda number: f"sentence {first + number} of the index")  # noqa: B023
                 added.append((pa.table([*zip(*part, strict=True)], schema=self.rows.schema), embeddings))
                 count += len(part)
                 bar.update(len(part))

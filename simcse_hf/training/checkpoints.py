@@ -311,7 +311,7 @@ class WholeCheckpointTrainer(Trainer):
         kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
         try:
             super().__init__(*args, **kwargs)
-            self.get_optimizer_cls_and_kwargs(self.args, self.model)  # or refuse now what would end the run
+            self.get_optimizer_cls_and_kwargs(self.args, self.model)  # type: ignore[arg-type]  # or refuse now what would end the run
         except SimCSEError:
             raise
         except (ImportError, ValueError) as error:

@@ -287,7 +287,7 @@ def check_files(files: Iterable[tuple[str, StrPath]]) -> None:
         SettingError: If a name ends like that of a text file, and there is no such file.
     """
     for name, path in files:
-        if SUFFIX.search(path) and not Path(path).exists():
+        if SUFFIX.search(str(path)) and not Path(path).exists():
             raise SettingError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 

@@ -18,7 +18,7 @@ from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import SettingError, refuse_changes
-from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json, write_json
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, StrPath, digest, read_json, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
 from .decide import Decided
@@ -119,7 +119,7 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[str | Path] = [path for _, path in decided.inputs]
+    paths: list[StrPath] = [path for _, path in decided.inputs]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
         paths.append(Path(split_source(name)[0], MANIFEST))
     for path in paths:
