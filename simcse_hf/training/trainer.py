@@ -59,7 +59,7 @@ from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
 from ..objectives import OBJECTIVES, Objective
 from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..publishing.card import CARD, is_written_by_hand, write_card
+from ..publishing.card import CARD, check_languages, check_license, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError, changes
 from ..runtime.files import folder_problem, write_arrays, write_json
@@ -1084,7 +1084,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def create_model_card(
         self,
-        language: str | None = None,
+        language: str | list[str] | None = None,
         license: str | None = None,
         tags: str | list[str] | None = None,
         *args: Any,
@@ -1100,7 +1100,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             args (`Any`): Ignored, like `kwargs`: the card is built from the run itself.
             dataset (`str` or `list[str]`, *optional*): As in transformers.
             kwargs (`Any`): Ignored.
+
+        Raises:
+            SettingError: If the hub does not know the language or the licence.
         """
+        language = check_languages(language)
+        if license is not None:
+            license = check_license(license)
         card = Path(str(self.args.output_dir), CARD)
         if not self.is_world_process_zero() or is_written_by_hand(card):
             return
