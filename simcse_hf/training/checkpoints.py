@@ -311,7 +311,8 @@ class WholeCheckpointTrainer(Trainer):
         kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
         try:
             super().__init__(*args, **kwargs)
-            self.get_optimizer_cls_and_kwargs(self.args, self.model)  # type: ignore[arg-type]  # or refuse now what would end the run
+            optimized: Any = self.model
+            self.get_optimizer_cls_and_kwargs(self.args, optimized)  # or refuse now what would end the run
         except SimCSEError:
             raise
         except (ImportError, ValueError) as error:
@@ -669,7 +670,8 @@ class SavedCheckpoints(TrainerCallback):
             state.save_steps += -state.save_steps % state.eval_steps
 
         # 2. The metric, and the folder of the run, may be others than before.
-        self.__init__()
+        self.folders = {}
+        self.scores = {}
         metric = args.metric_for_best_model
         if self.resumed_from is None or metric is None:
             return
