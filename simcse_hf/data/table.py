@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..runtime.errors import DataError
@@ -209,6 +210,8 @@ class Table:
 
 def is_column(cells: object) -> bool:
     """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
+    if hasattr(cells, "column_names"):  # a split of a `DatasetDict`
+        return False
     is_array = hasattr(cells, "tolist") or hasattr(cells, "to_list")
     return is_array or (isinstance(cells, Sequence) and not isinstance(cells, str))
 
@@ -243,7 +246,7 @@ def open_rows(source: Any, name: str | None = None) -> Table:
             advice = "Give all columns as many cells; None is a missing text"
             raise DataError(f"{name or 'the columns'}: the numbers of cells differ: {lengths}. {advice}.")
         source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes)):
+    if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
         raise DataError(
             f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
             "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "

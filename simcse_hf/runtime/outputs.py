@@ -24,6 +24,9 @@ class Result:
     def __repr__(self) -> str:
         return str(self)
 
+    def __str__(self) -> str:
+        return str(self.to_dict())
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary that can be written as JSON."""
         return asdict(self)

@@ -67,7 +67,8 @@ def written(folder, knn="knn"):
     for name in ("versions", "date", "cost"):
         document[name] = None
     # What later versions know, too
-    document["identity"].pop("config")
+    for name in ("config", "saved_as"):
+        document["identity"].pop(name)
     for result in document["results"].values():
         result.pop("texts", None)
     with np.load(folder / "evaluation.scores.npz") as scores:

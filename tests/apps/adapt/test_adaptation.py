@@ -311,7 +311,7 @@ def test_an_arm_of_spans_is_trained_and_judged(run, documents):
         ({"arms": ("mlm-label",)}, "--arms mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
-        ({"model": "nowhere/at-all"}, "--model nowhere/at-all"),
+        ({"model": "nowhere/at-all"}, "nowhere/at-all"),
         ({"task": ["pairs=few.csv"]}, "few.csv"),
         ({"labels": ("corpus.txt",)}, "corpus.txt"),
     ],
