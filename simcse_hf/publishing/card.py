@@ -18,7 +18,7 @@ from ..runtime.files import StrPath, digest, read_json, read_template, write_tex
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..runtime.outputs import Result
-from ..runtime.upload import HUB, hub_id, name_in_card
+from ..runtime.upload import HUB_URL, hub_id, name_in_card
 from . import card_text
 from .card_results import ScoreTable, hub_scores, tables
 from .card_subject import Subject, Weights, read_comparisons, read_evaluations, read_run, read_subject
@@ -223,7 +223,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.evaluation, f"{HUB}/{repo_id}/blob/main/{source}", model)
+        listed, comparable = hub_scores(each.evaluation, f"{HUB_URL}/{repo_id}/blob/main/{source}", model)
         scores += listed
         benchmarks += comparable
 

@@ -16,7 +16,7 @@ from .errors import ModelError
 from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
-HUB = "https://huggingface.co"
+HUB_URL = "https://huggingface.co"
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _PRIVATE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|"
@@ -81,7 +81,7 @@ def public_name(name: str | None) -> str | None:
 
 def name_in_card(text: str, repo_id: str) -> str:
     """Write the name of a repository into a card, or into `.eval_results`, in place of that of another one."""
-    text = re.sub(rf"{HUB}/[^/\s]+/[^/\s]+/blob/", f"{HUB}/{repo_id}/blob/", text)
+    text = re.sub(rf"{HUB_URL}/[^/\s]+/[^/\s]+/blob/", f"{HUB_URL}/{repo_id}/blob/", text)
     named = re.search(r'SimCSE\("(.+?)"\)', text)
     if named is not None:
         text = text.replace(f'"{named[1]}"', f'"{repo_id}"')

@@ -39,7 +39,7 @@ from .trainer import SimCSETrainer
 logger = logging.get_logger(__name__)
 
 #: Errors of the HTTP library, whose class differs between versions of huggingface_hub, and of the system.
-_HUB_ERRORS: tuple[Any, ...] = HfHubHTTPError.__bases__
+_UPLOAD_ERRORS: tuple[Any, ...] = HfHubHTTPError.__bases__
 #: The classes of the arguments.
 ARGUMENTS = (ModelArguments, DataArguments, SimCSETrainingArguments)
 #: What reads their values.
@@ -282,7 +282,7 @@ def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
 
     try:
         yield
-    except (PushError, *_HUB_ERRORS) as error:
+    except (PushError, *_UPLOAD_ERRORS) as error:
         name = repo_id or directory.resolve().name
         raise PushError(
             f"the run has ended and its model is saved in {directory}, but the hub did not take it ({error}). Push it "
