@@ -814,11 +814,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Name the weights that decay, as transformers does, and leave out every norm, such as that of a projector."""
+        decaying = super().get_decay_parameter_names(model)
+        if not self.args.weight_decay:  # The order of an optimizer's states stays that of earlier checkpoints.
+            return decaying
         norms = set()
         for name, module in model.named_modules():
             if "Norm" in type(module).__name__:
                 norms |= {f"{name}.{own}" for own, _ in module.named_parameters(recurse=False)}
-        return [name for name in super().get_decay_parameter_names(model) if name not in norms]
+        return [name for name in decaying if name not in norms]
 
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
