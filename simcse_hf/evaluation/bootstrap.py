@@ -248,9 +248,9 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
 def widen(centre: float, ends: tuple[float, float], confidence: float, tasks: Iterable[Parts]) -> tuple[float, float]:
     """Widen a percentile interval of few examples, whose ends are too near, above all at high levels.
 
-    The resamples of n groups vary by (n - 1) / n of what other draws of n groups would, and have the quantiles of a
-    normal variable where Student's t with n - 1 degrees of freedom has its own (the expanded percentile
-    interval of Hesterberg 2015).
+    With n groups, the variance of the resamples is too small by the factor (n - 1) / n, and their quantiles are those
+    of a normal variable, which are nearer than those of Student's t with n - 1 degrees of freedom. Both are corrected
+    (the expanded percentile interval of Hesterberg 2015).
 
     Args:
         centre (`float`): The difference.

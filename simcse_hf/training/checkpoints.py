@@ -332,14 +332,19 @@ class WholeCheckpointTrainer(Trainer):
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
 
-    def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: CheckpointName | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
         """Train as transformers does, with the folder of the run locked and signals caught.
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
                 whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
-            args (`Any`): As in transformers.
-            kwargs (`Any`): As in transformers.
+            trial (`Any`, *optional*): As in transformers.
+            ignore_keys_for_eval (`list[str]`, *optional*): As in transformers.
 
         Returns:
             `TrainOutput`: As in transformers.
@@ -351,7 +356,7 @@ class WholeCheckpointTrainer(Trainer):
             KeyboardInterrupt: After SIGINT.
         """
         self.resumed_from = None
-        if resume_from_checkpoint is None and kwargs.get("trial") is None:
+        if resume_from_checkpoint is None and trial is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         if resume_from_checkpoint:
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
@@ -360,17 +365,17 @@ class WholeCheckpointTrainer(Trainer):
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values())):
                 never_end_training(callback)
-        held = lock_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        directory = Path(self._get_output_dir(trial))  # a trial of a search has its own
         asked = self.args
         limit = self.saved.limit = asked.save_total_limit
-        with held, self.stop_on_signal.caught(self.args):
+        with lock_together(directory), self.stop_on_signal.caught(self.args):
             # transformers, which would also delete a folder such as `checkpoint-4.bak`, does not see the limit.
             self.args = with_values(asked, save_total_limit=None)
             try:
-                output = super().train(self.resumed_from, *args, **kwargs)
+                output = super().train(self.resumed_from, trial, ignore_keys_for_eval)
                 best = self.state.best_model_checkpoint
                 if limit == 1 and best is not None and self.args.should_save:
-                    delete_old_checkpoints(Path(self._get_output_dir(kwargs.get("trial"))), limit, [Path(best)])
+                    delete_old_checkpoints(directory, limit, [Path(best)])
                 return output
             except (SystemExit, KeyboardInterrupt):
                 if self.stop_on_signal.stopping:  # The checkpoint is whole: close the trackers, finish the upload.

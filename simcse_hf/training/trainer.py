@@ -390,7 +390,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- a run ------------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: CheckpointName | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
         """Check the run, train as transformers does, and write `results.json` into `output_dir`.
 
         With a dev set, the first process prints what it scored before and after, with the interval of the change, and
@@ -400,8 +405,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
                 whole checkpoint in `output_dir`. The default is that of the arguments; `False` begins anew.
-            args (`Any`): As in transformers.
-            kwargs (`Any`): As in transformers.
+            trial (`Any`, *optional*): As in transformers.
+            ignore_keys_for_eval (`list[str]`, *optional*): As in transformers.
 
         Returns:
             `TrainOutput`: As in transformers.
@@ -413,7 +418,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             KeyboardInterrupt: After SIGINT.
         """
         # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
-        self._hp_search_setup(kwargs.get("trial", args[0] if args else None))
+        self._hp_search_setup(trial)
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -430,7 +435,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         decided = self.args
         with avoid_cudnn_attention(self.args.device), explain_full_memory(self._describe_step):
             try:
-                output = super().train(resume_from_checkpoint, *args, **kwargs)
+                output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
             finally:
                 self.args = decided
 

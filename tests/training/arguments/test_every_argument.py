@@ -47,7 +47,7 @@ LEARNS = {"rows", "noise", "rates", "weights"}
 
 
 class Case:
-    """A run with `options` over `given`, which differs from one with `given` alone in these parts of what it did.
+    """A run with the arguments `given` and `options`. Only the parts `changed` differ from a run with `given` alone.
 
     With `refused`, it is refused before the first step, with a message that names these words.
     """

@@ -219,7 +219,7 @@ def scored_by_the_mean(model, tokenizer):
 
 
 def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and_cls(tokenizer, tmp_path):
-    """On its dev set, the start with the pooler avg is perfect. All that a run says names the pooler."""
+    """The start scores best with the pooler avg, so the verdict and the warning of a run name this pooler."""
     encoder = BertForMaskedLM(tiny_config(initializer_range=0.2))
     encoder.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
