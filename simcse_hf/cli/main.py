@@ -41,6 +41,7 @@ COMMANDS = {
         then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
+    "study": Command("apps.study.study:study", positional=("ways",), together=True, says_steps=True),
     "which-model": Command("apps.which_model:which_model", positional=("models",), together=True),
     "analyze": Command("apps.analysis:analyze", positional=("sources",)),
     "encode": Command("encoding.files:encode", together=True),

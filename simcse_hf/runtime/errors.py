@@ -50,6 +50,10 @@ class SettingError(SimCSEError):
     """An argument has a value that is wrong, or that does not fit the others."""
 
 
+class LockedError(SettingError):
+    """Another process works in a folder."""
+
+
 class ModelError(SimCSEError):
     """A model cannot be loaded or used as it is."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from .errors import DataError, SettingError
+from .errors import DataError, LockedError, SettingError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -271,8 +271,8 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         timeout (`float`, *optional*, defaults to `0`): Seconds to wait for another process; -1 for no limit.
 
     Raises:
-        SettingError: If another process has locked the folder, which the message names, or nothing can be written
-            there.
+        LockedError: If another process has locked the folder, which the message names.
+        SettingError: If nothing can be written there.
         OSError: If the disk is full.
     """
     path = Path(folder).expanduser().resolve()
@@ -287,7 +287,7 @@ def lock(folder: StrPath, timeout: float = 0) -> Iterator[None]:
         name = "another process"
         if holder.exists():
             name = holder.read_text(encoding="utf-8")
-        raise SettingError(
+        raise LockedError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     except OSError as error:

@@ -164,13 +164,7 @@ class WordParser(HfArgumentParser):
                 f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the "
                 f"recipes are {', '.join(recipes)}"
             )
-        try:
-            content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
-        except OSError as error:
-            raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
-            raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
-        return self.read_table(str(path), content)
+        return self.read_table(str(path), read_yaml(path))
 
     def read_table(self, source: str, values: Any) -> Values:
         """Read a table of arguments, of a file or of a program: each as if it had been typed on the command line.
@@ -206,7 +200,7 @@ class WordParser(HfArgumentParser):
             # The table of a data set may have names of arguments.
             tables = {}
             for dataset, own in value.items():
-                tables[str(dataset)] = _plain(own)
+                tables[str(dataset)] = plain(own)
                 if isinstance(own, Mapping):
                     known = {each: self._read_value(each, own[each]) for each in own.keys() & self.by_name.keys()}
                     tables[str(dataset)] |= known
@@ -221,7 +215,7 @@ class WordParser(HfArgumentParser):
                 return table
             if name not in _TABLES and "dict" not in self.hints[name]:
                 raise SettingError(f"{name} is a table, not a single value")
-            return _plain(value)
+            return plain(value)
         takes_several = action.nargs in ("+", "*")
         if isinstance(value, (list, tuple)):
             if not takes_several and "list" not in self.hints[name]:
@@ -277,6 +271,26 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
+def read_yaml(path: StrPath) -> Any:
+    """Read a YAML file as it was written; see [`plain`] for what YAML takes its values for.
+
+    Args:
+        path (`str` or `os.PathLike`): The file.
+
+    Returns:
+        The content: tables and lists of words.
+
+    Raises:
+        SettingError: If it cannot be read, or is not YAML.
+    """
+    try:
+        return _Loader(Path(path).read_text(encoding="utf-8")).get_single_data()
+    except OSError as error:
+        raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
+        raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
+
+
 def check_files(files: Iterable[tuple[str, StrPath]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
@@ -293,7 +307,7 @@ def check_files(files: Iterable[tuple[str, StrPath]]) -> None:
 
 def read_value(word: str) -> Any:
     """Return what a word of a command line would be as a value in YAML."""
-    return _plain(_Loader(word).get_single_data())
+    return plain(_Loader(word).get_single_data())
 
 
 def _table(word: str) -> Any:
@@ -310,12 +324,12 @@ def _table(word: str) -> Any:
     return table
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a table or list of a YAML file with what YAML takes its values for."""
     if isinstance(value, _Written):
         return value.value
     if isinstance(value, Mapping):
-        return {str(name): _plain(own) for name, own in value.items()}
+        return {str(name): plain(own) for name, own in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value

@@ -33,7 +33,7 @@ from .dev_sets import make_dev_sets
 from .parser import DEFAULTS, TEXTS, WordParser, check_files
 from .run_results import Results
 from .sample_run import describe_sample_run
-from .seeds import prepare_seeds, publish_best, release, seed_folder
+from .seeds import prepare_seeds, publish_best, release, seed_folder, state_of_run
 from .trainer import SimCSETrainer
 
 logger = logging.get_logger(__name__)
@@ -242,30 +242,42 @@ class Recipe:
                 print(describe_sample_run(trainer.results.folder))
         return trainer.results
 
+    def finish(self) -> Results:
+        """Train as [`train`] does, unless the run in `output_dir` is finished; continue one that was interrupted.
+
+        Returns:
+            [`Results`]: The results of the run, which are read if it is finished.
+
+        Raises:
+            ValueError: If something cannot be trained as it is asked for.
+        """
+        folder = Path(self.given["output_dir"])
+        state = on_first_process(lambda: state_of_run(folder))
+        if state == "finished":
+            logger.info(f"{folder} is finished and not repeated.")
+            return Results.read(folder)
+        return self.but(resume_from_checkpoint="true" if state == "interrupted" else None).train()
+
     def _train_seeds(self, decided: Decided, overwrites: bool) -> Results:
         """Train once for each seed, and publish the model of the best one."""
         data = decided.data
         args = decided.training
         directory = Path(str(args.output_dir))
         make_dev_sets(data.dev_file, data.dev_task, data.general, data.label_separator)  # or refuse them now
-        states = on_first_process(lambda: prepare_seeds(decided, overwrites))
-        for number, (seed, state) in enumerate(states.items(), start=1):
+        seeds = on_first_process(lambda: prepare_seeds(decided, overwrites))
+        for number, seed in enumerate(seeds, start=1):
             folder = seed_folder(directory, seed)
-            if state == "finished":
-                logger.info(f"{folder} is finished and not repeated.")
-                continue
-            logger.info(f"Seed {seed} ({number} of {len(states)}) in {folder}")
+            logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
             one = replace(self, given=decided.given).but(
                 seed=seed,
                 seeds=None,
                 output_dir=str(folder),
                 run_name=None if args.run_name is None else f"{args.run_name}-seed-{seed}",
-                resume_from_checkpoint="true" if state == "interrupted" else None,
                 push_to_hub=False,
             )
-            one.train()
+            one.finish()
             release(args)
-        results = on_first_process(lambda: publish_best(directory, [*states]))
+        results = on_first_process(lambda: publish_best(directory, seeds))
         if args.push_to_hub and args.process_index == 0:
             from ..publishing.hub import push_model
 

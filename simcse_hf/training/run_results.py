@@ -17,7 +17,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from .._version import __version__
-from ..evaluation.bootstrap import optimism_of_choice
+from ..evaluation.bootstrap import Parts, optimism_of_choice
 from ..evaluation.metrics import find_metric, with_scale
 from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
@@ -467,25 +467,60 @@ def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) 
     differences = []
     optimism = []
     for folder, results in runs:
-        if results.dev_metric is None:
+        scores = dev_scores(folder, results, metric)
+        if scores is None:
             return None
-        name = metric or results.dev_metric
-        pooler = results.start["pooler"]
-        begin = f"start_{pooler}_{name}" if pooler else name
-        saved_step = results.saved["step"]
-        start = _read_scores(folder, results.start["step"], begin)
-        saved = _read_scores(folder, saved_step, name)
-        if start is None or saved is None:
-            return None
-        others = []
-        for step in results.chosen_among or () if name == results.dev_metric else ():
-            scores = _read_scores(folder, step, name)
-            if scores is not None and step != saved_step:
-                others.append(scores)
-        systems += [start, saved]
-        optimism.append(optimism_of_choice(start, saved, others) if others else 0.0)
-        differences.append(results.saved[name] - results.initial[begin])
-    return change_between(name, systems, float(np.mean(differences)), optimism)
+        systems += [scores.start, scores.saved]
+        optimism.append(scores.optimism)
+        differences.append(scores.difference)
+    return change_between(metric or str(runs[0][1].dev_metric), systems, float(np.mean(differences)), optimism)
+
+
+@dataclass(frozen=True)
+class DevScores:
+    """What the start and the saved weights of a run scored in each example of a dev set.
+
+    Args:
+        start (`Parts`): Of the start, as one would use it.
+        saved (`Parts`): Of the saved weights.
+        optimism (`float`): By how much the change is too high because the dev set chose the checkpoint.
+        difference (`float`): The change of the metric.
+    """
+
+    start: Parts
+    saved: Parts
+    optimism: float
+    difference: float
+
+
+def dev_scores(folder: Path, results: Results, metric: str | None = None) -> DevScores | None:
+    """Read what the start and the saved weights of a run scored in each example of a dev set.
+
+    Args:
+        folder (`Path`): The output directory of the run.
+        results (`Results`): Its results.
+        metric (`str`, *optional*): The metric, such as that of a general task. The default is that of the dev set.
+
+    Returns:
+        [`DevScores`], *optional*: The scores; `None` without those of both evaluations.
+    """
+    if results.dev_metric is None:
+        return None
+    name = metric or results.dev_metric
+    pooler = results.start["pooler"]
+    begin = f"start_{pooler}_{name}" if pooler else name
+    saved_step = results.saved["step"]
+    start = _read_scores(folder, results.start["step"], begin)
+    saved = _read_scores(folder, saved_step, name)
+    if start is None or saved is None:
+        return None
+    others = []
+    for step in results.chosen_among or () if name == results.dev_metric else ():
+        scores = _read_scores(folder, step, name)
+        if scores is not None and step != saved_step:
+            others.append(scores)
+    optimism = optimism_of_choice(start, saved, others) if others else 0.0
+    return DevScores(start, saved, optimism, results.saved[name] - results.initial[begin])
 
 
 def general_changes(runs: Sequence[tuple[Path, Results]], tasks: Mapping[str, str]) -> list[Change]:

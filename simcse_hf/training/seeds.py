@@ -1,15 +1,19 @@
 """Several seeds of one recipe: what each run still needs, and the best one published with the results of all."""
 
 import json
+import os
 import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.utils.memory import clear_device_cache
+from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
 from ..encoding.vectors import split_source
@@ -18,9 +22,17 @@ from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import SettingError, refuse_changes
-from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, StrPath, digest, read_json, write_json
+from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, StrPath, digest, entries, read_json, remove, write_json
 from .arguments import SimCSETrainingArguments
-from .checkpoints import DEV_SCORES, RESULTS, SEEDS, check_output_dir, clear_output_dir, newest_whole_checkpoint
+from .checkpoints import (
+    DEV_SCORES,
+    RESULTS,
+    SEEDS,
+    check_foreign,
+    check_output_dir,
+    clear_output_dir,
+    newest_whole_checkpoint,
+)
 from .decide import Decided
 from .run_results import Results, dev_change, general_changes, hyperparameter_values
 
@@ -83,18 +95,15 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
-    """Check and clear the output directory, and say what the run of each seed still needs.
-
-    A run with a `results.json` and a model is finished. One with a whole checkpoint was interrupted and will be
-    resumed.
+def prepare_seeds(decided: Decided, overwrites: bool) -> list[int]:
+    """Check and clear the output directory of several runs.
 
     Args:
         decided (`Decided`): The arguments of all runs.
         overwrites (`bool`): Whether earlier runs are deleted.
 
     Returns:
-        `dict[int, str]`: `"finished"`, `"interrupted"` or `"new"` for each seed.
+        `list[int]`: The seeds of the runs.
 
     Raises:
         SettingError: If the seeds are no seeds, or `output_dir` holds an earlier run that cannot be continued.
@@ -114,7 +123,32 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
         if not seeds_file.exists():
             raise SettingError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
-    # 1. What all runs have in common, in types that JSON can hold.
+    settings = learnt_settings(decided)
+
+    # The directory is cleared, or holds runs with the same settings.
+    if overwrites or not seeds_file.exists():
+        check_output_dir(args, overwrites, decided.inputs)
+        clear_output_dir(args)
+        for folder in directory.glob("seed-*"):
+            shutil.rmtree(folder)
+    else:
+        before = read_json(seeds_file, "settings", advice=advice)["settings"]
+        refuse_changes(before, settings, f"{directory}: the run there", advice)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(seeds_file, {"settings": settings})
+    return seeds
+
+
+def learnt_settings(decided: Decided) -> Values:
+    """Return what decides what a run learns, but for its seed, in types that JSON can hold.
+
+    Args:
+        decided (`Decided`): The arguments of the run.
+
+    Returns:
+        `Values`: The arguments, and the digests of the texts and of the weights that it starts from.
+    """
+    args = decided.training
     values = vars(decided.model) | vars(decided.data) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
@@ -127,38 +161,40 @@ def prepare_seeds(decided: Decided, overwrites: bool) -> dict[int, str]:
             values[f"digest of {path}"] = digest(path)
     for file in sorted(Path(str(decided.model.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
-    settings = json.loads(json.dumps(values, default=str))
+    return json.loads(json.dumps(values, default=_written))
 
-    # 2. The directory is cleared, or holds runs with the same settings.
-    if overwrites or not seeds_file.exists():
-        check_output_dir(args, overwrites, decided.inputs)
-        clear_output_dir(args)
-        for folder in directory.glob("seed-*"):
-            shutil.rmtree(folder)
-    else:
-        before = read_json(seeds_file, "settings", advice=advice)["settings"]
-        refuse_changes(before, settings, f"{directory}: the run there", advice)
-    directory.mkdir(parents=True, exist_ok=True)
-    write_json(seeds_file, {"settings": settings})
 
-    # 3. What each run still needs.
-    states = {}
-    for seed in seeds:
-        folder = seed_folder(directory, seed)
-        # Training writes the results, and the model is saved after it.
-        if (folder / RESULTS).exists() and any(folder.glob("*.safetensors")):
-            states[seed] = "finished"
-            continue
-        states[seed] = "interrupted"
-        try:
-            if newest_whole_checkpoint(folder) is None:
-                states[seed] = "new"
-        except ValueError as error:
-            logger.warning(f"{folder.name} starts again: {error}")
-            states[seed] = "new"
-        if states[seed] == "new":
-            shutil.rmtree(folder, ignore_errors=True)
-    return states
+def _written(value: Any) -> str:
+    """Return what stands for a value that JSON cannot hold: its words, or a digest of rows in memory."""
+    if isinstance(value, (os.PathLike, Enum)):
+        return str(value)
+    return Hasher.hash(value)
+
+
+def state_of_run(folder: Path) -> str:
+    """Return what a run still needs, and remove what cannot be continued.
+
+    A run with a `results.json` and a model is finished. One with a whole checkpoint was interrupted and will be
+    resumed.
+
+    Args:
+        folder (`Path`): The `output_dir` of the run.
+
+    Returns:
+        `str`: `"finished"`, `"interrupted"` or `"new"`.
+    """
+    # Training writes the results, and the model is saved after it.
+    if (folder / RESULTS).exists() and any(folder.glob("*.safetensors")):
+        return "finished"
+    try:
+        if newest_whole_checkpoint(folder) is not None:
+            return "interrupted"
+    except ValueError as error:
+        logger.warning(f"{folder.name} starts again: {error}")
+    check_foreign(folder)
+    for path in entries(folder):
+        remove(path)
+    return "new"
 
 
 def release(args: SimCSETrainingArguments) -> None:

@@ -1,0 +1,257 @@
+"""What a study is asked for, and what is refused before anything is trained."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from ... import Recipe, SettingError
+from ...data.read import open_source
+from ...evaluation.protocol import Protocol
+from ...evaluation.scoring import read_tasks
+from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
+from ...runtime.files import StrPath
+from ...runtime.identity import digest_texts
+from ...training.parser import TEXTS, check_files, plain, read_yaml
+from ..mining import fold_text
+from .runs import Run
+from .ways import Way, check_seeds, read_ways
+
+logger = logging.get_logger(__name__)
+
+#: The entries of a file of a study.
+ENTRIES = ("base", "ways", "seeds", "test", "data_dir", "label_separator", "output", "confidence", "keep_models")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study compares, on what, and where it writes.
+
+    Args:
+        ways (`list[Way]`): The ways, with every cell of a grid.
+        seeds (`list[int]`): The seeds of each of them.
+        test (`Sequence[str]`): What the verdict is about; nothing for the dev set.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder of SentEval's tasks.
+        label_separator (`str`, *optional*): What stands between several labels in a cell.
+        output (`Path`): The output folder.
+        confidence (`float`): Level of the intervals.
+        keep_models (`bool`): Whether models are kept after they were scored.
+    """
+
+    ways: list[Way]
+    seeds: list[int]
+    test: Sequence[Any]
+    data_dir: StrPath | None
+    label_separator: str | None
+    output: Path
+    confidence: float
+    keep_models: bool
+
+    @property
+    def compared(self) -> list[str]:
+        """The ways whose differences are judged: those that are no cells, and every grid."""
+        return list(dict.fromkeys(way.grid or way.name for way in self.ways))
+
+
+def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) -> Asked:
+    """Read what a file and the arguments of a call ask for.
+
+    Args:
+        source (`str`, `os.PathLike` or `Mapping`): The file, its content, or recipes by name.
+        given (`Mapping[str, Any]`): The arguments, which go before what the file says.
+
+    Returns:
+        [`Asked`]: What is asked for.
+
+    Raises:
+        SettingError: If the file cannot be read, or an entry is unknown, missing or wrong.
+    """
+    content: Any = source
+    where = "the study"
+    if isinstance(source, (str, os.PathLike)):
+        content = read_yaml(source)
+        where = str(source)
+    if not isinstance(content, Mapping):
+        raise SettingError(f"{where} must hold a table with the entries base and ways")
+    if "ways" not in content and not isinstance(source, (str, os.PathLike)):
+        content = {"ways": content}
+    unknown = [str(name) for name in content if name not in ENTRIES]
+    if unknown or "ways" not in content:
+        wrong = f"unknown entry {', '.join(unknown)}" if unknown else "ways is missing"
+        raise SettingError(f"{where}: {wrong}; the entries are {', '.join(ENTRIES)}")
+    # Arguments of training are read as they were written, and all others as YAML takes them.
+    entries_of = {name: value if name in ("base", "ways") else plain(value) for name, value in content.items()}
+    entries_of |= given
+    base = entries_of.get("base", {})
+    if not isinstance(base, Mapping):
+        raise SettingError(f"{where}: base must be a table of the arguments that all ways have in common")
+    values = dict(base)
+    base = Recipe.read(str(values.pop("command", "unsup")), values)
+    ways = read_ways(base, entries_of["ways"])
+    for recipe in (base, *(way.recipe for way in ways)):
+        for name in ("seed", "seeds", "output_dir"):
+            if name in recipe.given:
+                raise SettingError(f"{where}: leave out {name}; a study has seeds and an output of its own")
+    test = entries_of.get("test", ())
+    confidence = float(entries_of.get("confidence", 0.95))
+    if not 0 < confidence < 1:
+        raise SettingError(f"confidence must lie between 0 and 1, got {confidence}")
+    return Asked(
+        ways=ways,
+        seeds=check_seeds(entries_of.get("seeds", 3)),
+        test=[test] if isinstance(test, str | Task) else list(test),
+        data_dir=entries_of.get("data_dir"),
+        label_separator=entries_of.get("label_separator"),
+        output=Path(entries_of.get("output", "outputs/study")).expanduser(),
+        confidence=confidence,
+        keep_models=bool(entries_of.get("keep_models", True)),
+    )
+
+
+def read_part(part: str | None) -> tuple[int, int] | None:
+    """Read a part such as `2/4`.
+
+    Args:
+        part (`str`, *optional*): The part.
+
+    Returns:
+        `tuple[int, int]`, *optional*: Its number from 1, and the number of parts.
+
+    Raises:
+        SettingError: If it is no part.
+    """
+    if part is None:
+        return None
+    number, _, of = part.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise SettingError(f"part must be such as 2/4, the second of four parts, got {part!r}")
+    return int(number), int(of)
+
+
+# What is refused before anything is trained --------------------------------------------------------------------------
+
+
+def check_ways(asked: Asked) -> None:
+    """Decide every way, and refuse one that cannot be trained as it is asked for, or names a file that is not there.
+
+    Args:
+        asked (`Asked`): What is asked for.
+
+    Raises:
+        SettingError: Names the way.
+    """
+    for way in asked.ways:
+        try:
+            decided = way.recipe.decide()
+            check_files(decided.inputs)
+        except ValueError as error:
+            raise SettingError(f"way {way.name!r}: {error}") from None
+        has_dev = decided.data.dev_file is not None or decided.data.dev_task
+        if not has_dev and not asked.test:
+            raise SettingError(f"way {way.name!r} has nothing to be judged on: name test, or a dev_file for all ways")
+        if way.grid is not None and not (has_dev and asked.test):
+            raise SettingError(
+                f"way {way.name!r} is a cell of a grid. The dev set chooses a cell, and other items judge it: name "
+                "both dev_file and test"
+            )
+
+
+def check_alike(runs: Sequence[Run]) -> None:
+    """Refuse two ways that would train the same model, but for a cell that is also a way: they share their runs."""
+    ways: dict[tuple[str | None, Path], str] = {}
+    for run in runs:
+        other = ways.setdefault((run.way.grid, run.folder), run.way.name)
+        if other != run.way.name:
+            raise SettingError(f"the ways {other!r} and {run.way.name!r} are alike: they train the same model")
+
+
+def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
+    """Read the test tasks, and refuse one that is a dev set of a way.
+
+    Args:
+        asked (`Asked`): What is asked for.
+
+    Returns:
+        `tuple[dict[str, Task], Protocol]`: The tasks by name, and how they are scored.
+
+    Raises:
+        SettingError: If a task cannot be read, or chooses the checkpoints of a way.
+    """
+    names = [word for word in asked.test if isinstance(word, str) and word in SENTEVAL]
+    pairs = [word for word in asked.test if isinstance(word, str) and word not in names and "=" not in word]
+    others = [word for word in asked.test if word not in names and word not in pairs]
+    tasks, protocol, _ = read_tasks(
+        tasks=names or None,
+        data_dir=asked.data_dir if names else None,
+        pairs=pairs,
+        task=others,
+        label_separator=asked.label_separator,
+    )
+    for way in asked.ways:
+        for source, dev in dev_tasks(way.recipe).items():
+            for name, task in tasks.items():
+                if digest_texts(sorted(dev.texts)) == digest_texts(sorted(task.texts)):
+                    raise SettingError(
+                        f"test {name} is the dev set {source} of way {way.name!r}, which chooses its checkpoint: "
+                        "judge on other items, or leave out test"
+                    )
+    return tasks, protocol
+
+
+def dev_tasks(recipe: Recipe) -> dict[str, Task]:
+    """Return the dev sets of a recipe as tasks."""
+    given = recipe.decide().given
+    words = list(given.get("dev_task") or ())
+    if isinstance(given.get("dev_file"), (str, os.PathLike)):
+        words.insert(0, str(given["dev_file"]))
+    return name_general_tasks(words, given.get("label_separator"))
+
+
+def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
+    """Refuse ways that read different texts if some of them have read a test item, and warn if all of them have.
+
+    Args:
+        asked (`Asked`): What is asked for.
+        tasks (`Mapping[str, Task]`): The test tasks.
+
+    Raises:
+        SettingError: Names the way, the file, the row and the text.
+    """
+    tested = {fold_text(text): name for name, task in tasks.items() for text in task.texts}
+    if not tested:
+        return
+    sources = {way.name: training_texts(way.recipe) for way in asked.ways}
+    is_shared = len({repr(each) for each in sources.values()}) == 1
+    for way, named in sources.items():
+        for place, text in chain.from_iterable(map(cells_of, named)):
+            name = tested.get(fold_text(text))
+            if name is None:
+                continue
+            found = f"{place}: {text[:60]!r} is also an item of the test {name}"
+            if is_shared:
+                logger.warning(f"{found}. All ways read it, so none has an advantage, but the scores are too high.")
+                return
+            raise SettingError(
+                f"way {way!r} has an advantage. {found}, and the ways read different texts: remove the row, or "
+                "judge on another test"
+            )
+
+
+def training_texts(recipe: Recipe) -> list[Any]:
+    """Return the files, data sets or rows that a recipe trains on."""
+    given = recipe.decide().given
+    tables = (given.get("datasets") or {"": given}).values()
+    return [table[name] for table in tables for name in sorted(TEXTS) if table.get(name) is not None]
+
+
+def cells_of(source: Any) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a source of training rows, with their place for messages."""
+    for table in open_source(source):
+        for number, cells in table.rows(table.columns):
+            for cell in cells:
+                if isinstance(cell, str):
+                    yield table.at(number), cell

@@ -1,0 +1,257 @@
+"""What a study found: a table, a sentence and a picture, in words, in a notebook and as JSON."""
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...evaluation.report import format_rows
+from ...runtime.files import StrPath, read_json
+from ...runtime.outputs import Result
+from ..analysis import COLOURS, STYLE, new_figure
+
+#: The verdict in the output folder.
+STUDY = "study.json"
+PICTURE = "study.png"
+#: The mean over the tasks, where there are several.
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row of the table: a way, the start, or keyword search. All scores are times 100.
+
+    Args:
+        name (`str`): Its name.
+        scores (`dict[str, dict[str, float]]`): For each task and their `mean`, the score of each seed; `""` stands for
+            the seed of what is not trained.
+        mean (`dict[str, float]`): For each of them, the mean over the seeds.
+        sd (`dict[str, float]`): The sample standard deviation over the seeds; `None` of what is not trained.
+        difference (`dict[str, dict]`): For each of them, the difference from the first way: `value`, `low` and `high`.
+            None of the first way and of the cells of a grid.
+        grid (`str`, *optional*): The grid that it is a cell of.
+        cell (`str`, *optional*): Of a grid, the cell that the dev set chooses.
+        dev (`float`, *optional*): Of a cell, the mean score on the dev set that chooses.
+        operations (`float`): Floating-point operations of the training, as transformers counts them.
+        model_bytes (`int`): Size of the weights.
+        folders (`dict[str, str]`): The folder of the run of each seed, seen from the output folder.
+    """
+
+    name: str
+    scores: Mapping[str, Mapping[str, float]]
+    mean: Mapping[str, float]
+    sd: Mapping[str, float | None]
+    difference: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    grid: str | None = None
+    cell: str | None = None
+    dev: float | None = None
+    operations: float = 0.0
+    model_bytes: int = 0
+    folders: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study(Result):
+    """Ways to train side by side, on the same seeds and the same test items.
+
+    Args:
+        summary (`str`): The verdict in a sentence.
+        take (`str`, *optional*): The way to take: the cheapest that was not shown to be worse than the best one.
+        first (`str`): The way that the differences are from.
+        seeds (`list[int]`): The seeds of every way.
+        tasks (`list[str]`): What the verdict is about.
+        judged_on (`str`): `"test"`, or `"dev"` where the dev set also chose the checkpoints.
+        outcomes (`list[Outcome]`): The ways in the order of the file, the start, and keyword search.
+        failures (`dict[str, str]`): Why runs failed, by way and seed.
+        missing (`list[str]`): The runs that are not finished, by way and seed.
+        confidence (`float`): Level at which all intervals of a column hold together.
+        output (`str`): The output folder, which is not written into the file.
+
+    Examples:
+        >>> from simcse_hf import Study
+        >>> Study.read("outputs/study").take  # the folder of a study
+        'start'
+    """
+
+    summary: str
+    take: str | None
+    first: str
+    seeds: list[int]
+    tasks: list[str]
+    judged_on: str
+    outcomes: list[Outcome]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    confidence: float = 0.95
+    output: str = ""
+
+    @classmethod
+    def read(cls, path: StrPath) -> "Study":
+        """Read the study of a folder, or of its `study.json`.
+
+        Args:
+            path (`str` or `os.PathLike`): The output folder of a study, or the file in it.
+
+        Returns:
+            [`Study`]: The study.
+
+        Raises:
+            ValueError: If there is none, or it is damaged.
+        """
+        file = Path(path) / STUDY if Path(path).is_dir() else Path(path)
+        document = read_json(file, "outcomes", "summary", advice="Run the study again, which trains nothing twice.")
+        outcomes = [Outcome(**each) for each in document["outcomes"]]
+        return cls(**document | {"outcomes": outcomes, "output": str(file.parent)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of study.json."""
+        content = super().to_dict()
+        del content["output"]
+        return content
+
+    @property
+    def exit_status(self) -> int:
+        """Return 1 if a run failed."""
+        return 1 if self.failures else 0
+
+    @property
+    def columns(self) -> list[str]:
+        """The tasks, and their mean where there are several."""
+        return [*self.tasks, MEAN] if len(self.tasks) > 1 else self.tasks
+
+    def table(self) -> list[list[str]]:
+        """Return the cells of the table, with its header: ways by tasks, and the difference from the first way."""
+        decides = self.columns[-1]
+        rows = [["", *self.columns, f"over {self.first}", "interval"]]
+        for each in self.outcomes:
+            name = f"  {each.name}" if each.grid else each.name
+            cells = [name]
+            for column in self.columns:
+                cells.append(spread_of(each, column))
+            found = each.difference.get(decides)
+            cells += ["", ""] if found is None else [f"{found['value']:+.2f}", interval_of(found)]
+            rows.append(cells)
+        return rows
+
+    def __str__(self) -> str:
+        header, *rows = self.table()
+        kind = "test tasks" if self.judged_on == "test" else "the dev set, which also chose the checkpoints"
+        lines = [
+            f"Mean ± standard deviation over the seeds {', '.join(map(str, self.seeds))} on {kind}, x 100",
+            format_rows(rows, *header),
+        ]
+        for each in self.outcomes:
+            if each.cell is not None:
+                others = "The scores above are of items and seeds that did not choose"
+                lines.append(f"{each.name}: the dev set chooses {each.cell}. {others}.")
+        lines += [f"{run} failed: {why}" for run, why in self.failures.items()]
+        if self.missing:
+            lines.append(f"Not finished yet: {', '.join(self.missing)}. Call the study again.")
+        level = f"{100 * self.confidence:g}%"
+        lines.append(f"The {level} intervals hold together for all pairs of ways.")
+        lines.append(self.summary)
+        return "\n\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the table, the sentence, and the picture if matplotlib is installed."""
+        header, *rows = self.table()
+        lines = ["<table><tr>", *(f"<th>{html.escape(cell)}</th>" for cell in header), "</tr>"]
+        for row in rows:
+            lines += ["<tr>", *(f"<td>{html.escape(cell)}</td>" for cell in row), "</tr>"]
+        lines += ["</table>", f"<p>{html.escape(self.summary)}</p>"]
+        picture = io.BytesIO()
+        if self.draw(picture):
+            encoded = base64.b64encode(picture.getvalue()).decode()
+            lines.append(f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(self.summary)}">')
+        return "".join(lines)
+
+    def draw(self, target: Any) -> bool:
+        """Draw each seed as a point and each interval as a line, over the first way.
+
+        Args:
+            target (`str`, `os.PathLike` or a stream of bytes): Where the picture is written, as PNG.
+
+        Returns:
+            `bool`: Whether there is a picture: matplotlib is installed, and a difference is known.
+        """
+        decides = self.columns[-1]
+        shown = [each for each in self.outcomes if each.name == self.first or decides in each.difference]
+        try:
+            import matplotlib
+        except ImportError:
+            return False
+        if len(shown) < 2:
+            return False
+        first = next(each for each in shown if each.name == self.first)
+        zero = first.mean[decides]
+        with matplotlib.rc_context(STYLE):
+            figure = new_figure(8, 1.2 + 0.32 * len(shown))
+            axes = figure.subplots()
+            for row, each in enumerate(shown):
+                points = [score - zero for score in each.scores[decides].values()]
+                axes.plot(points, [row] * len(points), "o", color=COLOURS[0], markersize=4, linestyle="")
+                found = each.difference.get(decides)
+                if found is not None and found["low"] is not None:
+                    axes.plot(
+                        [found["low"], found["high"]], [row, row], "-", color=COLOURS[1], marker="", linewidth=1.5
+                    )
+                    axes.plot(found["value"], row, "D", color=COLOURS[1], markersize=5)
+            axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+            axes.set_yticks(range(len(shown)), [each.name for each in shown])
+            axes.invert_yaxis()
+            key = f"circles: one seed; diamonds and bars: difference with its {100 * self.confidence:g}% interval"
+            figure.supxlabel(f"{decides} x 100, less the mean of {self.first}\n{key}")
+            figure.savefig(target, dpi=120, format="png")
+        return True
+
+
+def spread_of(outcome: Outcome, column: str) -> str:
+    """Return a mean with its standard deviation over the seeds, such as `76.21 ± 0.30`."""
+    if column not in outcome.mean:
+        return "n/a"
+    spread = outcome.sd[column]
+    return f"{outcome.mean[column]:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+
+
+def interval_of(difference: Mapping[str, Any]) -> str:
+    """Return the ends of an interval, such as `[-0.10, +0.42]`."""
+    if difference["low"] is None:
+        return "unknown"
+    return f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
+
+
+def choose_way(outcomes: Sequence[Outcome], found: Mapping[tuple[str, str], Any], decides: str) -> tuple[str, str]:
+    """Return the way to take, and the sentence that says why.
+
+    It is the cheapest way that was not shown to be worse than the best one: cheaper is what has smaller weights, then
+    what needs fewer operations to train, then what is written earlier.
+
+    Args:
+        outcomes (`Sequence[Outcome]`): The ways to choose from.
+        found (`Mapping[tuple[str, str], Difference]`): The difference of each pair of them.
+        decides (`str`): The task or mean that decides.
+
+    Returns:
+        `tuple[str, str]`: The name, and the sentence.
+    """
+    best = max(outcomes, key=lambda each: each.mean[decides])
+    worse = []
+    for each in sorted(outcomes, key=lambda each: (each.model_bytes, each.operations)):
+        if each is best:
+            break
+        over = found[best.name, each.name]
+        if over.is_better:
+            worse.append(each.name)
+            continue
+        interval = "" if over.low is None else f" [{over.low:+.2f}, {over.high:+.2f}]"
+        return each.name, (
+            f"Take {each.name}: it is the cheapest of the ways that were not shown to be worse than the best one "
+            f"({best.name}, {over.value:+.2f}{interval} over it)."
+        )
+    than = "it is the cheapest"
+    if worse:
+        than = f"it was shown to be better than every cheaper way ({', '.join(worse)})"
+    return best.name, f"Take {best.name}: it has the best mean, and {than}."

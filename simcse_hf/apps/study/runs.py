@@ -1,0 +1,215 @@
+"""The runs of a study in a folder: each is known by what it learns, trained once, and scored once on each task."""
+
+import re
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.utils import logging
+
+from ... import Recipe
+from ...evaluation.protocol import Protocol
+from ...evaluation.report import Evaluation, write_results
+from ...evaluation.scoring import load_encoder, score_model
+from ...evaluation.tasks import Task
+from ...runtime.distributed import on_first_process, wait_for_all
+from ...runtime.errors import LockedError
+from ...runtime.files import lock, read_json, remove, write_json, write_text
+from ...runtime.identity import digest_value
+from ...runtime.messages import errors_only
+from .ways import Way
+
+logger = logging.get_logger(__name__)
+
+#: The folder of all runs in the output folder.
+RUNS = "runs"
+#: What a finished run records beside its results: what it cost.
+RECORD = "study_run.json"
+FAILURE = "failure.txt"
+TESTS = "tests"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a way with a seed, or the start of a way, which is not trained.
+
+    Args:
+        way (`Way`): The way.
+        seed (`int`, *optional*): The seed; `None` for the start.
+        folder (`Path`): The folder of the run.
+    """
+
+    way: Way
+    seed: int | None
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """What messages call the run."""
+        return f"{self.way.name}, seed {self.seed}"
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """What the run has cost, or `None` while it is not finished."""
+        path = self.folder / RECORD
+        if not path.exists():
+            return None
+        return read_json(path, "operations", advice="Remove the folder, and the run is repeated.")
+
+
+def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[Run]:
+    """List the runs of a study, one seed of all ways before the next.
+
+    A run is known by the digest of all that it learns from: the arguments, the texts, the start and the seed. So a
+    study that gets another way, seed or name finds the runs that it has.
+
+    Args:
+        ways (`list[Way]`): The ways.
+        seeds (`list[int]`): Their seeds.
+        folder (`Path`): The folder of all runs.
+
+    Returns:
+        `list[Run]`: The runs.
+    """
+    keys = {way.name: digest_value(way.learns_from()) for way in ways}
+    folders: dict[str, Path] = {}
+    runs = []
+    for seed in seeds:
+        for way in ways:
+            key = digest_value([keys[way.name], seed])[:12]
+            for path in folder.glob(f"*-{key}"):
+                folders[key] = path
+            words = re.sub(r"[^\w.=]+", "-", way.name).strip("-")[:60]
+            runs.append(Run(way, seed, folders.setdefault(key, folder / f"{words}-{seed}-{key}")))
+    return runs
+
+
+def finish_run(run: Run) -> bool:
+    """Train a run, unless it is finished. One that was interrupted goes on.
+
+    Args:
+        run (`Run`): The run.
+
+    Returns:
+        `bool`: Whether it is finished now; `False` if another process works on it.
+
+    Raises:
+        Exception: What training raises. The folder of the run then has its traceback.
+    """
+    if on_first_process(lambda: run.record) is not None:
+        return True
+    with _taken(run.folder) as is_ours:
+        if not is_ours:
+            return False
+        try:
+            assert run.seed is not None
+            with errors_only():
+                seconds = run.way.train(run.seed, run.folder)
+        except Exception:
+            on_first_process(lambda: write_text(run.folder / FAILURE, traceback.format_exc()))
+            raise
+        on_first_process(lambda: _write_record(run, seconds))
+    return True
+
+
+def _write_record(run: Run, seconds: float | None) -> None:
+    state = TrainerState.load_from_json(str(run.folder / "trainer_state.json"))
+    size = sum(path.stat().st_size for path in run.folder.glob("*.safetensors"))
+    remove(run.folder / FAILURE)
+    write_json(run.folder / RECORD, {"operations": state.total_flos, "bytes": size, "train_seconds": seconds})
+
+
+@contextmanager
+def _taken(folder: Path) -> Iterator[bool]:
+    """Lock the folder of a run, if no other study works on it, and say whether that was possible."""
+    with ExitStack() as stack:
+
+        def take() -> bool:
+            try:
+                stack.enter_context(lock(folder))
+            except LockedError:
+                return False
+            return True
+
+        yield on_first_process(take)
+        wait_for_all()
+
+
+def score_run(run: Run, model: Any, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Evaluation:
+    """Score a model on the tasks that it was not scored on yet; what was scored is kept in the folder of its run.
+
+    Args:
+        run (`Run`): The run.
+        model (`Callable`): Loads the model, if it is needed.
+        tasks (`Mapping[str, Task]`): The tasks.
+        protocol (`Protocol`): How they are scored.
+        bar (`bool`): Show a bar while texts are encoded.
+
+    Returns:
+        [`Evaluation`]: The results of all tasks.
+    """
+    paths = {}
+    for name, task in tasks.items():
+        paths[name] = run.folder / TESTS / f"{digest_value([name, task, protocol])}.json"
+    missing = on_first_process(lambda: [name for name, path in paths.items() if not path.exists()])
+    if missing:
+        evaluation = score_model(load_encoder(model(), {}), {name: tasks[name] for name in missing}, protocol, bar)
+        for name in missing:
+            if evaluation.results:  # in the first process
+                one = Evaluation({name: evaluation.results[name]}, {name: evaluation.scores.get(name, {})}, protocol)
+                write_results(paths[name], one.to_dict(), one.scores)
+        wait_for_all()
+    whole = Evaluation({}, {}, protocol)
+    for path in paths.values():
+        one = Evaluation.read(path)
+        whole.results.update(one.results)
+        whole.scores.update(one.scores)
+    return whole
+
+
+class _AfterTheFirstStep(TrainerCallback):
+    """Ends a run after its first step, and says how long that took."""
+
+    seconds = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Begin to measure."""
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Measure the step, and end the run."""
+        self.seconds = time.perf_counter() - self._began
+        control.should_training_stop = True
+
+
+def time_first_step(recipe: Recipe) -> tuple[int, float]:
+    """Train the first step of a run in a folder that is removed, and return its steps and the seconds of this one.
+
+    Args:
+        recipe (`Recipe`): The run.
+
+    Returns:
+        `tuple[int, float]`: How many steps the whole run has, and how long its first step took.
+    """
+    first = _AfterTheFirstStep()
+    with TemporaryDirectory() as folder, errors_only():
+        values = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False, "report_to": "none"}
+        trainer = recipe.but(output_dir=folder, disable_tqdm=True, **values).trainer()
+        trainer.add_callback(first)
+        trainer.train()
+    return trainer.state.max_steps, first.seconds
+
+
+def remove_model(run: Run) -> None:
+    """Remove the weights and checkpoints of a finished run, whose results and scores stay."""
+    if run.record is None:
+        return
+    for pattern in ("checkpoint-*", "*.safetensors"):
+        for path in run.folder.glob(pattern):
+            remove(path)

@@ -1,0 +1,166 @@
+"""What a study compares: ways to train, written as changes of one recipe, with grids of values."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ... import Recipe, SettingError, SimCSE
+from ...objectives.registry import objective_class, part_weights
+from ...training.recipe import PARSER
+from ...training.seeds import learnt_settings
+
+#: What begins the names of ways that are not trained.
+START = "start"
+#: The argument whose own entries may be lists of values, too.
+_TABLE = "objective_options"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train.
+
+    Args:
+        name (`str`): Its name in the table.
+        recipe (`Recipe`): The arguments of its runs, without a seed and an output directory.
+        grid (`str`, *optional*): The grid that it is a cell of, of which the dev set chooses one.
+    """
+
+    name: str
+    recipe: Recipe
+    grid: str | None = None
+
+    def learns_from(self) -> dict[str, Any]:
+        """Return what tells a run of the way from others, but for its seed: two ways that are alike return the same.
+
+        The settings of the model are those that are decided, so a temperature of 0.05 is the default one. The code of
+        an objective of somebody's own counts, too.
+        """
+        decided = self.recipe.decide()
+        settings = learnt_settings(decided)
+        chosen = decided.model.settings(decided.checkpoint.config)
+        for name in (*chosen, "temp"):
+            settings.pop(name, None)
+        resolved = decided.checkpoint.resolve({name: value for name, value in chosen.items() if value is not None})
+        return settings | {"settings": asdict(resolved), "code": code_of(resolved.objective)}
+
+    def train(self, seed: int, folder: Path) -> float | None:
+        """Train with a seed into a folder, or go on there, and return the seconds that training took."""
+        return self.recipe.but(seed=seed, output_dir=str(folder)).finish().train_seconds
+
+    def open(self, folder: Path) -> Any:
+        """Load the model that was trained into a folder."""
+        return SimCSE(folder)
+
+
+def code_of(objective: str) -> list[str]:
+    """Return the source of the classes of an objective that somebody else has written, such as `my_losses:Mine`."""
+    sources = []
+    for name in part_weights(objective):
+        if ":" in name:
+            own = objective_class(name)
+            with suppress(OSError, TypeError):  # what was typed in a console has none
+                sources.append(inspect.getsource(inspect.getmodule(own) or own))
+    return sources
+
+
+def read_ways(base: Recipe, ways: Mapping[str, Any]) -> list[Way]:
+    """Read the ways of a study.
+
+    A way is a table of the arguments that it changes. An argument with several values makes a grid, with a cell for
+    each combination: `learning_rate: [1e-5, 3e-5]` and `temp: [0.05, 0.1]` make four. An argument that is a list by
+    itself, such as `dev_task`, needs a list of lists for that, and texts are no grid.
+
+    Args:
+        base (`Recipe`): What all ways have in common.
+        ways (`Mapping[str, Mapping | Recipe]`): What each way changes, or its whole recipe.
+
+    Returns:
+        `list[Way]`: The ways, with every cell of a grid.
+
+    Raises:
+        SettingError: If there is no way, a name is taken, or a way has an unknown argument.
+    """
+    if not isinstance(ways, Mapping) or not ways:
+        raise SettingError("ways must be a table of at least one way: a name, and the arguments that it changes")
+    found = []
+    for key, changed in ways.items():
+        name = str(key)
+        if name == START or name.startswith(f"{START} "):
+            raise SettingError(f"way {name!r}: this is the name of the untrained model; choose another one")
+        if isinstance(changed, Recipe):
+            found.append(Way(name, changed))
+            continue
+        if not isinstance(changed, Mapping | None):
+            raise SettingError(f"way {name!r} must be a table of arguments (name: value), got {changed!r}")
+        values = dict(changed or {})
+        cells = read_cells(values)
+        for labels, cell in cells:
+            try:
+                recipe = base.but(**cell)
+            except SettingError as error:
+                raise SettingError(f"way {name!r}: {error}") from None
+            is_cell = len(cells) > 1
+            found.append(Way(", ".join([name, *labels]), recipe, name if is_cell else None))
+    return found
+
+
+def read_cells(values: Mapping[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
+    """Return each combination of the arguments that have several values, with the words that tell it from others."""
+    places = []
+    choices = []
+    for name, value in values.items():
+        if is_grid(name, value):
+            places.append((name, None))
+            choices.append(value)
+        if name == _TABLE and isinstance(value, Mapping):
+            for option, own in value.items():
+                if isinstance(own, list | tuple):
+                    places.append((name, option))
+                    choices.append(own)
+    cells = []
+    for chosen in product(*choices):
+        cell = dict(values)
+        labels = []
+        for (name, option), value in zip(places, chosen, strict=True):
+            labels.append(f"{option or name}={value}")
+            if option is None:
+                cell[name] = value
+            else:
+                cell[name] = {**cell[name], option: value}
+        cells.append((labels, cell))
+    return cells
+
+
+def is_grid(name: str, value: Any) -> bool:
+    """Return whether an argument has several values, of which each makes a cell of a grid."""
+    if not isinstance(value, list | tuple) or name in ("train_file", "dev_file") or name not in PARSER.by_name:
+        return False
+    takes_several = PARSER.by_name[name].nargs in ("+", "*") or "list" in PARSER.hints[name]
+    return not takes_several or all(isinstance(each, list | tuple) for each in value)
+
+
+def check_seeds(seeds: int | Sequence[int], first: int = 42) -> list[int]:
+    """Return the seeds of a study, which are the same for all ways.
+
+    Args:
+        seeds (`int` or `Sequence[int]`): A number of seeds, or the seeds.
+        first (`int`, *optional*, defaults to `42`): The first one of a number of seeds.
+
+    Returns:
+        `list[int]`: The seeds.
+
+    Raises:
+        SettingError: If there are fewer than two, or a seed occurs twice or is negative.
+    """
+    listed = list(range(first, first + seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if len(listed) < 2:
+        raise SettingError(
+            f"seeds {seeds}: a study needs at least two seeds, because one says nothing about what another would give"
+        )
+    if len(set(listed)) < len(listed) or min(listed) < 0:
+        raise SettingError(f"seeds {' '.join(map(str, listed))}: each seed must be at least 0 and occur once")
+    return listed
