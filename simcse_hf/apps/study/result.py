@@ -177,12 +177,14 @@ class Study(Result):
         Returns:
             `bool`: Whether there is a picture: matplotlib is installed, and a difference is known.
         """
-        decides = self.columns[-1]
-        shown = [each for each in self.outcomes if each.name == self.first or decides in each.difference]
         try:
             import matplotlib
         except ImportError:
             return False
+        if not self.tasks:
+            return False
+        decides = self.columns[-1]
+        shown = [each for each in self.outcomes if each.name == self.first or decides in each.difference]
         if len(shown) < 2:
             return False
         first = next(each for each in shown if each.name == self.first)

@@ -106,7 +106,7 @@ def study(
         logger.info(f"Run {number + 1} of {len(runs)}: {run.name}")
         try:
             if finish_run(run):
-                score_run(run, partial(SimCSE, run.folder), tasks, protocol, show_progress_bar)
+                score_run(run, partial(run.way.open, run.folder), tasks, protocol, show_progress_bar)
         except Exception as error:  # an objective of somebody's own may raise anything, and the others go on
             failures[run.name] = f"{type(error).__name__}: {error}"
             logger.warning(f"{run.name} failed: {failures[run.name]}")
