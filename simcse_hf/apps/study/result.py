@@ -172,7 +172,7 @@ class Study(Result):
         """Draw each seed as a point and each interval as a line, over the first way.
 
         Args:
-            target (`str`, `os.PathLike` or a stream of bytes): Where the picture is written, as PNG.
+            target (`str`, `os.PathLike` or `IO[bytes]`): Where the picture is written, as PNG.
 
         Returns:
             `bool`: Whether there is a picture: matplotlib is installed, and a difference is known.

@@ -11,7 +11,7 @@ from typing import Any
 from ... import Recipe, SettingError, SimCSE
 from ...objectives.registry import objective_class, part_weights
 from ...training.recipe import PARSER
-from ...training.seeds import learnt_settings
+from ...training.seeds import learnt_settings, seed_list
 
 #: What begins the names of ways that are not trained.
 START = "start"
@@ -156,11 +156,9 @@ def check_seeds(seeds: int | Sequence[int], first: int = 42) -> list[int]:
     Raises:
         SettingError: If there are fewer than two, or a seed occurs twice or is negative.
     """
-    listed = list(range(first, first + seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    listed = seed_list(seeds, first)
     if len(listed) < 2:
         raise SettingError(
             f"seeds {seeds}: a study needs at least two seeds, because one says nothing about what another would give"
         )
-    if len(set(listed)) < len(listed) or min(listed) < 0:
-        raise SettingError(f"seeds {' '.join(map(str, listed))}: each seed must be at least 0 and occur once")
     return listed
