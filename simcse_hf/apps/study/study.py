@@ -105,7 +105,7 @@ def study(
             continue
         logger.info(f"Run {number + 1} of {len(runs)}: {run.name}")
         try:
-            if finish_run(run):
+            if finish_run(run) and run.way.grid is None:  # of the cells of a grid, only chosen ones are judged
                 score_run(run, partial(run.way.open, run.folder), tasks, protocol, show_progress_bar)
         except Exception as error:  # an objective of somebody's own may raise anything, and the others go on
             failures[run.name] = f"{type(error).__name__}: {error}"
