@@ -91,9 +91,9 @@ def judge(
     dev: dict[str, float] = {}
     for name in asked.compared:
         cells = [way.name for way in asked.ways if way.grid == name]
-        if not cells and name in finished:
+        if name in finished:
             scored[name] = score_runs(finished[name], tasks, protocol, bar)
-        elif all(cell in finished for cell in cells):
+        if cells and all(cell in finished for cell in cells):
             scores = {cell: dev_score_of(finished[cell]) for cell in cells}
             dev |= {cell: fmean(each.values()) for cell, each in scores.items()}
             chosen[name] = max(cells, key=lambda cell: dev[cell])
