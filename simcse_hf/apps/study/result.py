@@ -101,14 +101,15 @@ class Study(Result):
         """
         file = Path(path) / STUDY if Path(path).is_dir() else Path(path)
         document = read_json(file, "outcomes", "summary", advice="Run the study again, which trains nothing twice.")
-        outcomes = [Outcome(**each) for each in document["outcomes"]]
-        return cls(**document | {"outcomes": outcomes, "output": str(file.parent)})
+        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+        known["outcomes"] = [Outcome(**each) for each in document["outcomes"]]
+        return cls(**known | {"output": str(file.parent)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of study.json."""
+        """Return the content of study.json, with the table as a card shows it."""
         content = super().to_dict()
         del content["output"]
-        return content
+        return content | {"table": self.table()}
 
     @property
     def exit_status(self) -> int:

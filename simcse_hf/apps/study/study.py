@@ -115,6 +115,10 @@ def study(
     found = judge(asked, runs, tasks, protocol, failures, show_progress_bar)
     if world()[0] == 0:
         write_json(asked.output / STUDY, found.to_dict())
+        for run in runs:  # where the card of its model finds it
+            if run.record is not None:
+                of = {"way": run.way.name, "seed": run.seed}
+                write_json(run.folder / STUDY, found.to_dict() | {"of": of})
         found.draw(asked.output / PICTURE)
         if not asked.keep_models:
             for run in runs:

@@ -8,7 +8,7 @@ from conftest import save_encoder
 from evaluation_helpers import write_rows
 from trainer_helpers import refuses, scored, sentences
 
-from simcse_hf import Recipe, SimCSE, Study, evaluate, study
+from simcse_hf import Recipe, SimCSE, Study, card, evaluate, study
 from simcse_hf.apps.study.judge import choose_cells
 from simcse_hf.apps.study.result import Outcome, choose_way
 from simcse_hf.evaluation.verdict import Difference
@@ -124,6 +124,15 @@ def test_a_study_shows_itself_as_a_table_a_sentence_and_a_picture(finished):
     assert f"{found.outcomes[0].mean['pairs']:.2f} ± {found.outcomes[0].sd['pairs']:.2f}" in text
     page = found._repr_html_()
     assert page.count("<tr>") == 4 and "data:image/png" in page and found.take in page
+
+
+def test_the_card_of_a_model_shows_the_study_that_it_is_from(finished):
+    found, folder = finished
+    run = folder / found.outcomes[0].folders["43"]
+    card(run, repo_id="me/mine")
+    text = " ".join((run / "README.md").read_text().split())
+    assert "this model is `simcse` with seed 43" in text and found.summary in text
+    assert f"{found.outcomes[1].mean['pairs']:.2f} ± {found.outcomes[1].sd['pairs']:.2f}" in text
 
 
 def test_a_grid_is_judged_by_the_cells_that_the_other_seeds_choose(finished):
