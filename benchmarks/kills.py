@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from simcse_hf import Recipe, sample_files, study
+from simcse_hf import sample_files, study
 from simcse_hf.runtime.files import STAGING
 from simcse_hf.training.checkpoints import checkpoints
 
@@ -118,9 +118,8 @@ def train(name: str, folder: Path) -> None:
     if name == STUDY:
         corpus, _ = sample_files()
         steps = {"max_steps": 6, "eval_steps": 3, "max_train_samples": 400, "per_device_train_batch_size": 32}
-        simcse = Recipe.read("unsup", {**steps, "report_to": "none", "use_cpu": True})
+        base = {"command": "unsup", **steps, "report_to": "none", "use_cpu": True}
         ways = {"simcse": {}, "hotter": {"temp": 0.2}, "grid": {"learning_rate": [1e-4, 1e-3]}}
-        base = {**simcse.decide().given, "command": "unsup"}
         study({"base": base, "ways": ways}, seeds=2, test=[str(corpus.test)], output=folder)
         return
     make_trainer(name, folder).train(resume_from_checkpoint=bool(checkpoints(folder)))
