@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .apps.search import index_add as index_add
     from .apps.search import index_delete as index_delete
     from .apps.search import search as search
-    from .apps.study.result import Study as Study
     from .apps.study.study import study as study
     from .apps.which_model import which_model as which_model
     from .data.collator import ContrastiveCollator as ContrastiveCollator

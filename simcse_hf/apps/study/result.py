@@ -67,11 +67,6 @@ class Study(Result):
         missing (`list[str]`): The runs that are not finished, by way and seed.
         confidence (`float`): Level at which all intervals of a column hold together.
         output (`str`): The output folder, which is not written into the file.
-
-    Examples:
-        >>> from simcse_hf import Study
-        >>> Study.read("outputs/study").take  # the folder of a study
-        'start'
     """
 
     summary: str

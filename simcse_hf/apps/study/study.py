@@ -70,7 +70,8 @@ def study(
 
     Examples:
         >>> from simcse_hf import Recipe, study
-        >>> simcse = Recipe.read("unsup", {"max_steps": 2, "eval_steps": 2})
+        >>> texts = {"train_file": "sentences.txt", "dev_file": "sts-dev.csv", "max_steps": 2, "eval_steps": 2}
+        >>> simcse = Recipe.read("unsup", {"model_name_or_path": "outputs/my-model", **texts, "report_to": "none"})
         >>> found = study({"simcse": simcse, "hotter": simcse.but(temp=0.1)}, seeds=2, output="outputs/study")
         >>> found.first, [outcome.name for outcome in found.outcomes]
         ('simcse', ['simcse', 'hotter', 'start'])

@@ -8,9 +8,9 @@ from conftest import save_encoder
 from evaluation_helpers import write_rows
 from trainer_helpers import refuses, scored, sentences
 
-from simcse_hf import Recipe, SimCSE, Study, card, evaluate, study
+from simcse_hf import Recipe, SimCSE, card, evaluate, study
 from simcse_hf.apps.study.judge import choose_cells
-from simcse_hf.apps.study.result import Outcome, choose_way
+from simcse_hf.apps.study.result import Outcome, Study, choose_way
 from simcse_hf.evaluation.verdict import Difference
 
 #: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
