@@ -133,4 +133,6 @@ def study_starts(
             "with train, give at least two folders or hub names of models: each is trained from its files"
         )
     found = {"base": read_yaml(recipe), "ways": ways}
-    return study(found, seeds=seeds, test=test, output=output, show_progress_bar=show_progress_bar, **where)
+    result = study(found, seeds=seeds, test=test, output=output, show_progress_bar=show_progress_bar, **where)
+    assert isinstance(result, Study)  # and no plan
+    return result

@@ -166,17 +166,19 @@ def check_ways(asked: Asked) -> None:
                 f"way {way.name!r} is a cell of a grid. The dev set chooses a cell, and other items judge it: name "
                 "both dev_file and test"
             )
-    if asked.test:
-        return
     judges = set()
     for way in asked.ways:
         given = way.recipe.decide().given
+        if asked.test and way.grid is None:
+            continue
         judges.add(repr([given.get(name) for name in ("dev_file", "dev_task", "metric_for_best_model")]))
         metric = str(given.get("metric_for_best_model") or "").removeprefix("eval_")
         if metric and not find_metric(metric).higher_is_better:
-            raise SettingError(f"way {way.name!r}: {metric} is better when it is lower; name test to judge by")
+            raise SettingError(f"way {way.name!r}: {metric} is better when it is lower, and cannot choose or judge")
     if len(judges) > 1:
-        raise SettingError("the ways have different dev sets or metrics, so these cannot judge them: name test")
+        raise SettingError(
+            "the ways have different dev sets or metrics, which can neither choose nor judge: name test"
+        )
 
 
 def check_alike(runs: Sequence[Run]) -> None:

@@ -201,6 +201,32 @@ class Study(Result):
         return True
 
 
+@dataclass(frozen=True)
+class Plan(Result):
+    """What a study would train.
+
+    Args:
+        runs (`list[str]`): The runs that are not finished, by way and seed.
+        steps (`dict[str, int]`): The steps of a run of each way.
+        seconds (`dict[str, float]`): How long the first step of each way took.
+        minutes (`float`): An estimate of the time that is left, without evaluation.
+    """
+
+    runs: list[str]
+    steps: dict[str, int]
+    seconds: dict[str, float]
+    minutes: float
+
+    def __str__(self) -> str:
+        lines = []
+        for way, steps in self.steps.items():
+            left = sum(run.startswith(f"{way}, seed ") for run in self.runs)
+            lines.append(
+                f"{way}: {left} runs of {steps} steps are left; the first step took {self.seconds[way]:.2f} s"
+            )
+        return "\n".join([*lines, f"About {self.minutes:.0f} minutes of training are left, without evaluation."])
+
+
 def spread_of(outcome: Outcome, column: str) -> str:
     """Return a mean with its standard deviation over the seeds, such as `76.21 ± 0.30`."""
     if column not in outcome.mean:

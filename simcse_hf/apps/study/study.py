@@ -1,6 +1,7 @@
 """The study: what is asked is checked before anything is trained, then its runs are made, and one verdict is said."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,11 @@ from transformers.utils import logging
 from ...evaluation.tasks import Task
 from ...runtime.distributed import world
 from ...runtime.files import StrPath, write_json
-from .asked import Asked, check_alike, check_texts, check_ways, read_part, read_study, read_tests
+from .asked import check_alike, check_texts, check_ways, read_part, read_study, read_tests
 from .judge import judge
-from .result import PICTURE, STUDY, Study
+from .result import PICTURE, STUDY, Plan, Study
 from .runs import RUNS, Run, finish_run, plan_runs, remove_model, score_run, time_first_step
+from .ways import Way
 
 logger = logging.get_logger(__name__)
 
@@ -33,7 +35,7 @@ def study(
     dry_run: bool = False,
     keep_models: bool = True,
     show_progress_bar: bool = True,
-) -> Study:
+) -> Study | Plan:
     """Train several ways with the same seeds, and say which of them to take.
 
     Every way is trained once with each seed. The start, as one would use it, is always compared as well, and keyword
@@ -63,7 +65,7 @@ def study(
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
 
     Returns:
-        [`Study`]: The table, and the way to take.
+        [`Study`] or [`Plan`]: The table, and the way to take; of a dry run, what would be trained.
 
     Raises:
         SettingError: If what is asked for makes no sense, before anything is trained.
@@ -97,7 +99,7 @@ def study(
     runs = plan_runs(asked.ways, asked.seeds, asked.output / RUNS)
     check_alike(runs)
     if dry_run:
-        return estimate(asked, runs)
+        return plan(asked.ways, runs)
 
     # 3. Train and score, one seed of all ways before the next. What another process works on is left to it.
     failures = {}
@@ -127,27 +129,13 @@ def study(
     return found
 
 
-def estimate(asked: Asked, runs: Sequence[Run]) -> Study:
-    """Say the runs of a study, their steps, and how long they may take, from the first step of each way.
-
-    Args:
-        asked (`Asked`): What is asked for.
-        runs (`Sequence[Run]`): The runs.
-
-    Returns:
-        [`Study`]: Its summary has the estimate.
-    """
-    lines = []
-    total = 0.0
-    for way in asked.ways:
-        left = [run for run in runs if run.way is way and run.record is None]
-        steps, seconds = time_first_step(way.recipe.but(seed=asked.seeds[0]))
-        minutes = len(left) * steps * seconds / 60
-        total += minutes
-        lines.append(
-            f"{way.name}: {len(left)} of {len(asked.seeds)} runs are left, of {steps} steps each; the first step took "
-            f"{seconds:.2f} s, so about {minutes:.0f} minutes"
-        )
-    lines.append(f"About {total:.0f} minutes of training on this machine, without evaluation.")
-    missing = [run.name for run in runs if run.record is None]
-    return Study("\n".join(lines), None, asked.compared[0], asked.seeds, [], "nothing", [], {}, missing)
+def plan(ways: Sequence[Way], runs: Sequence[Run]) -> Plan:
+    """Say the runs of a study, and how long they may take, from the first step of each way."""
+    left = [run for run in runs if run.record is None]
+    found = Plan([run.name for run in left], {}, {}, 0.0)
+    minutes = 0.0
+    for way in ways:
+        found.steps[way.name], found.seconds[way.name] = time_first_step(way.recipe.but(seed=runs[0].seed))
+        number = sum(run.way is way for run in left)
+        minutes += number * found.steps[way.name] * found.seconds[way.name] / 60
+    return replace(found, minutes=minutes)

@@ -226,8 +226,8 @@ def test_the_parts_of_two_machines_give_the_study_of_one(finished, content, test
 
 def test_a_dry_run_says_runs_and_steps_and_leaves_nothing(content, tests, tmp_path):
     said = study(content, test=tests, output=tmp_path / "out", dry_run=True)
-    assert "simcse: 2 of 2 runs are left, of 4 steps each" in str(said)
-    assert len(said.missing) == 6 and not [*tmp_path.glob("out/runs/*")]
+    assert "simcse: 2 runs of 4 steps are left" in str(said)
+    assert len(said.runs) == 6 and said.minutes > 0 and not [*tmp_path.glob("out/runs/*")]
 
 
 def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base, tmp_path):
