@@ -5,7 +5,8 @@
 Each of 16 configurations of a tiny model is trained once without interruption. Then runs are killed by SIGKILL and
 resumed with `resume_from_checkpoint=True`, up to four times each, until they end. Every second kill waits until a
 checkpoint is being written. At the end the weights, the optimizer, the schedule, the random state and the log history
-must have the bits of the uninterrupted run. The processes are forked from this one, which saves the time of imports.
+must have the bits of the uninterrupted run. A study of two ways and a grid is killed in the same way, and must end
+with the table of the uninterrupted one. The processes are forked from this one, which saves the time of imports.
 Results of other configurations that the output file already holds are kept.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 
 import torch
 
+from simcse_hf import Recipe, sample_files, study
 from simcse_hf.runtime.files import STAGING
 from simcse_hf.training.checkpoints import checkpoints
 
@@ -32,6 +34,8 @@ from .harness import Report, machine, markdown, prepare_forked_process
 from .tiny import CONFIGURATIONS, fingerprint, make_trainer
 
 MOST_KILLS_OF_A_RUN = 4
+#: The configuration that is no single run.
+STUDY = "a study"
 #: The longest time in seconds between the start of writing a checkpoint and the kill; writing takes about this long.
 WHILE_SAVING = 0.08
 _PAUSE = 0.0005
@@ -39,7 +43,9 @@ _PAUSE = 0.0005
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=200, help="number of kills over all configurations")
-    parser.add_argument("--configurations", nargs="+", choices=CONFIGURATIONS, default=[*CONFIGURATIONS])
+    parser.add_argument(
+        "--configurations", nargs="+", choices=[*CONFIGURATIONS, STUDY], default=[*CONFIGURATIONS, STUDY]
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
 
 
@@ -73,7 +79,7 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
     start = time.perf_counter()
     _wait(_start(name, whole), whole)
     seconds = time.perf_counter() - start
-    expected = fingerprint(whole)
+    expected = outcome(name, whole)
     counts = {"kills": 0, "while saving": 0, "before the first checkpoint": 0, "runs": 0, "differing": 0}
     differing: list[str] = []
     while counts["kills"] < kills:
@@ -82,7 +88,7 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
         for _ in range(most):
             left_over = _inode(killed / STAGING)  # of an earlier kill
             pid = _start(name, killed)
-            while_saving = draw.random() < 0.5
+            while_saving = draw.random() < 0.5 and name != STUDY
             if not _kill(pid, killed, while_saving, draw, seconds):
                 break  # the run ended first
             counts["kills"] += 1
@@ -91,7 +97,7 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
         else:
             _wait(_start(name, killed), killed)
         counts["runs"] += 1
-        found = fingerprint(killed)
+        found = outcome(name, killed)
         differences = [key for key in expected | found if expected.get(key) != found.get(key)]
         counts["differing"] += bool(differences)
         differing += differences
@@ -100,8 +106,23 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
     return {"configuration": name, **counts, "differences": sorted(set(differing)), "seconds of a run": seconds}
 
 
+def outcome(name: str, folder: Path) -> dict[str, Any]:
+    """Return what must have the same bits."""
+    if name == STUDY:
+        return {STUDY: (folder / "study.json").read_bytes()}
+    return fingerprint(folder)
+
+
 def train(name: str, folder: Path) -> None:
     """Train a configuration, or resume it if there is a checkpoint."""
+    if name == STUDY:
+        corpus, _ = sample_files()
+        steps = {"max_steps": 6, "eval_steps": 3, "max_train_samples": 400, "per_device_train_batch_size": 32}
+        simcse = Recipe.read("unsup", {**steps, "report_to": "none", "use_cpu": True})
+        ways = {"simcse": {}, "hotter": {"temp": 0.2}, "grid": {"learning_rate": [1e-4, 1e-3]}}
+        base = {**simcse.decide().given, "command": "unsup"}
+        study({"base": base, "ways": ways}, seeds=2, test=[str(corpus.test)], output=folder)
+        return
     make_trainer(name, folder).train(resume_from_checkpoint=bool(checkpoints(folder)))
 
 

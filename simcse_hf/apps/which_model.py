@@ -1,13 +1,15 @@
 """Which of several models to take on somebody's own tasks; what was evaluated is kept."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
+from .. import SettingError
 from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
 from ..evaluation.protocol import Protocol
@@ -19,6 +21,9 @@ from ..runtime.distributed import wait_for_all
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
 from ..runtime.identity import digest_value
+from ..training.parser import read_yaml
+from .study.result import Study
+from .study.study import study
 
 
 def which_model(
@@ -28,10 +33,15 @@ def which_model(
     confidence: float = 0.95,
     output: StrPath | None = None,
     overwrite: bool = False,
+    train: StrPath | None = None,
+    seeds: int = 3,
     show_progress_bar: bool = True,
     **options: Unpack[EvaluationOptions],
-) -> Comparison:
+) -> Comparison | Study:
     """Name the fastest of several models that was not shown to be worse than the best one on your tasks.
+
+    With `train`, name the start to train: a study trains every model with the same recipe and seeds, and compares them
+    after training, beside what they were before.
 
     With an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later call reads
     those whose model and task have not changed.
@@ -41,17 +51,22 @@ def which_model(
             result files (.json) of `simcse-hf evaluate`; in Python also loaded models.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
-        output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
+        output (`str` or `os.PathLike`, *optional*): JSON file of the comparison; the folder of the study, with
+            `train`.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        train (`str` or `os.PathLike`, *optional*): A recipe: a YAML file of arguments of `simcse-hf train`, with the
+            command unsup or sup. Train each model with it first.
+        seeds (`int`, *optional*, defaults to `3`): Runs of each model, with `train`.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
         **options (`EvaluationOptions`): What models are scored on, how, and how they are loaded.
 
     Returns:
-        [`Comparison`]: The comparison with the best model, and the `choice`. With several processes, only the first
-        one scores the models and returns it.
+        [`Comparison`] or [`Study`]: The comparison with the best model, and the `choice`; with `train`, the study.
+        With several processes, only the first one scores the models and returns it.
 
     Raises:
-        ValueError: If there are fewer than two models, or nothing to evaluate them on.
+        ValueError: If there are fewer than two models, nothing to evaluate them on, or an option that a study does not
+            have.
         FileNotFoundError: If a file does not exist.
 
     Examples:
@@ -62,6 +77,8 @@ def which_model(
         >>> comparison.choice in ("outputs/my-model", "max")
         True
     """
+    if train is not None:
+        return study_starts(models, train, seeds, output, show_progress_bar, options)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
     def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:
@@ -92,3 +109,28 @@ def which_model(
         return replace(whole, cost=cost)
 
     return compare_models(models, score, options, resamples, confidence, output, overwrite, choose=True)
+
+
+def study_starts(
+    models: Sequence[str | Encoder],
+    recipe: StrPath,
+    seeds: int,
+    output: StrPath | None,
+    show_progress_bar: bool,
+    options: EvaluationOptions,
+) -> Study:
+    """Train each model with the same recipe, and compare them before and after it; see [`which_model`]."""
+    given: dict[str, Any] = dict(options)
+    test = [*given.pop("tasks", ()), *given.pop("pairs", ()), *given.pop("task", ())]
+    where = {name: given.pop(name) for name in ("data_dir", "label_separator") if name in given}
+    if given:
+        raise SettingError(f"with train, leave out {', '.join(given)}: name tasks, pairs or task, and their data_dir")
+    ways = {
+        str(model): {"model_name_or_path": str(model)} for model in models if isinstance(model, (str, os.PathLike))
+    }
+    if len(ways) < max(2, len(models)):
+        raise SettingError(
+            "with train, give at least two folders or hub names of models: each is trained from its files"
+        )
+    found = {"base": read_yaml(recipe), "ways": ways}
+    return study(found, seeds=seeds, test=test, output=output, show_progress_bar=show_progress_bar, **where)

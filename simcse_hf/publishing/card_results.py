@@ -42,9 +42,9 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[ScoreTable]:
         evaluations (`Iterable[Measured]`): Its evaluations.
 
     Returns:
-        `list[ScoreTable]`: The dev set, the adaptation, and those of each evaluation.
+        `list[ScoreTable]`: The dev set, the adaptation, the study, and those of each evaluation.
     """
-    found = [*_dev_set(model), *_adaptation(model.adaptation)]
+    found = [*_dev_set(model), *_adaptation(model.adaptation), *_study(model.study)]
     for each in evaluations:
         found += _of_tasks(model, each)
         # The tables of a benchmark by the package `mteb`, which measures no seeds.
@@ -140,6 +140,20 @@ def _adaptation(adaptation: dict) -> Iterator[ScoreTable]:
     yield ScoreTable(
         "Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows
     )
+
+
+def _study(study: dict) -> Iterator[ScoreTable]:
+    if not study:
+        return
+    header, *rows = study["table"]
+    seeds = ", ".join(map(str, study["seeds"]))
+    own = study["of"]
+    protocol = (
+        f"`simcse-hf study` trained each way with the seeds {seeds}; this model is `{own['way']}` with seed "
+        f"{own['seed']}. Mean ± standard deviation over the seeds on the {study['judged_on']} set, x 100; the "
+        f"{study['confidence']:.0%} intervals hold together for all pairs. {study['summary']}"
+    )
+    yield ScoreTable("Study", protocol, header, rows)
 
 
 # After training -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ logger = logging.get_logger(__name__)
 
 #: The record of `simcse-hf adapt` beside a model that it made.
 ADAPTATION = "adaptation.json"
+#: The verdict of `simcse-hf study` beside the model of a run.
+STUDY = "study.json"
 #: What a model may be measured with besides its own settings.
 _MAY_DIFFER = ("max_length", "long_texts")
 
@@ -40,6 +42,7 @@ class Subject:
         settings (`ContrastiveSettings`): The settings that it was trained with.
         run (`dict`): The content of `results.json` without folders; empty without a record.
         adaptation (`dict`, *optional*): The content of `adaptation.json`; empty without one.
+        study (`dict`, *optional*): The content of `study.json`; empty without one.
         transform (`VectorTransform`, *optional*): The whitening or flow that is saved with it.
         fit (`Fit`, *optional*): How that was fitted.
         datasets (`Sequence[str]`, *optional*, defaults to `()`): Hub names of the training data.
@@ -51,6 +54,7 @@ class Subject:
     settings: ContrastiveSettings
     run: dict
     adaptation: dict = field(default_factory=dict)
+    study: dict = field(default_factory=dict)
     transform: VectorTransform | None = None
     fit: Fit | None = None
     datasets: Sequence[str] = ()
@@ -271,7 +275,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
             "unknown. Load the model with AutoModelForCL and save it first."
         )
 
-    # 2. A threshold and an adaptation count if they are of these weights.
+    # 2. A threshold, an adaptation and a study count if they are of these weights.
     threshold = getattr(config, THRESHOLD, None)
     if threshold and "model" in threshold:
         before = Identity.from_dict(threshold["model"])
@@ -286,6 +290,10 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         found = read_json(path, advice="Remove it, or adapt the model again.")
         if weights.made(path, [Identity.from_dict(found.get("identity", {}))]):
             adaptation = PublicNames()(found)
+    study = {}
+    path = directory / STUDY
+    if run and path.is_file():
+        study = PublicNames()(read_json(path, "table", "summary", advice="Remove it, or run the study again."))
     transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
     return Subject(
         repo_id=repo_id,
@@ -293,6 +301,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         settings=settings_of_config(config),
         run=PublicNames()(run),
         adaptation=adaptation,
+        study=study,
         transform=transform,
         fit=fit,
         datasets=datasets,

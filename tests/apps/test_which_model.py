@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from cli_helpers import status
+from conftest import save_encoder
 from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write_rows
+from trainer_helpers import scored, sentences
 
-from simcse_hf import which_model
+from simcse_hf import SettingError, which_model
 from simcse_hf.evaluation import Comparison, Evaluation, evaluate, scoring
 from simcse_hf.evaluation.bootstrap import widen
 from simcse_hf.evaluation.compare import compare_evaluations
@@ -156,3 +159,22 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
     printed = json.loads(capsys.readouterr().out)
     assert printed["choice"] in ("bm25", "a") and set(printed["costs"]) == {"bm25", "a"}
     assert Comparison.read(tmp_path / "c.json").to_dict() == printed
+
+
+def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_path):
+    for seed, name in enumerate(("one", "two")):
+        torch.manual_seed(seed)
+        save_encoder(tmp_path / name)
+    (tmp_path / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    scored(20, seed=13).to_csv(tmp_path / "pairs.tsv", sep="\t")
+    recipe = {"train_file": f"{tmp_path}/texts.txt", "max_steps": 1, "use_cpu": True, "report_to": "none"}
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"command": "unsup", **recipe}))
+    models = [str(tmp_path / "one"), str(tmp_path / "two")]
+    shared = {"train": tmp_path / "recipe.yaml", "seeds": 2, "output": tmp_path / "out"}
+    found = which_model(models, pairs=[str(tmp_path / "pairs.tsv")], **shared)
+    assert [each.name for each in found.outcomes] == [*models, *(f"start {name}" for name in models)]
+    assert found.take in str(found)
+    with pytest.raises(SettingError, match="leave out pooler_type"):
+        which_model(models, pairs=[str(tmp_path / "pairs.tsv")], pooler_type="avg", **shared)
+    with pytest.raises(SettingError, match="each is trained from its files"):
+        which_model([models[0], BagOfWords()], pairs=[str(tmp_path / "pairs.tsv")], **shared)

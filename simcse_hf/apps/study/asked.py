@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ... import Recipe, SettingError
 from ...data.read import open_source
+from ...evaluation.metrics import find_metric
 from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
@@ -25,6 +26,10 @@ logger = logging.get_logger(__name__)
 
 #: The entries of a file of a study.
 ENTRIES = ("base", "ways", "seeds", "test", "data_dir", "label_separator", "output", "confidence", "keep_models")
+
+
+#: Arguments of a single run, which a study decides.
+OWN = ("seed", "seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "push_to_hub")
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,13 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
     values = dict(base)
     base = Recipe.read(str(values.pop("command", "unsup")), values)
     ways = read_ways(base, entries_of["ways"])
-    for recipe in (base, *(way.recipe for way in ways)):
-        for name in ("seed", "seeds", "output_dir"):
-            if name in recipe.given:
-                raise SettingError(f"{where}: leave out {name}; a study has seeds and an output of its own")
+    for way in ways:
+        for name in OWN:
+            if name in way.recipe.given:
+                raise SettingError(
+                    f"{where}: way {way.name!r}: leave out {name}; a study has seeds and folders of its own, and "
+                    "pushes nothing"
+                )
     test = entries_of.get("test", ())
     confidence = float(entries_of.get("confidence", 0.95))
     if not 0 < confidence < 1:
@@ -158,6 +166,17 @@ def check_ways(asked: Asked) -> None:
                 f"way {way.name!r} is a cell of a grid. The dev set chooses a cell, and other items judge it: name "
                 "both dev_file and test"
             )
+    if asked.test:
+        return
+    judges = set()
+    for way in asked.ways:
+        given = way.recipe.decide().given
+        judges.add(repr([given.get(name) for name in ("dev_file", "dev_task", "metric_for_best_model")]))
+        metric = str(given.get("metric_for_best_model") or "").removeprefix("eval_")
+        if metric and not find_metric(metric).higher_is_better:
+            raise SettingError(f"way {way.name!r}: {metric} is better when it is lower; name test to judge by")
+    if len(judges) > 1:
+        raise SettingError("the ways have different dev sets or metrics, so these cannot judge them: name test")
 
 
 def check_alike(runs: Sequence[Run]) -> None:

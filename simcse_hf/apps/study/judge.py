@@ -79,103 +79,115 @@ def judge(
     # 1. The ways whose runs are all finished.
     missing = []
     finished: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.name in failures:
-            continue
-        if run.record is None:
-            missing.append(run.name)
-        else:
-            finished.setdefault(run.way.name, []).append(run)
-    ways = [way for way in asked.ways if len(finished.get(way.name, ())) == len(asked.seeds)]
+    for way in asked.ways:
+        own = [run for run in runs if run.way is way]
+        missing += [run.name for run in own if run.record is None and run.name not in failures]
+        if all(run.record is not None and run.name not in failures for run in own):
+            finished[way.name] = own
 
     # 2. Their scores: of the ways, of what the dev set chooses in each grid, of each start, and of keyword search.
     scored: dict[str, Scored] = {}
-    dev: dict[str, dict[int | None, float]] = {}
-    for way in ways:
-        for run in finished[way.name]:
-            results = Results.read(run.folder)
-            if results.dev_metric is not None:
-                dev.setdefault(way.name, {})[run.seed] = results.score("saved")
-        scored[way.name] = score_way(finished[way.name], tasks, protocol, bar)
-    chosen = {}
-    for grid in dict.fromkeys(way.grid for way in ways if way.grid is not None):
-        cells = [way.name for way in asked.ways if way.grid == grid]
-        if all(cell in scored for cell in cells):
-            chosen[grid], scored[grid] = choose_cells(cells, dev, scored)
+    chosen: dict[str, str] = {}
+    dev: dict[str, float] = {}
+    for name in asked.compared:
+        cells = [way.name for way in asked.ways if way.grid == name]
+        if name in finished:
+            scored[name] = score_runs(finished[name], tasks, protocol, bar)
+        if cells and all(cell in finished for cell in cells):
+            scores = {cell: dev_score_of(finished[cell]) for cell in cells}
+            dev |= {cell: fmean(each.values()) for cell, each in scores.items()}
+            chosen[name] = max(cells, key=lambda cell: dev[cell])
+            own = [finished[cell][number] for number, cell in enumerate(choose_cells(scores))]
+            scored[name] = score_runs(own, tasks, protocol, bar)
     starts: dict[str, Way] = {}
-    for way in ways:
+    for runs_of_way in finished.values():
+        way = runs_of_way[0].way
         starts.setdefault(str(way.recipe.decide().checkpoint.name), way)
     for name, way in starts.items():
         known_as = START if len(starts) == 1 else f"{START} {name}"
-        scored[known_as] = score_start(way, finished[way.name][0], asked, tasks, protocol, bar)
+        scored[known_as] = score_start(finished[way.name][0], asked, tasks, protocol, bar)
     if tasks and not any(task.needs_vectors for task in tasks.values()):
-        folder = asked.output / RUNS / KEYWORDS
-        scored[KEYWORDS] = score_untrained(Run(ways[0], None, folder), BM25, tasks, protocol, bar)
+        keywords = Run(asked.ways[0], None, asked.output / RUNS / KEYWORDS)
+        scored[KEYWORDS] = score_runs([keywords], tasks, protocol, bar, BM25)
 
-    # 3. Their differences, on each task and on the mean of the tasks.
-    all_cells = {way.name for way in asked.ways if way.grid is not None}
-    judged = [name for name in scored if name not in all_cells]
+    # 3. What each row of the table has cost.
+    costs = {name: cost_of(runs_of_way) for name, runs_of_way in finished.items()}
+    costs |= {grid: costs[cell] for grid, cell in chosen.items()}
+    for name in starts:
+        known_as = START if len(starts) == 1 else f"{START} {name}"
+        costs[known_as] = (0.0, min(costs[way][1] for way in finished))
+    costs[KEYWORDS] = (0.0, 0)
+
+    # 4. The table, in which the cells of a grid stand below it, and the sentence.
+    columns = sample_scores(scored, protocol)
+    found = {}
+    for column, samples in columns.items():
+        found[column] = differences(samples, confidence=asked.confidence)
+        for (one, other), each in list(found[column].items()):
+            found[column][other, one] = each.opposite
+    first = asked.compared[0]
+    outcomes = []
+    for name in dict.fromkeys([*asked.compared, *scored]):
+        if name not in scored:
+            continue
+        over_first = {}
+        if name != first and first in scored:
+            over_first = {column: asdict(found[column][name, first]) for column in columns}
+        folders = {str(run.seed): f"{RUNS}/{run.folder.name}" for run in finished.get(chosen.get(name, name), ())}
+        outcomes.append(
+            Outcome(
+                name,
+                scores={column: words_of(samples[name].figures) for column, samples in columns.items()},
+                mean={column: samples[name].mean for column, samples in columns.items()},
+                sd={column: samples[name].sd for column, samples in columns.items()},
+                difference=over_first,
+                cells={way.name: dev[way.name] for way in asked.ways if way.grid == name},
+                cell=chosen.get(name),
+                operations=costs[name][0],
+                model_bytes=costs[name][1],
+                folders=folders,
+            )
+        )
+    take = None
+    summary = "No way is finished with all seeds, so there is no verdict."
+    if len(outcomes) > 1:
+        decides = list(columns)[-1]
+        take, summary = choose_way(outcomes, found[decides], decides)
+    return Study(
+        summary=summary,
+        take=take,
+        first=first,
+        seeds=asked.seeds,
+        tasks=[column for column in columns if column != MEAN],
+        judged_on="test" if tasks else "dev",
+        outcomes=outcomes,
+        failures=failures,
+        missing=missing,
+        confidence=asked.confidence,
+        output=str(asked.output),
+    )
+
+
+def sample_scores(scored: Mapping[str, Scored], protocol: Protocol) -> dict[str, dict[str, Sample]]:
+    """Resample the scores of each task and, where there are several, their mean.
+
+    Args:
+        scored (`Mapping[str, Scored]`): The scores of each way on the same tasks.
+        protocol (`Protocol`): How tasks are scored.
+
+    Returns:
+        `dict[str, dict[str, Sample]]`: For each task and the mean, the sample of each way.
+    """
     columns: dict[str, dict[str, Sample]] = {}
-    names = list(next(iter(scored.values())).figures) if scored else []
-    for task in names:
+    tasks = list(next(iter(scored.values())).figures) if scored else []
+    for task in tasks:
         parts = {name: each.parts[task] for name, each in scored.items()}
         figures = {name: each.figures[task] for name, each in scored.items()}
         samples = make_samples(parts, figures, task, protocol)
         columns[task] = {name: replace(each, optimism=scored[name].optimism) for name, each in samples.items()}
-    if len(names) > 1:
-        columns[MEAN] = {name: mean_sample([columns[task][name] for task in names]) for name in scored}
-    found = {}
-    for column, samples in columns.items():
-        found[column] = differences({name: samples[name] for name in judged}, confidence=asked.confidence)
-        for (one, other), each in list(found[column].items()):
-            found[column][other, one] = each.opposite
-
-    # 4. The table: a grid stands before its cells, and what is not trained after all ways.
-    first = asked.compared[0]
-    order = []
-    for name in asked.compared:
-        order += [name, *(way.name for way in asked.ways if way.grid == name)]
-    order += [name for name in scored if name not in order]
-    grid_of = {way.name: way.grid for way in asked.ways}
-    costs = {way.name: cost_of(finished[way.name]) for way in ways}
-    for grid, cell in chosen.items():
-        costs[grid] = costs[cell]
-    outcomes = []
-    for name in order:
-        if name not in scored:
-            continue
-        operations, size = costs.get(name, (0.0, 0 if name == KEYWORDS else min(size for _, size in costs.values())))
-        over_first = {}
-        for column in columns:
-            if name in judged and name != first and first in judged:
-                over_first[column] = asdict(found[column][name, first])
-        samples = {column: columns[column][name] for column in columns}
-        outcomes.append(
-            Outcome(
-                name,
-                scores={column: words_of(sample.figures) for column, sample in samples.items()},
-                mean={column: sample.mean for column, sample in samples.items()},
-                sd={column: sample.sd for column, sample in samples.items()},
-                difference=over_first,
-                grid=grid_of.get(name),
-                cell=chosen.get(name),
-                dev=fmean(dev[name].values()) if name in dev else None,
-                operations=operations,
-                model_bytes=size,
-                folders={str(run.seed): f"{RUNS}/{run.folder.name}" for run in finished.get(name, ())},
-            )
-        )
-
-    # 5. The sentence.
-    take = None
-    summary = "No way is finished with all seeds, so there is no verdict."
-    if len(judged) > 1:
-        decides = list(columns)[-1]
-        take, summary = choose_way([each for each in outcomes if each.name in judged], found[decides], decides)
-    on = "test" if tasks else "dev"
-    return Study(
-        summary, take, first, asked.seeds, names, on, outcomes, failures, missing, asked.confidence, str(asked.output)
-    )
+    if len(tasks) > 1:
+        columns[MEAN] = {name: mean_sample([columns[task][name] for task in tasks]) for name in scored}
+    return columns
 
 
 def words_of(figures: Mapping[int | None, float]) -> dict[str, float]:
@@ -189,48 +201,53 @@ def cost_of(runs: Sequence[Run]) -> tuple[float, int]:
     return fmean(record["operations"] for record in records), max(record["bytes"] for record in records)
 
 
-def score_way(runs: Sequence[Run], tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
-    """Return the scores of a way: those of its models on the test tasks or, without any, on the dev set."""
+def dev_score_of(runs: Sequence[Run]) -> dict[int | None, float]:
+    """Return the score of each run's saved weights on the dev set."""
+    return {run.seed: Results.read(run.folder).score("saved") for run in runs}
+
+
+def score_runs(
+    runs: Sequence[Run],
+    tasks: Mapping[str, Task],
+    protocol: Protocol,
+    bar: bool,
+    model: Callable[[], Any] | None = None,
+) -> Scored:
+    """Return the scores of runs with different seeds on the test tasks or, without any, on the dev set.
+
+    Args:
+        runs (`Sequence[Run]`): The runs.
+        tasks (`Mapping[str, Task]`): The test tasks. One without data has no score.
+        protocol (`Protocol`): How tasks are scored.
+        bar (`bool`): Show a bar while texts are encoded.
+        model (`Callable`, *optional*): Loads what is not trained. By default each run has its own model.
+
+    Returns:
+        [`Scored`]: The scores.
+    """
     scored = Scored.empty()
     for run in runs:
-        if tasks:
-            add_evaluation(scored, run, partial(run.way.open, run.folder), tasks, protocol, bar)
+        if not tasks:
+            results = Results.read(run.folder)
+            scores = dev_scores(run.folder, results)
+            assert scores is not None  # as the dev set is what judges
+            scored.add(run.seed, str(results.dev_metric), results.score("saved"), scores.saved, scores.optimism)
             continue
-        results = Results.read(run.folder)
-        scores = dev_scores(run.folder, results)
-        assert scores is not None  # as the dev set is what judges
-        scored.add(run.seed, str(results.dev_metric), results.score("saved"), scores.saved, scores.optimism)
+        evaluation = score_run(run, model or partial(run.way.open, run.folder), tasks, protocol, bar)
+        for name in tasks:
+            figure = headline(evaluation.results[name], protocol)
+            if figure is not None:
+                scored.add(run.seed, name, figure, evaluation.scores[name])
     return scored
 
 
-def score_untrained(
-    run: Run, model: Callable[[], Any], tasks: Mapping[str, Task], protocol: Protocol, bar: bool
-) -> Scored:
-    """Return the scores of what is not trained on the test tasks."""
-    scored = Scored.empty()
-    add_evaluation(scored, run, model, tasks, protocol, bar)
-    return scored
-
-
-def add_evaluation(
-    scored: Scored, run: Run, model: Callable[[], Any], tasks: Mapping[str, Task], protocol: Protocol, bar: bool
-) -> None:
-    """Add the scores of a run on each task that has one; a task without data has none."""
-    evaluation = score_run(run, model, tasks, protocol, bar)
-    for name in tasks:
-        figure = headline(evaluation.results[name], protocol)
-        if figure is not None:
-            scored.add(run.seed, name, figure, evaluation.scores[name])
-
-
-def score_start(way: Way, run: Run, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
-    """Return the scores of the model that a way begins with, as one would use it.
+def score_start(run: Run, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
+    """Return the scores of the model that a run begins with, as one would use it.
 
     An encoder that names no pooler is used with the plain one that scores better on the dev set.
 
     Args:
-        way (`Way`): The way.
-        run (`Run`): One of its runs.
+        run (`Run`): The run.
         asked (`Asked`): What is asked for.
         tasks (`Mapping[str, Task]`): The test tasks; without any, the dev set judges.
         protocol (`Protocol`): How tasks are scored.
@@ -241,55 +258,46 @@ def score_start(way: Way, run: Run, asked: Asked, tasks: Mapping[str, Task], pro
     """
     if not tasks:
         results = Results.read(run.folder)
-        scored = Scored.empty()
-        metric = str(results.dev_metric)
         scores = dev_scores(run.folder, results)
         assert scores is not None
-        scored.add(None, metric, results.score("start"), scores.start)
+        scored = Scored.empty()
+        scored.add(None, str(results.dev_metric), results.score("start"), scores.start)
         return scored
-    name = str(way.recipe.decide().checkpoint.name)
+    name = str(run.way.recipe.decide().checkpoint.name)
     model = AutoModelForCL.from_pretrained(name)
     pooler = None
     if model.settings.inference_pooler == "cls" and model.head_source != "kept":
         pooler = PLAIN_POOLERS[0]
-        dev = list(dev_tasks(way.recipe).values())
+        dev = list(dev_tasks(run.way.recipe).values())
         if dev:
             by_pooler = {}
             for each in PLAIN_POOLERS:
                 by_pooler[each] = dev[0].evaluate(SimCSE(name, pooler_type=each)).metrics[dev[0].metric]
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
-    folder = asked.output / RUNS / f"{START}-{digest_value([digest_start(way), pooler])[:12]}"
-    untrained = Run(way, None, folder)
-    return score_untrained(untrained, partial(SimCSE, name, pooler_type=pooler), tasks, protocol, bar)
+    folder = asked.output / RUNS / f"{START}-{digest_value([digest_start(run.way), pooler])[:12]}"
+    return score_runs([Run(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler))
 
 
-def choose_cells(
-    cells: Sequence[str], dev: Mapping[str, Mapping[int | None, float]], scored: Mapping[str, Scored]
-) -> tuple[str, Scored]:
-    """Choose a cell of a grid by the dev set, and return it with scores that had no part in the choice.
+def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:
+    """Choose a cell of a grid for each seed by the dev scores of all *other* seeds.
 
-    The score with a seed is that of the cell that is best on the dev set with all *other* seeds. So neither its test
-    items nor its seed chose it, and the mean over the seeds says what such a choice gives in a new run. With the dev
-    scores 80, 70 of one cell and 75, 76 of another, the first seed has the score of the second cell, whose 76 is
-    better than 70, and the second seed that of the first cell, whose 80 is better than 75.
+    So the cell whose run with a seed is judged was chosen neither by the test items nor by this seed, and the mean
+    over the seeds says what such a choice gives in a new run. With the dev scores 80, 70 of one cell and 75, 76 of
+    another, the first seed is that of the second cell, whose 76 is better than 70, and the second seed that of the
+    first cell, whose 80 is better than 75.
 
     Args:
-        cells (`Sequence[str]`): The cells.
         dev (`Mapping[str, Mapping[int, float]]`): The dev score of each cell with each seed.
-        scored (`Mapping[str, Scored]`): The test scores of each cell.
 
     Returns:
-        `tuple[str, Scored]`: The cell that is best on the dev set with all seeds, and the scores.
+        `list[str]`: The cell of each seed.
     """
-    mixed = Scored.empty()
-    seeds = list(dev[cells[0]])
-    for seed in seeds:
-        others = [each for each in seeds if each != seed]
-        best = max(cells, key=lambda cell: fmean(dev[cell][each] for each in others))
-        for task, figures in scored[best].figures.items():
-            mixed.add(seed, task, figures[seed], scored[best].parts[task][seed])
-    return max(cells, key=lambda cell: fmean(dev[cell].values())), mixed
+    chosen = []
+    for seed in next(iter(dev.values())):
+        others = {cell: [score for each, score in scores.items() if each != seed] for cell, scores in dev.items()}
+        chosen.append(max(others, key=lambda cell: fmean(others[cell])))
+    return chosen
 
 
 def digest_start(way: Way) -> list[Any]:

@@ -31,10 +31,9 @@ class Outcome:
         mean (`dict[str, float]`): For each of them, the mean over the seeds.
         sd (`dict[str, float]`): The sample standard deviation over the seeds; `None` of what is not trained.
         difference (`dict[str, dict]`): For each of them, the difference from the first way: `value`, `low` and `high`.
-            None of the first way and of the cells of a grid.
-        grid (`str`, *optional*): The grid that it is a cell of.
-        cell (`str`, *optional*): Of a grid, the cell that the dev set chooses.
-        dev (`float`, *optional*): Of a cell, the mean score on the dev set that chooses.
+            None of the first way.
+        cells (`dict[str, float]`): Of a grid, the mean score of each cell on the dev set, which chooses.
+        cell (`str`, *optional*): Of a grid, the cell that it chooses.
         operations (`float`): Floating-point operations of the training, as transformers counts them.
         model_bytes (`int`): Size of the weights.
         folders (`dict[str, str]`): The folder of the run of each seed, seen from the output folder.
@@ -45,9 +44,8 @@ class Outcome:
     mean: Mapping[str, float]
     sd: Mapping[str, float | None]
     difference: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    grid: str | None = None
+    cells: Mapping[str, float] = field(default_factory=dict)
     cell: str | None = None
-    dev: float | None = None
     operations: float = 0.0
     model_bytes: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -103,14 +101,15 @@ class Study(Result):
         """
         file = Path(path) / STUDY if Path(path).is_dir() else Path(path)
         document = read_json(file, "outcomes", "summary", advice="Run the study again, which trains nothing twice.")
-        outcomes = [Outcome(**each) for each in document["outcomes"]]
-        return cls(**document | {"outcomes": outcomes, "output": str(file.parent)})
+        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+        known["outcomes"] = [Outcome(**each) for each in document["outcomes"]]
+        return cls(**known | {"output": str(file.parent)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of study.json."""
+        """Return the content of study.json, with the table as a card shows it."""
         content = super().to_dict()
         del content["output"]
-        return content
+        return content | {"table": self.table()}
 
     @property
     def exit_status(self) -> int:
@@ -124,36 +123,33 @@ class Study(Result):
 
     def table(self) -> list[list[str]]:
         """Return the cells of the table, with its header: ways by tasks, and the difference from the first way."""
-        decides = self.columns[-1]
+        decides = self.columns[-1] if self.columns else ""
         rows = [["", *self.columns, f"over {self.first}", "interval"]]
         for each in self.outcomes:
-            name = f"  {each.name}" if each.grid else each.name
-            cells = [name]
-            for column in self.columns:
-                cells.append(spread_of(each, column))
             found = each.difference.get(decides)
-            cells += ["", ""] if found is None else [f"{found['value']:+.2f}", interval_of(found)]
-            rows.append(cells)
+            difference = ["", ""] if found is None else [f"{found['value']:+.2f}", interval_of(found)]
+            rows.append([each.name, *(spread_of(each, column) for column in self.columns), *difference])
         return rows
 
     def __str__(self) -> str:
         header, *rows = self.table()
         kind = "test tasks" if self.judged_on == "test" else "the dev set, which also chose the checkpoints"
-        lines = [
+        blocks = [
             f"Mean ± standard deviation over the seeds {', '.join(map(str, self.seeds))} on {kind}, x 100",
             format_rows(rows, *header),
+            f"The {100 * self.confidence:g}% intervals hold together for all pairs of ways.",
         ]
         for each in self.outcomes:
-            if each.cell is not None:
-                others = "The scores above are of items and seeds that did not choose"
-                lines.append(f"{each.name}: the dev set chooses {each.cell}. {others}.")
-        lines += [f"{run} failed: {why}" for run, why in self.failures.items()]
+            if each.cells:
+                blocks.append(format_rows(each.cells.items(), each.name, "dev"))
+                blocks.append(
+                    f"The dev set chooses {each.cell}. Each seed has the cell that the other seeds choose, so "
+                    "neither its test items nor its seed chose it."
+                )
+        blocks += [f"{run} failed: {why}" for run, why in self.failures.items()]
         if self.missing:
-            lines.append(f"Not finished yet: {', '.join(self.missing)}. Call the study again.")
-        level = f"{100 * self.confidence:g}%"
-        lines.append(f"The {level} intervals hold together for all pairs of ways.")
-        lines.append(self.summary)
-        return "\n\n".join(lines)
+            blocks.append(f"Not finished yet: {', '.join(self.missing)}. Call the study again.")
+        return "\n\n".join([*blocks, self.summary])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table, the sentence, and the picture if matplotlib is installed."""

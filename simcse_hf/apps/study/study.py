@@ -105,7 +105,7 @@ def study(
             continue
         logger.info(f"Run {number + 1} of {len(runs)}: {run.name}")
         try:
-            if finish_run(run):
+            if finish_run(run) and run.way.grid is None:  # of the cells of a grid, only chosen ones are judged
                 score_run(run, partial(run.way.open, run.folder), tasks, protocol, show_progress_bar)
         except Exception as error:  # an objective of somebody's own may raise anything, and the others go on
             failures[run.name] = f"{type(error).__name__}: {error}"
@@ -115,6 +115,10 @@ def study(
     found = judge(asked, runs, tasks, protocol, failures, show_progress_bar)
     if world()[0] == 0:
         write_json(asked.output / STUDY, found.to_dict())
+        for run in runs:  # where the card of its model finds it
+            if run.record is not None:
+                of = {"way": run.way.name, "seed": run.seed}
+                write_json(run.folder / STUDY, found.to_dict() | {"of": of})
         found.draw(asked.output / PICTURE)
         if not asked.keep_models:
             for run in runs:

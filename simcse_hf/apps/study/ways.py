@@ -11,7 +11,7 @@ from typing import Any
 from ... import Recipe, SettingError, SimCSE
 from ...objectives.registry import objective_class, part_weights
 from ...training.recipe import PARSER
-from ...training.seeds import learnt_settings, seed_list
+from ...training.seeds import learnt_settings, release, seed_list
 
 #: What begins the names of ways that are not trained.
 START = "start"
@@ -49,7 +49,10 @@ class Way:
 
     def train(self, seed: int, folder: Path) -> float | None:
         """Train with a seed into a folder, or go on there, and return the seconds that training took."""
-        return self.recipe.but(seed=seed, output_dir=str(folder)).finish().train_seconds
+        recipe = self.recipe.but(seed=seed, output_dir=str(folder), run_name=folder.name)
+        results = recipe.finish()
+        release(recipe.decide().training)
+        return results.train_seconds
 
     def open(self, folder: Path) -> Any:
         """Load the model that was trained into a folder."""

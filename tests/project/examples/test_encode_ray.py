@@ -1,9 +1,11 @@
-"""`examples/encode_ray.py` writes each row once, with the vector that the model gives it."""
+"""`examples/encode_ray.py` writes each row once, and `examples/study_ray.py` trains each part once."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from conftest import tiny_config
 from encoding_helpers import random_texts
 
+import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "encode_ray.py"
@@ -38,3 +41,18 @@ def test_each_row_is_written_once_with_its_vector(save_checkpoint, tmp_path):
     texts = rows["text"].to_pylist()
     expected = SimCSE(checkpoint, device="cpu").encode(texts, truncate_dim=16, convert_to_numpy=True)
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+
+
+def test_every_part_of_a_study_is_trained_and_then_its_verdict_is_said(monkeypatch, capsys):
+    """A stand-in for Ray, which calls a function here."""
+    called = []
+    here = SimpleNamespace(
+        init=lambda: None,
+        get=lambda results: results,
+        remote=lambda **_: lambda function: SimpleNamespace(remote=function),
+    )
+    monkeypatch.setitem(sys.modules, "ray", here)
+    monkeypatch.setattr(simcse_hf, "study", lambda file, part=None: called.append((file, part)), raising=False)
+    monkeypatch.setattr(sys, "argv", ["study_ray.py", "study.yaml", "--parts", "2"])
+    runpy.run_path(PROGRAM.with_name("study_ray.py"), run_name="__main__")
+    assert called == [("study.yaml", "1/2"), ("study.yaml", "2/2"), ("study.yaml", None)]

@@ -15,7 +15,7 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
 #: Programs with options, whose tests are elsewhere.
 PROGRAMS = (
-    "build_pairs encode_ray finetune_classifier pretrain_mlm run_sup run_unsup search_pgvector search_qdrant "
+    "build_pairs encode_ray finetune_classifier pretrain_mlm run_sup run_unsup search_pgvector search_qdrant study_ray "
     "synthesize_triplets"
 ).split()
 BY_TASK = [name for name in SCRIPTS if name not in PROGRAMS]

@@ -1,0 +1,270 @@
+"""A study: several ways to train with the same seeds, one table and one verdict, that can be killed and goes on."""
+
+import json
+from statistics import fmean
+
+import pytest
+from conftest import save_encoder
+from evaluation_helpers import write_rows
+from trainer_helpers import refuses, scored, sentences
+
+from simcse_hf import Recipe, SimCSE, Study, card, evaluate, study
+from simcse_hf.apps.study.judge import choose_cells
+from simcse_hf.apps.study.result import Outcome, choose_way
+from simcse_hf.evaluation.verdict import Difference
+
+#: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
+OWN = """
+from pathlib import Path
+from simcse_hf import Objective
+
+class Fails(Objective):
+    def forward(self, batch):
+        raise IndexError("there is no row 7")
+
+class Stops(Objective):
+    steps = 0
+
+    def forward(self, batch):
+        Stops.steps += 1
+        if Stops.steps == 3:
+            raise KeyboardInterrupt
+        return batch.embeddings.square().mean()
+"""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """What a study reads: an encoder, texts, a dev set and two test sets."""
+    folder = tmp_path_factory.mktemp("inputs")
+    save_encoder(folder / "start")
+    (folder / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    (folder / "others.txt").write_text("\n".join(sentences(32, 9)) + "\n")
+    scored(12).to_csv(folder / "dev.tsv", sep="\t")
+    scored(20, seed=13).to_csv(folder / "pairs.tsv", sep="\t")
+    write_rows(folder / "labels.csv", ["text", "label"], zip(sentences(24, 5), 12 * ["red", "blue"], strict=True))
+    (folder / "own_losses.py").write_text(OWN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(inputs):
+    """The recipe of all ways: 4 steps, evaluated and saved every 2 steps."""
+    return Recipe.read(
+        "unsup",
+        {
+            "model_name_or_path": str(inputs / "start"),
+            "train_file": str(inputs / "texts.txt"),
+            "dev_file": str(inputs / "dev.tsv"),
+            "per_device_train_batch_size": 8,
+            "learning_rate": 1e-3,
+            "max_steps": 4,
+            "eval_steps": 2,
+            "use_cpu": True,
+            "report_to": "none",
+            "disable_tqdm": True,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def tests(inputs):
+    return [str(inputs / "pairs.tsv"), f"knn={inputs}/labels.csv"]
+
+
+@pytest.fixture(scope="module")
+def content(base):
+    """The content of a file: two ways, of which one is a grid of two cells."""
+    given = {"command": "unsup", **base.given}
+    return {"base": given, "ways": {"simcse": {"temp": 0.1}, "grid": {"temp": [0.05, 0.5]}}, "seeds": 2}
+
+
+@pytest.fixture(scope="module")
+def finished(content, tests, tmp_path_factory):
+    """The study on two tests, and its output folder."""
+    folder = tmp_path_factory.mktemp("finished") / "out"
+    return study(content, test=tests, output=folder), folder
+
+
+def mean_of(outcome, column):
+    return fmean(outcome.scores[column].values())
+
+
+# --- what it says ---
+
+
+def test_every_way_is_trained_with_every_seed_and_judged_beside_the_start(finished, inputs, tests):
+    found, folder = finished
+    assert [outcome.name for outcome in found.outcomes] == ["simcse", "grid", "start"]
+    assert found.seeds == [42, 43] and found.tasks == ["pairs", "knn"] and found.judged_on == "test"
+    assert found.failures == {} and found.missing == [] and found.exit_status == 0
+    simcse, grid, start = found.outcomes
+    for seed, run in simcse.folders.items():
+        results = evaluate(folder / run, pairs=tests[:1], task=tests[1:]).results
+        assert simcse.scores["pairs"][seed] == pytest.approx(results["pairs"]["spearman"], abs=1e-9)
+        assert simcse.scores["knn"][seed] == pytest.approx(results["knn"]["accuracy"], abs=1e-9)
+        assert json.loads((folder / run / "results.json").read_text())["seed"] == int(seed)
+    for outcome in found.outcomes:
+        assert outcome.mean["mean"] == pytest.approx((outcome.mean["pairs"] + outcome.mean["knn"]) / 2)
+    assert grid.difference["mean"]["value"] == pytest.approx(mean_of(grid, "mean") - mean_of(simcse, "mean"))
+    assert simcse.difference == {} and start.operations == 0 and simcse.operations == grid.operations > 0
+    dev = Recipe.read("unsup", {"dev_file": str(inputs / "dev.tsv")}).given["dev_file"]
+    poolers = {}
+    for pooler in ("avg", "cls_before_pooler"):
+        poolers[pooler] = evaluate(inputs / "start", pairs=[dev], pooler_type=pooler).results["dev"]["spearman"]
+    best = SimCSE(inputs / "start", pooler_type=max(poolers, key=poolers.get))
+    assert start.scores["pairs"][""] == pytest.approx(evaluate(best, pairs=tests[:1]).results["pairs"]["spearman"])
+
+
+def test_a_study_shows_itself_as_a_table_a_sentence_and_a_picture(finished):
+    found, folder = finished
+    assert Study.read(folder) == found and (folder / "study.png").stat().st_size > 1000
+    text = str(found)
+    assert found.summary in text and f"Take {found.take}" in text and "42, 43" in text
+    assert f"{found.outcomes[0].mean['pairs']:.2f} ± {found.outcomes[0].sd['pairs']:.2f}" in text
+    page = found._repr_html_()
+    assert page.count("<tr>") == 4 and "data:image/png" in page and found.take in page
+
+
+def test_the_card_of_a_model_shows_the_study_that_it_is_from(finished):
+    found, folder = finished
+    run = folder / found.outcomes[0].folders["43"]
+    card(run, repo_id="me/mine")
+    text = " ".join((run / "README.md").read_text().split())
+    assert "this model is `simcse` with seed 43" in text and found.summary in text
+    assert f"{found.outcomes[1].mean['pairs']:.2f} ± {found.outcomes[1].sd['pairs']:.2f}" in text
+
+
+def test_a_grid_is_judged_by_the_cells_that_the_other_seeds_choose(finished):
+    found, _ = finished
+    grid = found.outcomes[1]
+    assert list(grid.cells) == ["grid, temp=0.05", "grid, temp=0.5"]
+    assert grid.cell == max(grid.cells, key=grid.cells.get) and f"The dev set chooses {grid.cell}" in str(found)
+    dev = {"a": {1: 80.0, 2: 70.0, 3: 70.0}, "b": {1: 75.0, 2: 76.0, 3: 75.5}}
+    assert choose_cells(dev) == ["b", "a", "b"] or choose_cells(dev) == ["b", "b", "b"]
+
+
+def outcome(name, mean, operations, size=4):
+    return Outcome(name, {}, {"sts": mean}, {"sts": 0.1}, operations=operations, model_bytes=size)
+
+
+@pytest.mark.parametrize(
+    "better, taken, said",
+    [
+        ([], "start", "cheapest of the ways that were not shown to be worse"),
+        (["start"], "plain", "cheapest of the ways that were not shown to be worse"),
+        (["start", "plain"], "large", "better than every cheaper way (start, plain)"),
+    ],
+)
+def test_the_cheapest_way_that_was_not_shown_to_be_worse_is_taken(better, taken, said):
+    ways = [outcome("large", 81.0, 900), outcome("plain", 80.0, 100), outcome("start", 70.0, 0)]
+    found = {}
+    for each in ways[1:]:
+        low = 0.1 if each.name in better else -0.1
+        found["large", each.name] = Difference(81.0 - each.mean["sts"], low, 20.0, 3)
+    name, sentence = choose_way(ways, found, "sts")
+    assert name == taken and said in sentence
+
+
+# --- what is not done twice, and what goes on ---
+
+
+def test_a_file_a_name_a_way_and_a_seed_more_train_only_what_is_new(finished, content, tests, tmp_path):
+    found, folder = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")}
+    changed = {
+        **content,
+        "ways": {"called otherwise": {"temp": 0.1}, "slow": {"learning_rate": 1e-5}},
+        "seeds": [43, 44],
+        "test": tests,
+        "output": str(folder),
+    }
+    (tmp_path / "study.yaml").write_text(json.dumps(changed))
+    other = study(tmp_path / "study.yaml")
+    first = other.outcomes[0]
+    assert first.folders["43"] == found.outcomes[0].folders["43"]
+    assert first.scores["knn"]["43"] == found.outcomes[0].scores["knn"]["43"]
+    after = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/results.json")}
+    assert before.items() < after.items() and len(after) == len(before) + 3
+
+
+def test_a_study_that_was_killed_goes_on_to_the_table_of_an_uninterrupted_one(
+    base, inputs, tests, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(inputs)
+    ways = {"simcse": base, "own": base.but(objective="own_losses:Stops")}
+    with pytest.raises(KeyboardInterrupt):
+        study(ways, seeds=2, test=tests, output=tmp_path / "killed")
+    study(ways, seeds=2, test=tests, output=tmp_path / "killed")
+    study(ways, seeds=2, test=tests, output=tmp_path / "whole")
+    killed, whole = ((tmp_path / name / "study.json").read_bytes() for name in ("killed", "whole"))
+    assert killed == whole
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(base, inputs, tests, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(inputs)
+    ways = {"simcse": base, "broken": base.but(objective="own_losses:Fails")}
+    found = study(ways, seeds=2, test=tests[:1], output=tmp_path, keep_models=False)
+    assert list(found.failures) == ["broken, seed 42", "broken, seed 43"] and found.exit_status == 1
+    assert "IndexError: there is no row 7" in str(found) and [each.name for each in found.outcomes] == [
+        "simcse",
+        "start",
+    ]
+    [trace, _] = tmp_path.glob("runs/broken*/failure.txt")
+    assert "in forward" in trace.read_text()
+    assert not [*tmp_path.glob("runs/*/*.safetensors")], "no models are kept"
+    again = study({"simcse": base}, seeds=2, test=tests[:1], output=tmp_path)
+    assert again.outcomes == found.outcomes
+
+
+def test_the_parts_of_two_machines_give_the_study_of_one(finished, content, tests, tmp_path):
+    half = study(content, test=tests, output=tmp_path, part="1/2")
+    assert len(half.missing) == 3 and half.take is None and "Call the study again" in str(half)
+    whole = study(content, test=tests, output=tmp_path, part="2/2")
+    assert whole.to_dict() == finished[0].to_dict()
+
+
+def test_a_dry_run_says_runs_and_steps_and_leaves_nothing(content, tests, tmp_path):
+    said = study(content, test=tests, output=tmp_path / "out", dry_run=True)
+    assert "simcse: 2 of 2 runs are left, of 4 steps each" in str(said)
+    assert len(said.missing) == 6 and not [*tmp_path.glob("out/runs/*")]
+
+
+def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base, tmp_path):
+    found = study({"simcse": base, "hotter": base.but(temp=0.5)}, seeds=2, output=tmp_path)
+    assert found.judged_on == "dev" and found.tasks == ["stsb_spearman"]
+    simcse, _, start = found.outcomes
+    results = [json.loads((tmp_path / run / "results.json").read_text()) for run in simcse.folders.values()]
+    assert list(simcse.scores["stsb_spearman"].values()) == [each["saved"]["stsb_spearman"] for each in results]
+    change = start.difference["stsb_spearman"]["value"]
+    allowed = -fmean(each["saved"]["stsb_spearman"] - each["change"]["optimism"] for each in results)
+    assert change == pytest.approx(start.mean["stsb_spearman"] + allowed)
+
+
+# --- what is refused before anything is trained ---
+
+
+@pytest.mark.parametrize(
+    "changed, named",
+    [
+        ({"ways": {"simcse": {"temprature": 0.1}}}, "simcse temprature temp"),
+        ({"ways": {"simcse": {}, "same": {"temp": 0.05}}}, "simcse same alike"),
+        ({"ways": {"start": {}}}, "start untrained"),
+        ({"ways": {"simcse": {"seed": 7}}}, "simcse seed"),
+        ({"ways": {"simcse": {"train_file": "no.txt"}}}, "simcse no.txt"),
+        ({"ways": {"simcse": {"push_to_hub": True}}}, "simcse push_to_hub"),
+        ({"seeds": 1}, "seeds 1 two"),
+        ({"confidence": 95}, "confidence 95"),
+        ({"sedes": 2}, "sedes"),
+        ({"test": ["{inputs}/dev.tsv"]}, "test dev set simcse"),
+        ({"test": ["STS12"]}, "data_dir"),
+        ({"test": []}, "grid, temp=0.05 test"),
+        ({"ways": {"one": {}, "other": {"train_file": "{inputs}/leak.txt"}}}, "other leak.txt, line 2 knn"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_training(content, inputs, tests, tmp_path, changed, named):
+    (inputs / "leak.txt").write_text("\n".join([sentences(1, 9)[0], *sentences(3, 5)]) + "\n")
+    words = json.dumps({**content, "test": tests, "output": str(tmp_path / "out"), **changed})
+    with refuses(named):
+        study(json.loads(words.replace("{inputs}", str(inputs))))
+    assert not [*tmp_path.glob("out/runs/*")]
