@@ -262,7 +262,6 @@ def load_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
-    fits = bool(tensors) and model.has_adapter()
-    if not fits or not tensors.keys() <= model.state_dict().keys():
+    if not tensors or not tensors.keys() <= model.state_dict().keys():
         raise ModelError(f"{directory} has another adapter than this run: repeat the arguments of its run (--lora_r)")
     model.load_state_dict(tensors, strict=False)

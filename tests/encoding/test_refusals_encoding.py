@@ -6,7 +6,7 @@ from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.encoding.files import encode, read_shards
-from simcse_hf.encoding.quantization import quantize
+from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 
 VECTORS = np.ones((3, 4), dtype=np.float32)
 
@@ -31,6 +31,7 @@ OF_MODELS = {
     "codes": (lambda model: model.similarity(VECTORS.astype(np.int8), VECTORS), "int8"),
     "long texts of a model": (lambda model: SimCSE(model.name_or_path, long_texts="max"), "long_texts"),
     "pooler": (lambda model: SimCSE(model.name_or_path, pooler_type="sum"), "pooler_type"),
+    "sample for ranges": (lambda _: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),
     "shape of ranges": (lambda _: quantize(VECTORS, "int8", np.zeros((2, 3))), r"ranges must be \(2, 4\)"),
     "order of ranges": (lambda _: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])), "minimum"),
     "no index": (lambda model: model.search("a"), "no index yet"),

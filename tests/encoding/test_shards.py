@@ -128,7 +128,7 @@ def test_a_resumed_run_writes_what_is_missing_or_damaged_again(model, source, tm
 
 
 def test_int8_codes_are_linear_and_saturate():
-    ranges = np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    ranges = calibrate_ranges([[-1, 0], [1, 0]])
     values = np.array([[-1, 0], [1, 0], [0.5, 0], [7, 3], [-7, -3]], dtype=np.float32)
     first, constant = quantize(values, "int8", ranges).T.tolist()
     assert first == [-128, 127, 63, 127, -128]  # (0.5 + 1) / (2 / 255) - 128 = 63.25

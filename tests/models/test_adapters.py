@@ -7,7 +7,7 @@ from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, random_batch, tin
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.models.adapters import check_adapter
+from simcse_hf.models.adapters import check_adapter, load_trained_weights, save_trained_weights
 from simcse_hf.publishing.card import write_card
 from simcse_hf.publishing.hub import push_model
 
@@ -84,6 +84,18 @@ def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, t
         assert (tmp_path / "saved" / "adapter_config.json").exists() == save_adapter
         found = AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+
+
+def test_the_trained_weights_of_an_adapter_are_loaded_into_a_model_with_it_and_into_no_other(start, tmp_path):
+    model = adapted(start, "LoRA", {"r": 4})
+    expected = train(model)
+    save_trained_weights(model, tmp_path)
+    again = adapted(start, "LoRA", {"r": 4})
+    load_trained_weights(again, tmp_path)
+    assert torch.equal(again.eval().embed(IDS), expected)
+    for other, folder in ((again, start), (AutoModelForCL.from_pretrained(start), tmp_path)):
+        with pytest.raises(ValueError, match="another adapter than this run"):
+            load_trained_weights(other, folder)
 
 
 def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(start, tmp_path):

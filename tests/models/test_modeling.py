@@ -54,6 +54,16 @@ def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
     assert output.loss.item() == pytest.approx(InfoNCE()(output.sentence_embeddings).item())
 
 
+@pytest.mark.parametrize("family", ["bert", "deberta-v2"])  # deberta-v2 drops attention weights by a module
+def test_views_differ_by_the_dropout_of_states_or_of_attention_weights(family):
+    batch = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+    for states, attention in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.1)):
+        rates = {"hidden_dropout_prob": states, "attention_probs_dropout_prob": attention}
+        model = AutoModelForCL.from_config(tiny_config(family, **rates))
+        assert model.views_are_equal(**batch) == (states == attention == 0)
+        assert model.views_are_equal(**batch, only_attention_dropout=True) == (attention == 0)
+
+
 # --- the head -----------------------------------------------------------------------------------------------------
 
 

@@ -157,7 +157,14 @@ def test_lines_a_column_a_generator_and_an_array_give_the_same_index_as_a_list(m
     assert_same(second, by_hand(model, "dog"))
 
 
-# --- vectors of an export ---
+# --- given vectors ---
+
+
+def test_vectors_of_any_length_are_compared_by_their_cosine(model):
+    halves = model.encode(SENTENCES, convert_to_numpy=True) / 2
+    index = SentenceIndex.build(model, SENTENCES, vectors=[halves])
+    assert_ranks_all(index, model)
+    assert index.search(halves[7], top_k=1)[0].score == pytest.approx(1, abs=1e-5)
 
 
 def test_vectors_of_an_int8_export_may_differ_by_their_batch_and_others_may_not(model, monkeypatch):
