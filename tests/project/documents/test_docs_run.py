@@ -45,6 +45,9 @@ NOT_RUN = {
     "simcse-hf demo": "serves until it is interrupted; tests/apps/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/apps/test_pretraining.py",
+    "simcse-hf study study.yaml": "trains for hours; tests/apps/study",
+    "accelerate launch -m simcse_hf study": "trains for hours; tests/apps/study",
+    "simcse-hf which-model bert-base-uncased roberta-base": "trains for hours; tests/apps/test_which_model.py",
     "infinity_emb": "serves until it is interrupted",
     "simcse-hf check-server": "asks a server; tests/apps/test_check_server.py",
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
@@ -55,6 +58,7 @@ SLOW = (
     "docs/training.md",
     "docs/publishing.md",
     "docs/evaluation.md",
+    "docs/studies.md",
     "docs/results/backends.md",
 )
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
