@@ -1,15 +1,16 @@
 """One verdict over several ways to train: paired differences whose intervals hold both tests and seeds, together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 from numpy import ndarray
+from scipy.special import ndtr, ndtri, stdtrit
 
 from ..runtime.errors import DataError
 from ..runtime.identity import mark
-from .bootstrap import Parts, interval, mean_over_drawn_seeds, resampled_scores, scored_examples
+from .bootstrap import ROUNDING, Parts, interval, resampled_scores, scored_examples, widen
 from .protocol import PAPER_PROTOCOL, Protocol
 
 #: The seed of a training; `None` for a system that is not trained, such as the start or keyword search.
@@ -152,7 +153,18 @@ def differences(
 ) -> dict[tuple[str, str], Difference]:
     """Compare ways in pairs, with intervals that say what other examples and other seeds could have shown.
 
-    Runs of one seed see the same rows in the same order, so ways are compared seed by seed.
+    Runs of one seed see the same rows in the same order, so ways are compared seed by seed, and example by example. A
+    difference varies with the examples, as the resamples show; with what a seed does to one way only; and, if the
+    other system is not trained, with what a seed does to all ways. The variances of the three parts add up, and half
+    of an interval is their root, times the mean of the quantiles of the parts, weighted by their variances (Cochran
+    1964). These are normal for the examples. For the seeds they are those of Student's t: `seeds - 1` times `ways - 1`
+    degrees of freedom for what is a way's own, as all ways estimate it together (for a way that varies more, its own
+    estimate counts), and `seeds - 1` for what is common to all.
+
+    Intervals of several pairs hold together: all are wider by a factor that is found by simulation (Westfall and Young
+    1993). In each of the resamples, equal ways are drawn that vary as these do, and the factor lets all intervals hold
+    their differences in the given share of them. They are also widened for few examples (see [`widen`]). A single pair
+    of systems that are not trained has the percentile interval of [`interval`].
 
     Args:
         samples (`dict[str, Sample]`): The sample of each way on one task, or on average.
@@ -161,29 +173,69 @@ def differences(
 
     Returns:
         `dict[tuple[str, str], Difference]`: The first way minus the second, for each pair.
+
+    Raises:
+        SettingError: If the confidence does not lie between 0 and 1.
     """
     if pairs is None:
         pairs = list(combinations(samples, 2))
-    level = 1 - (1 - confidence) / max(len(pairs), 1)
-    return {(first, second): _difference(samples[first], samples[second], level) for first, second in pairs}
+    compared = {pair: _Pair.of(samples[pair[0]], samples[pair[1]]) for pair in pairs}
+    known = {pair: each for pair, each in compared.items() if each.says_something}
+    ways, scores = _scores_by_seed(samples)
+    if ways and scores.shape[1] < 2:  # each pair by itself, with the correction of Bonferroni
+        level = 1 - (1 - confidence) / max(len(known), 1)
+        alone: dict[tuple[str, str], Difference] = {}
+        for first, second in pairs:
+            alone |= differences({first: samples[first], second: samples[second]}, [(first, second)], level)
+        return alone
+    found = {}
+    for pair, each in compared.items():
+        found[pair] = Difference(each.value, None, None, each.seeds)
+    if known:
+        contrasts = np.array([[float(way == first) - float(way == second) for way in ways] for first, second in known])
+        ends = _intervals(list(known.values()), scores, contrasts, confidence)
+        for pair, (low, high) in zip(known, ends, strict=True):
+            found[pair] = replace(found[pair], low=low, high=high)
+    return found
 
 
-def _difference(first: Sample, second: Sample, level: float) -> Difference:
-    seeds = _common_seeds(first, second)
-    if not seeds:
-        return Difference(first.mean - second.mean, None, None, 0)
-    values = []
-    resampled = []
-    for one, other in seeds:
-        optimism = first.optimism.get(one, 0.0) - second.optimism.get(other, 0.0)
-        values.append(first.figures[one] - second.figures[other] - optimism)
-        resampled.append(first.resampled[one] - second.resampled[other] - optimism)
-    value = float(np.mean(values))
-    if len(seeds) == 1 and (first.is_trained or second.is_trained):
-        return Difference(value, None, None, 1)
-    drawn = mean_over_drawn_seeds(np.stack(resampled), np.random.default_rng(1), level)
-    low, high = interval(drawn, level, first.tasks)
-    return Difference(value, low, high, len(seeds))
+@dataclass(frozen=True)
+class _Pair:
+    """The difference of two samples: its value, and by seed on the resamples `(seeds, resamples)`."""
+
+    value: float
+    drawn: ndarray
+    is_trained: bool
+    tasks: Sequence[Parts]
+
+    @classmethod
+    def of(cls, first: Sample, second: Sample) -> "_Pair":
+        values = []
+        drawn = []
+        for one, other in _common_seeds(first, second):
+            optimism = first.optimism.get(one, 0.0) - second.optimism.get(other, 0.0)
+            values.append(first.figures[one] - second.figures[other] - optimism)
+            drawn.append(first.resampled[one] - second.resampled[other] - optimism)
+        value = float(np.mean(values)) if values else first.mean - second.mean
+        return cls(value, np.array(drawn), first.is_trained or second.is_trained, first.tasks)
+
+    @property
+    def seeds(self) -> int:
+        return len(self.drawn)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is an interval: one seed of a trained way does not say what another would give."""
+        return self.seeds > 1 or (self.seeds == 1 and not self.is_trained)
+
+    def share_of_all_seeds(self, is_scored: ndarray) -> float:
+        """Return the share of the variance over the examples that all seeds have in common: more seeds keep it."""
+        if self.seeds == 1:
+            return 1.0
+        drawn = self.drawn[:, is_scored]
+        of_mean = drawn.mean(axis=0).var()
+        of_one_seed = (drawn.var(axis=1).mean() - of_mean) * self.seeds / (self.seeds - 1)
+        return max(0.0, 1 - of_one_seed / self.seeds / of_mean) if of_mean > 0 else 1.0
 
 
 def _common_seeds(first: Sample, second: Sample) -> list[tuple[Seed, Seed]]:
@@ -194,3 +246,135 @@ def _common_seeds(first: Sample, second: Sample) -> list[tuple[Seed, Seed]]:
         return [(seed, None) for seed in first.figures]
     common = [seed for seed in first.figures if seed is not None and seed in second.figures]
     return [(seed, seed) for seed in sorted(common)]
+
+
+def _scores_by_seed(samples: Mapping[str, Sample]) -> tuple[list[str], ndarray]:
+    """Return the ways with several seeds, and their scores `(ways, seeds)` on the seeds that all of them have."""
+    ways = [way for way in sorted(samples) if samples[way].is_trained and len(samples[way].figures) > 1]
+    if not ways:
+        return [], np.zeros((0, 0))
+    seeds = [seed for seed in samples[ways[0]].figures if all(seed in samples[way].figures for way in ways)]
+    scores = []
+    for way in ways:
+        sample = samples[way]
+        scores.append([sample.figures[seed] - sample.optimism.get(seed, 0.0) for seed in sorted(seeds, key=str)])
+    return ways, np.array(scores)
+
+
+def _intervals(
+    pairs: Sequence[_Pair], scores: ndarray, contrasts: ndarray, confidence: float
+) -> list[tuple[float, float]]:
+    """Return the two ends of each difference; see [`differences`].
+
+    Args:
+        pairs (`Sequence[_Pair]`): The pairs.
+        scores (`numpy.ndarray`): The score of each way with each seed, of shape `(ways, seeds)`.
+        contrasts (`numpy.ndarray`): 1 for the first way of a pair and -1 for the second, of shape `(pairs, ways)`. A
+            system that is not trained has no place.
+        confidence (`float`): How often all intervals hold their differences together.
+    """
+    # 1. The variance of each part, and the quantiles
+    quantile = (1 + confidence) / 2
+    normal = float(ndtri(quantile))
+    drawn = np.array([pair.drawn.mean(axis=0) for pair in pairs])
+    is_scored = np.isfinite(drawn).all(axis=0)  # a resample may have too little to be scored
+    drawn = drawn[:, is_scored]
+    shares = np.array([pair.share_of_all_seeds(is_scored) for pair in pairs])
+    parts = np.zeros((len(pairs), 3))
+    parts[:, 0] = shares * drawn.var(axis=1)
+    quantiles = np.array([normal, 0, 0])
+    if len(scores):
+        ways, seeds = scores.shape
+        parts[:, 1:] = _variances_by_seed(scores, contrasts)
+        quantiles[1:] = stdtrit([max(ways - 1, 1) * (seeds - 1), seeds - 1], quantile)
+    factor = 1.0
+    if len(pairs) > 1:
+        factor = _factor_for_all(drawn, parts, quantiles, scores, contrasts, confidence)
+
+    # 2. The ends, which need not be as far from the difference above as below
+    found = []
+    for pair, on_resamples, share, variances in zip(pairs, drawn, shares, parts, strict=True):
+        centre = float(on_resamples.mean())
+        ends = interval(on_resamples, confidence, pair.tasks)
+        if len(pairs) > 1 and pair.tasks:
+            ends = widen(centre, ends, 2 * float(ndtr(factor * normal)) - 1, pair.tasks)
+        distances = []
+        for end in ends:
+            variances = np.array([share * ((end - centre) / normal) ** 2, *variances[1:]])
+            distances.append(factor * float(_half_of(variances, quantiles)))
+        found.append((centre - distances[0], centre + distances[1]))
+    return found
+
+
+def _half_of(variances: ndarray, quantiles: ndarray) -> ndarray:
+    """Return half of an interval from the variances of its parts `(..., parts)` and their quantiles (Cochran 1964)."""
+    total = variances.sum(axis=-1)
+    return variances @ quantiles / np.sqrt(np.where(total > 0, total, 1))
+
+
+def _variances_by_seed(scores: ndarray, contrasts: ndarray) -> ndarray:
+    """Estimate how much other seeds would change differences between ways.
+
+    Args:
+        scores (`numpy.ndarray`): The score of each way with each seed, of shape `(..., ways, seeds)`.
+        contrasts (`numpy.ndarray`): The ways of each pair, of shape `(pairs, ways)`.
+
+    Returns:
+        `numpy.ndarray`: The variance of each difference by what a seed does to its ways only, and by what it does to
+        all ways, of shape `(..., pairs, 2)`.
+    """
+    ways, seeds = scores.shape[-2:]
+    each, common = _components(scores)
+    is_alone = contrasts.sum(axis=1) ** 2  # a way beside a system that is not trained
+    own = each @ (contrasts**2).T * (1 - is_alone / ways)
+    return np.stack([own, common[..., None] * is_alone], axis=-1) / seeds
+
+
+def _components(scores: ndarray) -> tuple[ndarray, ndarray]:
+    """Estimate the variance of each way beyond what its seeds do to all ways, and that of the mean over the ways."""
+    ways, seeds = scores.shape[-2:]
+    mean = scores.mean(axis=-2, keepdims=True)
+    rest = scores - mean
+    rest = rest - rest.mean(axis=-1, keepdims=True)
+    squares = (rest**2).sum(axis=-1) / (seeds - 1)  # the mean is 1 - 2 / ways of its own, and 1 / ways of that of all
+    pooled = squares.sum(axis=-1, keepdims=True) / max(ways - 1, 1)
+    own = (squares - pooled / ways) / (1 - 2 / ways) if ways > 2 else pooled
+    return np.maximum(own, pooled) + np.zeros(ways), mean[..., 0, :].var(axis=-1, ddof=1)
+
+
+def _factor_for_all(
+    drawn: ndarray, parts: ndarray, quantiles: ndarray, scores: ndarray, contrasts: ndarray, confidence: float
+) -> float:
+    """Return by what factor several intervals are widened, so that they hold their differences together.
+
+    Each resample is a study of equal ways: the examples change the differences as in the resample, and the seeds
+    change them by normal variables with the estimated variances, which are estimated anew.
+
+    Args:
+        drawn (`numpy.ndarray`): The differences on the resamples, of shape `(pairs, resamples)`.
+        parts (`numpy.ndarray`): Their variances by examples, ways and seeds, of shape `(pairs, 3)`.
+        quantiles (`numpy.ndarray`): The quantiles of the parts.
+        scores (`numpy.ndarray`): The score of each way with each seed, of shape `(ways, seeds)`.
+        contrasts (`numpy.ndarray`): The ways of each pair, of shape `(pairs, ways)`.
+        confidence (`float`): How often the intervals hold their differences together.
+
+    Returns:
+        `float`: The factor, at least 1.
+    """
+    pairs, resamples = drawn.shape
+    if parts.sum(axis=1).min() < ROUNDING**2:  # two systems differ in no resample
+        return float(ndtri(1 - (1 - confidence) / 2 / pairs) / quantiles[0])
+    centred = (drawn - drawn.mean(axis=1, keepdims=True)).T
+    changes = centred * np.sqrt(parts[:, 0] / np.maximum(drawn.var(axis=1), ROUNDING**2))
+    variances = np.repeat(parts[None], resamples, axis=0)
+    if len(scores):
+        ways, seeds = scores.shape
+        random = np.random.default_rng(0)
+        each, common = _components(scores)
+        common = np.maximum(common - each.mean() / ways, 0)
+        simulated = np.sqrt(each)[:, None] * random.normal(size=(resamples, ways, seeds))
+        simulated += np.sqrt(common) * random.normal(size=(resamples, 1, seeds))
+        changes = changes + simulated.mean(axis=2) @ contrasts.T
+        variances[:, :, 1:] = _variances_by_seed(simulated, contrasts)
+    largest = np.max(np.abs(changes) / _half_of(variances, quantiles), axis=1)
+    return max(1.0, float(np.quantile(largest, confidence)))
