@@ -1,20 +1,25 @@
 """How often the 95% intervals of this package hold the true value, on simulated scores whose true value is known.
 
 Four statistics are simulated for single rows and for rows in groups of the sizes of STS-B's, within which gold scores
-and errors are correlated; the differences are those of a trained model to its start. Such a difference is also taken
-over several seeds, whose true scores differ with a standard deviation of 0, 1 or 2 points. The intervals are those of
-`simcse-hf compare`, of the cards and of `adapt`.
+and errors are correlated; the differences are those of a trained model to its start. The intervals are those of
+`simcse-hf compare`.
+
+Then studies are simulated: ways to train that are equally good, beside a start that is as good, with several seeds
+that differ by 0 to 2 points. A study counts if all its intervals hold the true differences, which are 0. In any other
+study, one of two equal ways is called better. These intervals are those of a study, of the cards and of `adapt`.
 """
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 from tqdm import trange
 
-from simcse_hf.evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
+from simcse_hf.evaluation.bootstrap import counted_correlation, interval, resampled_scores
+from simcse_hf.evaluation.verdict import Sample, differences
 
 from .harness import Report, markdown
 
@@ -27,22 +32,37 @@ ROWS = {
 }
 LEVEL = 0.95
 #: Correlations: of two rows of a group, of prediction and gold score (trained and start), and of the errors of the
-#: trained model and its start and of two seeds.
+#: trained model and its start, of two ways and of two seeds.
 WITHIN = 0.8
 OF_TRAINED, OF_UNTRAINED = 0.85, 0.80
-OF_START, OF_SEEDS = 0.7, 0.9
+OF_START, OF_WAYS, OF_SEEDS = 0.7, 0.8, 0.9
 ACCURACY, POSITIVES = 0.8, 0.3
+
+#: Ways and seeds of a study; its rows, their metric and the correlation of two ways: those of the second task differ
+#: no more than two seeds of one way do.
+WAYS = {"1 way and the start": 1, "2 ways": 2, "4 ways and the start": 4, "8 ways and the start": 8}
 SEEDS = (2, 3, 5)
-SPREADS = (0, 1, 2)
-DRAWS = 5
+TASKS = {"60 pairs": (60, "spearman", OF_WAYS), "1,500 answers": (1500, "accuracy", OF_SEEDS)}
+MOST_WAYS, MOST_SEEDS = 8, max(SEEDS)
+RESAMPLES = 1000  # as commands take; with fewer, intervals of many pairs are too narrow
+#: The standard deviation of the seeds of each way, in points.
+SPREADS = {
+    "0": [0.0] * 8,
+    "0.5": [0.5] * 8,
+    "1": [1.0] * 8,
+    "2": [2.0] * 8,
+    "2 and 0.7": [2, 0.7] * 4,
+    "one 2, others 0.5": [2] + [0.5] * 7,
+}
 
 AP = "difference of average precision"
 Systems = list[dict[str, np.ndarray]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repetitions", type=int, default=1000, help="default: 1000")
-    parser.add_argument("--resamples", type=int, default=400, help="default: 400")
+    parser.add_argument("--repetitions", type=int, default=1000, help="of single intervals; default: 1000")
+    parser.add_argument("--studies", type=int, default=1000, help="of each size; default: 1000")
+    parser.add_argument("--resamples", type=int, default=400, help="of single intervals; default: 400")
 
 
 def normals(groups: np.ndarray, random: np.random.Generator, size: tuple[int, ...] = ()) -> np.ndarray:
@@ -51,30 +71,20 @@ def normals(groups: np.ndarray, random: np.random.Generator, size: tuple[int, ..
     return np.sqrt(1 - WITHIN) * own + np.sqrt(WITHIN) * shared[..., groups]
 
 
-def predictions(groups: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the gold scores, and the errors and predictions of the start (first) and of every seed."""
-    gold, common, of_seeds = normals(groups, random, (3,))
-    own = normals(groups, random, (1 + max(SEEDS),))
-    start = np.sqrt(1 - OF_START) * own[:1]
-    trained = np.sqrt(OF_SEEDS - OF_START) * of_seeds + np.sqrt(1 - OF_SEEDS) * own[1:]
-    errors = np.sqrt(OF_START) * common + np.concatenate([start, trained])
-    correlations = [OF_UNTRAINED] + max(SEEDS) * [OF_TRAINED]
-    r = np.array(correlations)[:, None]
-    return gold, errors, r * gold + np.sqrt(1 - r**2) * errors
-
-
 def statistics_of(groups: np.ndarray, random: np.random.Generator) -> dict[str, Systems]:
-    """Draw the rows of each statistic; a difference is that of the first system to the second."""
-    gold, errors, predicted = predictions(groups, random)
-    start, trained = predicted[0], predicted[1]
-    pairs = [{"predicted": each, "gold": gold, "group": groups} for each in (trained, start)]
+    """Draw the rows of each statistic; a difference is that of the first system, which is trained, to the second."""
+    gold, common = normals(groups, random, (2,))
+    errors = np.sqrt(OF_START) * common + np.sqrt(1 - OF_START) * normals(groups, random, (2,))
+    r = np.array([OF_TRAINED, OF_UNTRAINED])[:, None]
+    predicted = r * gold + np.sqrt(1 - r**2) * errors
+    pairs = [{"predicted": each, "gold": gold, "group": groups} for each in predicted]
     is_positive = gold > ndtri(1 - POSITIVES)
-    is_correct = errors[1] < ndtri(ACCURACY)
+    is_correct = errors[0] < ndtri(ACCURACY)
     return {
         "Spearman": pairs[:1],
         "difference of Spearman": pairs,
         "accuracy": [{"correct": is_correct, "gold": gold, "group": groups}],
-        AP: [{"similarity": each, "gold": is_positive, "group": groups} for each in (trained, start)],
+        AP: [{"similarity": each, "gold": is_positive, "group": groups} for each in predicted],
     }
 
 
@@ -103,6 +113,14 @@ def true_values(random: np.random.Generator) -> dict[str, float]:
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
+    if options.repetitions:
+        run_single(options, report)
+    for where in TASKS if options.studies else ():
+        report.save(studies=report.results.get("studies", {}) | {where: coverage_of_studies(options, where)})
+
+
+def run_single(options: argparse.Namespace, report: Report) -> None:
+    """Save the shares of intervals of single differences."""
     random = np.random.default_rng(0)
     truths = true_values(random)
     shares: dict[str, Any] = {}
@@ -124,33 +142,78 @@ def run(options: argparse.Namespace, report: Report) -> None:
             share = round(100 * count / options.repetitions, 1)
             shares.setdefault(where, {}).setdefault(name, {})[drawing] = share
         report.save(repetitions=options.repetitions, resamples=options.resamples, coverage=shares)
-    report.save(seeds=seeds(options, truths["difference of Spearman"], random))
 
 
-def seeds(options: argparse.Namespace, truth: float, random: np.random.Generator) -> dict[str, Any]:
-    """Return the shares for differences of several seeds to their start, by their number and spread."""
-    hits: Counter[tuple[int, int]] = Counter()
-    groups = np.arange(1500)
-    spread_of_rows = []
-    for _ in trange(options.repetitions, desc="seeds"):
-        gold, _, predicted = predictions(groups, random)
-        systems = [{"predicted": each, "gold": gold, "group": groups} for each in predicted]
-        start, *trained = resampled(systems, options.resamples, random)
-        of_difference = np.std(trained[0] - start)
-        of_seed = np.std(trained[0] - trained[1]) / np.sqrt(2)
-        spread_of_rows.append([of_difference, of_seed])
-        for effects in random.normal(size=(DRAWS, max(SEEDS), 1)):
-            for n in SEEDS:
-                for spread in SPREADS:
-                    scores = np.stack(trained[:n]) + spread * effects[:n]
-                    low, high = interval(mean_over_drawn_seeds(scores, random, LEVEL) - start, LEVEL)
-                    hits[n, spread] += low <= truth <= high
-    total = options.repetitions * DRAWS
-    coverage = {}
-    for n in SEEDS:
-        coverage[str(n)] = {str(spread): round(100 * hits[n, spread] / total, 1) for spread in SPREADS}
-    difference, seed = np.mean(spread_of_rows, axis=0).round(2)
-    return {"points_by_rows": {"difference": difference, "seed": seed}, "coverage": coverage}
+def coverage_of_studies(options: argparse.Namespace, where: str) -> dict[str, Any]:
+    """Return the share of studies whose intervals all hold 0, and half the median width of these intervals.
+
+    Returns:
+        `dict`: By the spread of the seeds, the number of ways and that of seeds: the share and half the width.
+    """
+    random = np.random.default_rng(1)
+    hits: Counter[tuple[str, ...]] = Counter()
+    widths: dict[tuple[str, ...], list[float]] = {}
+    for _ in trange(options.studies, desc=where):
+        scored = scores_of_ways(*TASKS[where], random)
+        for key, samples in studies(scored, random):
+            intervals = [(each.low, each.high) for each in differences(samples, confidence=LEVEL).values()]
+            hits[key] += all(low <= 0 <= high for low, high in intervals)
+            widths.setdefault(key, []).append(np.median([high - low for low, high in intervals]) / 2)
+    found: dict[str, Any] = {"studies": options.studies, "resamples": RESAMPLES}
+    for key, count in hits.items():
+        cell = found
+        for name in key[:-1]:
+            cell = cell.setdefault(name, {})
+        cell[key[-1]] = [round(100 * count / options.studies, 1), round(float(np.median(widths[key])), 2)]
+    return found
+
+
+def scores_of_ways(
+    rows: int, metric: str, correlation: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw rows, and score the start and the seeds of all ways on them.
+
+    Returns:
+        `tuple[numpy.ndarray, numpy.ndarray]`: The scores times 100, those of the start first, of shape `(systems,)`;
+        and those on the resamples, of shape `(systems, resamples)`.
+    """
+    gold, common, trained = random.normal(size=(3, rows))
+    start = np.sqrt(1 - OF_START) * random.normal(size=(1, rows))
+    of_way = np.sqrt(OF_SEEDS - correlation) * random.normal(size=(MOST_WAYS, 1, rows))
+    of_seed = np.sqrt(1 - OF_SEEDS) * random.normal(size=(MOST_WAYS, MOST_SEEDS, rows))
+    ways = (np.sqrt(correlation - OF_START) * trained + of_way + of_seed).reshape(-1, rows)
+    errors = np.sqrt(OF_START) * common + np.concatenate([start, ways])
+    systems: Systems
+    if metric == "accuracy":
+        systems = [{"correct": each < ndtri(ACCURACY)} for each in errors]
+        scores = [system["correct"].mean() for system in systems]
+    else:
+        systems = [{"predicted": OF_TRAINED * gold + np.sqrt(1 - OF_TRAINED**2) * each} for each in errors]
+        once = np.ones((1, rows))
+        scores = [counted_correlation(system["predicted"], gold, once, metric)[0] for system in systems]
+    systems = [system | {"gold": gold, "group": np.arange(rows)} for system in systems]
+    return 100 * np.array(scores), resampled(systems, RESAMPLES, random)
+
+
+def studies(
+    scored: tuple[np.ndarray, np.ndarray], random: np.random.Generator
+) -> Iterator[tuple[tuple[str, ...], dict[str, Sample]]]:
+    """Make studies of all sizes and spreads from the same scores, to which the seeds add other effects."""
+    scores, drawn = scored
+    for spread, of_ways in SPREADS.items():
+        effects = random.normal(size=(MOST_SEEDS, MOST_WAYS)) * of_ways
+        for name, ways in WAYS.items():
+            for seeds in SEEDS:
+                samples = {"start": Sample({None: scores[0]}, {None: drawn[0]})} if ways != 2 else {}
+                for way in range(ways):
+                    figures = {}
+                    resampled = {}
+                    for seed in range(seeds):
+                        system = 1 + way * MOST_SEEDS + seed
+                        figures[seed] = scores[system] + effects[seed, way]
+                        resampled[seed] = drawn[system] + effects[seed, way]
+                    samples[f"way {way}"] = Sample(figures, resampled)
+                yield (spread, name, str(seeds)), samples
 
 
 def shown(shares: dict[str, float]) -> str:
@@ -164,7 +227,12 @@ def table(results: dict) -> str:
     """Format the shares of intervals that hold the true value."""
     statistics = list(next(iter(results["coverage"].values())))
     rows = [[where, *map(shown, found.values())] for where, found in results["coverage"].items()]
-    of_seeds = results["seeds"]["coverage"]
-    by_spread = [[n, *found.values()] for n, found in of_seeds.items()]
-    spreads = [f"{spread} points" for spread in SPREADS]
-    return markdown(["", *statistics], rows) + "\n\n" + markdown(["seeds", *spreads], by_spread)
+    tables = [markdown(["", *statistics], rows)]
+    for where, found in results.get("studies", {}).items():
+        by_spread = []
+        for spread in SPREADS:
+            cells = [" / ".join(str(share) for share, _ in by_seeds.values()) for by_seeds in found[spread].values()]
+            by_spread.append([spread, *cells])
+        tables.append(f"{where}, with {' / '.join(map(str, SEEDS))} seeds:")
+        tables.append(markdown(["points", *WAYS], by_spread))
+    return "\n\n".join(tables)

@@ -1,24 +1,25 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from math import comb
-from typing import TypedDict, Unpack
+from itertools import chain, combinations
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy import ndarray
 
 from ..names import KEYWORDS, EvaluationOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import DataError, SettingError
 from ..runtime.files import StrPath, read_json
-from ..runtime.identity import Identity, mark
+from ..runtime.identity import Identity
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import interval, resampled_scores, scored_examples, widen
+from .bootstrap import Parts
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -30,6 +31,8 @@ from .report import (
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
 from .tasks import Task
 from .tasks.base import headline
+from .verdict import Sample, make_samples, mean_sample
+from .verdict import differences as differences_of
 
 
 class Difference(TypedDict):
@@ -67,6 +70,8 @@ class Comparison(Result):
         costs (`dict[str, dict]`): The speed and the size of each model, see [`Evaluation`].
         choice (`str`, *optional*): The fastest model that was not shown to be worse than the best, which is the
             baseline then; see [`compare_evaluations`].
+        seeds (`dict[str, list[int]]`): Of each model that was trained with several seeds, the seeds, over whose models
+            its scores are means.
     """
 
     baseline: str
@@ -83,6 +88,7 @@ class Comparison(Result):
     identities: Mapping[str, Identity] = field(default_factory=dict)
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     choice: str | None = None
+    seeds: Mapping[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: StrPath) -> "Comparison":
@@ -129,6 +135,8 @@ class Comparison(Result):
                     interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
                 rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
             blocks.append(format_rows(rows, f"{name} - {self.baseline}", "", f"{100 * self.confidence:g}% interval"))
+        for name, seeds in self.seeds.items():
+            blocks.append(f"{name}: mean over the models of the seeds {', '.join(map(str, seeds))}")
         if self.choice is not None:
             blocks.append(
                 f"Take {self.choice}, the fastest of those that were not shown to be worse than the best "
@@ -151,8 +159,8 @@ def compare(
 
     Args:
         results (`Sequence[str | Encoder]`): At least two, the baseline first: result files (.json) of
-            `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
-            models.
+            `simcse-hf evaluate`, folders or hub names of models (of a folder of `train --seeds`, the models of all
+            seeds), bm25 for keyword search; in Python also loaded models.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
         output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
@@ -227,15 +235,33 @@ def compare_models(
             raise SettingError(f"{name} was evaluated with mode {measured!r}, not {protocol.mode!r}: give the same.")
     if KEYWORDS in named:
         check_keywords(data)
+    seeds: dict[str, dict[int | None, Evaluation]] = {}
     for name in to_score:
-        evaluations[name] = score(load_encoder(named[name], loading), data, protocol)
+        runs = {}
+        for seed, model in models_of_seeds(named[name]).items():
+            runs[seed] = score(load_encoder(model, loading), data, protocol)
+        evaluations[name] = next(iter(runs.values()))
+        if len(runs) > 1:
+            seeds[name] = runs
     if world()[0] > 0:
         return Comparison("", protocol.mode, protocol.aggregation, protocol.metric, confidence, resamples)
     in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose)
+    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose, seeds)
     if output is not None:
         write_results(output, comparison.to_dict(), {})
     return comparison
+
+
+def models_of_seeds(model: StrPath | Encoder) -> dict[int | None, Any]:
+    """Return the models of a folder that `train --seeds` wrote, by their seeds, or the model itself."""
+    if isinstance(model, (str, os.PathLike)):
+        found: dict[int | None, Any] = {}
+        for path in sorted(Path(model).expanduser().glob("seed-*")):
+            if (path / "config.json").is_file():
+                found[int(path.name.removeprefix("seed-"))] = str(path)
+        if len(found) > 1:
+            return found
+    return {None: model}
 
 
 def compare_evaluations(
@@ -244,13 +270,14 @@ def compare_evaluations(
     resamples: int = 1000,
     confidence: float = 0.95,
     choose: bool = False,
+    seeds: Mapping[str, Mapping[int | None, Evaluation]] = MappingProxyType({}),
 ) -> Comparison:
     """Compare evaluations with the first of them, for each task and on average.
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
     the same resampled pairs or test examples, so that what they have in common cancels. Examples that share a text are
-    drawn together (see [`groups_to_draw`]). An interval says what another draw of test pairs could have shown, and not
-    what other seeds of the training could have shown.
+    drawn together (see [`groups_to_draw`]). An interval says what another draw of test pairs could have shown and, for
+    systems with several seeds, what other seeds of the training could have shown.
 
     Args:
         named (`dict[str, Evaluation]`): The evaluations of the systems by name, the baseline first.
@@ -259,8 +286,10 @@ def compare_evaluations(
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
         choose (`bool`, *optional*, defaults to `False`): Compare with the best system in place of the first, by its
             mean over the tasks, and name the one to take: the fastest whose interval does not lie below 0. As the
-            best one is looked up in the same scores, the intervals hold together for all pairs of systems: the level
-            of each is raised for their number (Bonferroni), with as many more resamples, and widened for few examples.
+            best one is looked up in the same scores, the intervals hold together for all pairs of systems (see
+            [`differences`]).
+        seeds (`dict[str, dict[int, Evaluation]]`, *optional*): The evaluations of the seeds of a system, whose score
+            is their mean.
 
     Returns:
         [`Comparison`]: The comparison.
@@ -270,11 +299,16 @@ def compare_evaluations(
             same examples, or, to choose, do not tell the speed or the scores of single examples.
     """
     # 1. The scores, and the tasks for which all systems have one
+    runs = {name: seeds.get(name, {None: each}) for name, each in named.items()}
     results = {name: each.results for name, each in named.items()}
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
     scores: dict[str, dict] = {}
-    for name, each in results.items():
-        scores[name] = {task: headline(each.get(task, {"missing": ""}), protocol) for task in tasks}
+    for name, each in runs.items():
+        scores[name] = {}
+        for task in tasks:
+            of_runs = [headline(run.results.get(task, {"missing": ""}), protocol) for run in each.values()]
+            known = [score for score in of_runs if score is not None]
+            scores[name][task] = float(np.mean(known)) if len(known) == len(of_runs) else None
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
@@ -283,7 +317,6 @@ def compare_evaluations(
         if len(scored) > 1:
             found = f"{task}: {' and '.join(named)} were evaluated on other texts"
             raise DataError(f"{found}. Results on different rows are not compared: evaluate them on the same file.")
-    pairs = 1
     for name, evaluation in named.items() if choose else ():
         if not evaluation.cost or not all(map(evaluation.scores.get, common)):
             raise DataError(
@@ -292,8 +325,6 @@ def compare_evaluations(
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
         named = {best: named[best], **named}
-        pairs = comb(len(named), 2)
-    level = 1 - (1 - confidence) / pairs
     baseline, *others = named
 
     # 2. The averages
@@ -308,20 +339,26 @@ def compare_evaluations(
         averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples
-    samples = {task: _samples(named, task, protocol, pairs * resamples) for task in common}
+    samples = {task: _samples(runs, task, protocol, resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, members in ({task: [task] for task in common} | averaged).items():
-        drawn = [sample for task in members if (sample := samples[task]) is not None]
-        for row, name in enumerate(others, start=1):
-            changes = [scores[name][task] - scores[baseline][task] for task in members]
-            low = high = None
-            if len(drawn) == len(members):
-                means = np.mean(drawn, axis=0)
-                examples = [named[baseline].scores[task] for task in members]
-                low, high = interval(means[row] - means[0], level, examples)
-                if choose:
-                    low, high = widen(float(np.mean(changes)), (low, high), level, examples)
-            differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
+        of_systems = {}
+        for name in named:
+            of_tasks = [sampled[name] for task in members if (sampled := samples[task]) is not None]
+            if len(of_tasks) == len(members):
+                of_systems[name] = mean_sample(of_tasks)
+        pairs = [(name, baseline) for name in others]
+        judged = {}
+        if of_systems and choose:
+            judged = differences_of(of_systems, [*pairs, *combinations(others, 2)], confidence)
+        elif of_systems:
+            for pair in pairs:  # each by itself
+                judged |= differences_of(of_systems, [pair], confidence)
+        for name, pair in zip(others, pairs, strict=True):
+            change = float(np.mean([scores[name][task] - scores[baseline][task] for task in members]))
+            low = judged[pair].low if judged else None
+            high = judged[pair].high if judged else None
+            differences[name][key] = {"difference": change, "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse
     costs = {name: each.cost for name, each in named.items()}
@@ -343,6 +380,7 @@ def compare_evaluations(
         averages=averages,
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
+        seeds={name: [seed for seed in each if seed is not None] for name, each in seeds.items()},
         costs=costs,
         choice=max(speeds, key=speeds.__getitem__) if choose else None,
     )
@@ -374,17 +412,21 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(named: Mapping[str, Evaluation], task: str, protocol: Protocol, resamples: int) -> ndarray | None:
-    """Return the resampled scores of each system, or `None` if some were not stored."""
-    stored = {name: each.scores.get(task, {}) for name, each in named.items()}
-    (first_name, first), *_ = stored.items()
-    if not all(stored.values()):
-        return None
-    if protocol.mode == "dev" and "dev_accuracy" in named[first_name].results[task]:  # the scores are no dev scores
-        return None
-    examples = scored_examples(first)
-    for name, each in stored.items():
-        if scored_examples(each) != examples:
-            raise DataError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
-    random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
-    return resampled_scores(list(stored.values()), protocol, resamples, random)
+def _samples(
+    runs: Mapping[str, Mapping[int | None, Evaluation]], task: str, protocol: Protocol, resamples: int
+) -> dict[str, Sample] | None:
+    """Return the scores of each system with those on the resamples, or `None` if some were not stored."""
+    scores: dict[str, dict[int | None, Parts]] = {}
+    figures: dict[str, dict[int | None, float]] = {}
+    for name, by_seed in runs.items():
+        scores[name] = {}
+        figures[name] = {}
+        for seed, each in by_seed.items():
+            stored = each.scores.get(task, {})
+            if not stored or (protocol.mode == "dev" and "dev_accuracy" in each.results[task]):
+                return None  # the scores of a transfer task are no dev scores
+            figure = headline(each.results[task], protocol)
+            assert figure is not None  # as all systems have the task
+            scores[name][seed] = stored
+            figures[name][seed] = figure
+    return make_samples(scores, figures, task, protocol, resamples)

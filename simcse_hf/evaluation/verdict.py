@@ -15,6 +15,7 @@ from .protocol import PAPER_PROTOCOL, Protocol
 
 #: The seed of a training; `None` for a system that is not trained, such as the start or keyword search.
 Seed = int | None
+_STUDIES = 5000  # that are simulated
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,18 @@ def make_samples(
     task: str,
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
+    random: np.random.Generator | None = None,
 ) -> dict[str, Sample]:
     """Score several ways on the same resamples of the examples of a task.
 
     Args:
         scores (`dict[str, dict[int | None, Parts]]`): For each way and seed, the task's entry of `Evaluation.scores`.
         figures (`dict[str, dict[int | None, float]]`): For the same ways and seeds, the score times 100.
-        task (`str`): The name of the task, which also decides the resamples: those of two tasks are independent.
+        task (`str`): The name of the task.
         protocol (`Protocol`, *optional*): See [`resampled_scores`].
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
+        random (`numpy.random.Generator`, *optional*): Random generator. The default has a seed that depends on the
+            name of the task, so that the resamples of two tasks are independent.
 
     Returns:
         `dict[str, Sample]`: The sample of each way.
@@ -115,7 +119,7 @@ def make_samples(
     for (way, _), system in zip(keys, systems, strict=True):
         if scored_examples(system) != examples:
             raise DataError(f"{task}: {way} and {first} were not evaluated on the same examples.")
-    random = np.random.default_rng([0, mark([task])])
+    random = random or np.random.default_rng([0, mark([task])])
     drawn = dict(zip(keys, resampled_scores(systems, protocol, resamples, random), strict=True))
     samples = {}
     for way, by_seed in scores.items():
@@ -162,8 +166,8 @@ def differences(
     estimate counts), and `seeds - 1` for what is common to all.
 
     Intervals of several pairs hold together: all are wider by a factor that is found by simulation (Westfall and Young
-    1993). In each of the resamples, equal ways are drawn that vary as these do, and the factor lets all intervals hold
-    their differences in the given share of them. They are also widened for few examples (see [`widen`]). A single pair
+    1993). Equal ways are drawn that vary as these do, and the factor lets all intervals hold their differences in the
+    given share of the draws. They are also widened for few examples (see [`widen`]). A single pair
     of systems that are not trained has the percentile interval of [`interval`].
 
     Args:
@@ -182,15 +186,14 @@ def differences(
     compared = {pair: _Pair.of(samples[pair[0]], samples[pair[1]]) for pair in pairs}
     known = {pair: each for pair, each in compared.items() if each.says_something}
     ways, scores = _scores_by_seed(samples)
-    if ways and scores.shape[1] < 2:  # each pair by itself, with the correction of Bonferroni
-        level = 1 - (1 - confidence) / max(len(known), 1)
-        alone: dict[tuple[str, str], Difference] = {}
-        for first, second in pairs:
-            alone |= differences({first: samples[first], second: samples[second]}, [(first, second)], level)
-        return alone
     found = {}
     for pair, each in compared.items():
         found[pair] = Difference(each.value, None, None, each.seeds)
+    if ways and scores.shape[1] < 2:  # each pair by itself, with the correction of Bonferroni
+        level = 1 - (1 - confidence) / max(len(known), 1)
+        for pair in known:
+            found |= differences({way: samples[way] for way in pair}, [pair], level)
+        return found
     if known:
         contrasts = np.array([[float(way == first) - float(way == second) for way in ways] for first, second in known])
         ends = _intervals(list(known.values()), scores, contrasts, confidence)
@@ -347,8 +350,8 @@ def _factor_for_all(
 ) -> float:
     """Return by what factor several intervals are widened, so that they hold their differences together.
 
-    Each resample is a study of equal ways: the examples change the differences as in the resample, and the seeds
-    change them by normal variables with the estimated variances, which are estimated anew.
+    In each simulated study of equal ways, the examples change the differences as in one of the resamples; the seeds
+    change them by normal variables with the estimated variances, which are then estimated anew.
 
     Args:
         drawn (`numpy.ndarray`): The differences on the resamples, of shape `(pairs, resamples)`.
@@ -361,19 +364,20 @@ def _factor_for_all(
     Returns:
         `float`: The factor, at least 1.
     """
-    pairs, resamples = drawn.shape
+    pairs = len(drawn)
     if parts.sum(axis=1).min() < ROUNDING**2:  # two systems differ in no resample
         return float(ndtri(1 - (1 - confidence) / 2 / pairs) / quantiles[0])
     centred = (drawn - drawn.mean(axis=1, keepdims=True)).T
     changes = centred * np.sqrt(parts[:, 0] / np.maximum(drawn.var(axis=1), ROUNDING**2))
-    variances = np.repeat(parts[None], resamples, axis=0)
+    changes = np.resize(changes, (max(_STUDIES, len(changes)), pairs))  # each resample several times
+    variances = np.repeat(parts[None], len(changes), axis=0)
     if len(scores):
         ways, seeds = scores.shape
         random = np.random.default_rng(0)
         each, common = _components(scores)
         common = np.maximum(common - each.mean() / ways, 0)
-        simulated = np.sqrt(each)[:, None] * random.normal(size=(resamples, ways, seeds))
-        simulated += np.sqrt(common) * random.normal(size=(resamples, 1, seeds))
+        simulated = np.sqrt(each)[:, None] * random.normal(size=(len(changes), ways, seeds))
+        simulated += np.sqrt(common) * random.normal(size=(len(changes), 1, seeds))
         changes = changes + simulated.mean(axis=2) @ contrasts.T
         variances[:, :, 1:] = _variances_by_seed(simulated, contrasts)
     largest = np.max(np.abs(changes) / _half_of(variances, quantiles), axis=1)

@@ -17,18 +17,15 @@ from transformers.utils import logging
 from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.batching import BatchEncoder
-from ..evaluation.bootstrap import (
-    Scores,
-    interval,
-    mean_over_drawn_seeds,
-    resampled_scores,
-)
+from ..evaluation.bootstrap import Scores
 from ..evaluation.compare import describe_difference
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.senteval import POSITIVE_SHARE, ScoredPairsTask
+from ..evaluation.verdict import differences as differences_of
+from ..evaluation.verdict import make_samples
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError
 from ..runtime.files import digest
@@ -148,7 +145,7 @@ class DevSetCallback(TrainerCallback):
                 continue
             self.scores[name] = scores[headline]
             own = metrics[headline]
-            change = change_between(name, [self.scores[headline], scores[headline]], value - own)
+            change = change_between(name, [self.scores[headline], scores[headline]], [value - own])
             if change.low > 0:
                 logger.info(
                     f"Before training, {headline} is {value:.2f} with the pooler {pooler} and {own:.2f} with the "
@@ -345,19 +342,26 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
         dev_set.warn_of_shared(found, "also training texts")
 
 
-def change_between(metric: str, systems: list, difference: float, optimism: Sequence[float] = (0.0,)) -> Change:
-    """Return the change from every first of two systems to the second, with its interval."""
-    resampled = resampled_scores(systems, resamples=_RESAMPLES)
-    changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
-    drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
-    low, high = interval(drawn, _CONFIDENCE, systems[:1])
+def change_between(
+    metric: str, systems: list, differences: Sequence[float], optimism: Sequence[float] = (0.0,)
+) -> Change:
+    """Return the change from every first of two systems to the second, one run after the other, with its interval."""
+    runs: list[int | None] = list(range(len(differences))) if len(differences) > 1 else [None]
+    starts = dict(zip(runs, systems[::2], strict=True))
+    saved = dict(zip(runs, systems[1::2], strict=True))
+    scores = {"start": starts, "saved": saved}
+    figures = {"start": dict.fromkeys(runs, 0.0), "saved": dict(zip(runs, differences, strict=True))}
+    samples = make_samples(scores, figures, metric, resamples=_RESAMPLES, random=np.random.default_rng(0))
+    samples["saved"] = replace(samples["saved"], optimism=dict(zip(runs, optimism, strict=True)))
+    [found] = differences_of(samples, [("saved", "start")], _CONFIDENCE).values()
+    assert found.low is not None and found.high is not None  # as a single run has an interval over the examples
     return Change(
         metric=metric,
-        difference=difference,
-        low=low,
-        high=high,
+        difference=float(np.mean(differences)),
+        low=found.low,
+        high=found.high,
         confidence=_CONFIDENCE,
         resamples=_RESAMPLES,
         optimism=float(np.mean(optimism)),
-        seeds=len(systems) // 2,
+        seeds=len(differences),
     )

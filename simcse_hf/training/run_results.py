@@ -10,7 +10,6 @@ from typing import Any
 
 import accelerate
 import datasets
-import numpy as np
 import torch
 import transformers
 from transformers import TrainerState, TrainingArguments
@@ -473,7 +472,7 @@ def dev_change(runs: Sequence[tuple[Path, Results]], metric: str | None = None) 
         systems += [scores.start, scores.saved]
         optimism.append(scores.optimism)
         differences.append(scores.difference)
-    return change_between(metric or str(runs[0][1].dev_metric), systems, float(np.mean(differences)), optimism)
+    return change_between(metric or str(runs[0][1].dev_metric), systems, differences, optimism)
 
 
 @dataclass(frozen=True)

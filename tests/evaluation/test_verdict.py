@@ -1,9 +1,12 @@
-"""The verdict over ways and seeds: what its differences are, and what one seed says."""
+"""The verdict over ways and seeds: what its differences are, what one seed says, and what their intervals hold."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from simcse_hf.evaluation.verdict import differences, make_samples, mean_sample
+from simcse_hf.evaluation.verdict import Sample, differences, make_samples, mean_sample
 from simcse_hf.runtime.errors import DataError
 
 
@@ -56,3 +59,82 @@ def test_other_examples_are_refused_with_the_names_of_both_ways():
     scores["b"][2] = answers(np.random.default_rng(0), 0.7, rows=199)
     with pytest.raises(DataError, match="x: b and start were not evaluated on the same examples"):
         make_samples(scores, figures, "x")
+
+
+# --- seeds and examples ---
+
+
+def of_normals(drawing, ways, seeds, spread, start=True, resamples=1000):
+    """Equal ways: examples change a way by 0.5 points and a seed by 0.3; seeds differ by `spread`."""
+
+    def sample(own, keys):
+        figures = {}
+        resampled = {}
+        for key in keys:
+            rows = own + 0.3 * drawing.normal(size=1 + resamples)
+            figures[key] = 70 + rows[0] + (0 if key is None else spread * drawing.normal())
+            resampled[key] = figures[key] + rows[1:]
+        return Sample(figures, resampled)
+
+    samples = {"start": sample(0.5 * drawing.normal(size=1 + resamples), [None])} if start else {}
+    for way in range(ways):
+        samples[f"way {way}"] = sample(0.5 * drawing.normal(size=1 + resamples), range(seeds))
+    return samples
+
+
+def test_the_interval_of_one_pair_is_cochrans_mean_of_two_quantiles():
+    """Written out with loops: the seeds vary by Student's t, and the examples that they share as normal variables."""
+    samples = of_normals(np.random.default_rng(1), 1, 3, 2.0)
+    found = differences(samples, [("way 0", "start")])["way 0", "start"]
+    changes = [samples["way 0"].resampled[seed] - samples["start"].resampled[None] for seed in range(3)]
+    figures = [samples["way 0"].figures[seed] - samples["start"].figures[None] for seed in range(3)]
+    mean_change = [sum(values) / 3 for values in zip(*changes, strict=True)]
+    within = 0.0
+    for values in zip(*changes, strict=True):
+        within += sum((value - sum(values) / 3) ** 2 for value in values) / 2 / len(mean_change)
+    within -= np.var([np.mean(change) for change in changes], ddof=1)
+    of_seeds = np.var(figures, ddof=1) / 3
+    of_examples = np.var(mean_change) - within / 3
+    t, normal = scipy.stats.t.ppf(0.975, 2), scipy.stats.norm.ppf(0.975)
+    half = (normal * of_examples + t * of_seeds) / np.sqrt(of_examples + of_seeds)
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.02)
+    assert found.value == pytest.approx(np.mean(figures))
+
+
+def test_all_intervals_of_equal_ways_hold_together_in_95_percent_of_studies():
+    """With two seeds, Bonferroni's intervals would be hundreds of points wide."""
+    drawing = np.random.default_rng(2)
+    held = 0
+    for _ in range(100):
+        found = differences(of_normals(drawing, 4, 2, 1.0, resamples=500)).values()
+        held += all(each.low <= 0 <= each.high for each in found)
+    assert held >= 90
+    assert max(each.high - each.low for each in found) < 30
+
+
+def test_the_order_of_ways_and_seeds_do_not_matter():
+    samples = of_normals(np.random.default_rng(3), 3, 3, 1.0)
+    turned = {}
+    for way in reversed(samples):
+        figures = dict(reversed(samples[way].figures.items()))
+        turned[way] = replace(samples[way], figures=figures)
+    again = differences(turned)
+    for (first, second), each in differences(samples).items():
+        other = again[second, first].opposite
+        assert [other.value, other.low, other.high] == pytest.approx([each.value, each.low, each.high])
+
+
+def test_ways_without_common_seeds_are_compared_pair_by_pair():
+    samples = of_normals(np.random.default_rng(4), 3, 3, 1.0, start=False)
+    one = samples["way 0"]
+    samples["other seeds"] = replace(
+        one, figures={7: 70.0, 8: 71.0}, resampled={7: one.resampled[0], 8: one.resampled[1]}
+    )
+    found = differences(samples)
+    assert found["way 0", "other seeds"].seeds == 0 and found["way 0", "other seeds"].low is None
+    known = [("way 0", "way 1"), ("way 0", "way 2"), ("way 1", "way 2")]
+    alone = differences(samples, known[:1], 1 - 0.05 / 3)
+    assert found[known[0]] == alone[known[0]]
+    optimistic = replace(samples["way 1"], optimism={seed: 2.0 for seed in range(3)})
+    moved = differences({"way 0": one, "way 1": optimistic})["way 0", "way 1"]
+    assert moved.value == pytest.approx(alone[known[0]].value + 2)

@@ -18,17 +18,10 @@ from ...data.table import SUFFIX
 from ...runtime.encoders import Encoder, Role
 from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
-from ..bootstrap import (
-    Arrays,
-    Parts,
-    divide_groups,
-    interval,
-    mean_over_drawn_seeds,
-    resampled_scores,
-    scored_examples,
-)
+from ..bootstrap import Arrays, Parts, divide_groups
 from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
+from ..verdict import differences, make_samples
 
 
 class Ranker(typing.Protocol):
@@ -244,12 +237,12 @@ def paired_interval(
 
     A system that was trained with several seeds has a result for each of them, and its score is the mean over them.
     The interval says what another draw of rows or queries could have shown and, for such a system, what other seeds
-    could have shown (see [`mean_over_drawn_seeds`]).
+    could have shown: two of them are compared seed by seed (see [`differences`]).
 
     Args:
         task (`Task`): The task that gave the results.
         before (`list[TaskResult]`): Results of the first system, one for each seed.
-        after (`list[TaskResult]`): Results of the second system, one for each seed.
+        after (`list[TaskResult]`): Results of the second system, one for each seed, in the same order.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level.
 
@@ -258,7 +251,7 @@ def paired_interval(
         two ends of its interval.
 
     Raises:
-        SettingError: If a list is empty, or a setting is out of range.
+        SettingError: If a list is empty, both have several results but not as many, or a setting is out of range.
         DataError: If the results are not those of the same units.
 
     Examples:
@@ -271,16 +264,20 @@ def paired_interval(
     """
     if not before or not after:
         raise SettingError("a comparison needs at least one result of each system.")
-    systems = [result.scores for result in (*before, *after)]
-    if any(scored_examples(each) != scored_examples(systems[0]) for each in systems):
-        raise DataError(f"{task.source}: the results are not those of the same {task.unit}s.")
-    drawn = np.split(resampled_scores(systems, task.protocol, resamples), [len(before)])
-    random = np.random.default_rng([0, 1])
-    start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
-    low, high = interval(end - start, confidence, systems[:1])
-    old = np.mean([result.metrics[task.metric] for result in before])
-    new = np.mean([result.metrics[task.metric] for result in after])
-    return float(new - old), low, high
+    if len(before) != len(after) and min(len(before), len(after)) > 1:
+        raise SettingError(
+            f"one system has {len(before)} results and the other {len(after)}: give results of the same seeds, in "
+            "their order, or a single result of a system that is not trained."
+        )
+    scores: dict[str, dict[int | None, Parts]] = {}
+    figures: dict[str, dict[int | None, float]] = {}
+    for name, results in (("before", before), ("after", after)):
+        seeds = list(range(len(results))) if len(results) > 1 else [None]
+        scores[name] = {seed: result.scores for seed, result in zip(seeds, results, strict=True)}
+        figures[name] = {seed: result.metrics[task.metric] for seed, result in zip(seeds, results, strict=True)}
+    samples = make_samples(scores, figures, task.source, task.protocol, resamples, np.random.default_rng(0))
+    [found] = differences(samples, [("after", "before")], confidence).values()
+    return found.value, found.low, found.high
 
 
 def checked_text(value: object, where: str) -> str:

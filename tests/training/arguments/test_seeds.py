@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from trainer_helpers import refuses, scored, sentences, train_command
 from transformers import set_seed
 
-from simcse_hf import SimCSE
+from simcse_hf import SimCSE, compare, evaluate
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.runtime.files import entries
 from simcse_hf.training import recipe as recipe_module
@@ -229,6 +229,19 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, tr
     assert have_the_same_weights(out, out / f"seed-{results_of(out)['seeds']['published']}")
     losses = [[entry for entry in log_of(each / "seed-43") if "loss" in entry] for each in (out, three_seeds)]
     assert losses[0] == losses[1]
+
+
+def test_a_comparison_is_over_the_models_of_all_seeds(three_seeds, tmp_path):
+    scored(20, seed=13).to_csv(tmp_path / "pairs.tsv", sep="\t")
+    pairs = [str(tmp_path / "pairs.tsv")]
+    alone = three_seeds / "seed-43"
+    found = compare([str(three_seeds), str(alone)], pairs=pairs)
+    each = [evaluate(three_seeds / f"seed-{seed}", pairs=pairs).results["pairs"]["spearman"] for seed in (42, 43, 44)]
+    assert found.scores[str(three_seeds)]["pairs"] == pytest.approx(fmean(each))
+    assert found.scores[str(alone)]["pairs"] == pytest.approx(each[1])
+    difference = found.differences[str(alone)]["pairs"]
+    assert difference["low"] < difference["difference"] < difference["high"]
+    assert found.seeds == {str(three_seeds): [42, 43, 44]} and "seeds 42, 43, 44" in str(found)
 
 
 # --- the option ---
