@@ -335,18 +335,38 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
             model.unpadded = False
 
-    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Search as transformers does, by default for the highest headline metric of the first dev set."""
-        if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
+    def hyperparameter_search(
+        self,
+        hp_space: Any = None,
+        compute_objective: Any = None,
+        n_trials: int = 20,
+        direction: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Search as transformers does, by default for the highest headline metric of the first dev set.
+
+        Returns:
+            `BestRun`: The best trial.
+
+        Raises:
+            SettingError: If `direction` is not that of the headline, or is left out with a `compute_objective`.
+        """
+        if compute_objective is not None and direction is None:
+            raise SettingError("compute_objective needs a direction, maximize or minimize: which score is the best?")
+        if compute_objective is None and self.dev_sets:
             headline = self.dev_sets[0].headline
-            direction = "maximize" if find_metric(headline).higher_is_better else "minimize"
-            if kwargs.get("direction") not in (None, direction):
+            best = "maximize" if find_metric(headline).higher_is_better else "minimize"
+            if direction not in (None, best):
                 raise SettingError(
-                    f"direction is {kwargs['direction']!r}, and the best {headline} is found with {direction!r}: "
-                    "leave direction out, or give the compute_objective that it is for"
+                    f"direction is {direction!r}, and the best {headline} is found with {best!r}: leave direction "
+                    "out, or give the compute_objective that it is for"
                 )
-            kwargs |= {"compute_objective": itemgetter(f"eval_{headline}"), "direction": direction}
-        return super().hyperparameter_search(*args, **kwargs)
+            compute_objective = itemgetter(f"eval_{headline}")
+            direction = best
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
+        )
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""

@@ -120,13 +120,17 @@ def test_a_search_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, eva
 
 def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenizer):
     trainer = searching_trainer(tmp_path, tokenizer)
-    best = search(trainer, trials=1, compute_objective=itemgetter("eval_stsb_alignment"))
-    assert best.run_id == "minimize"
+    objective = itemgetter("eval_stsb_alignment")
+    assert search(trainer, trials=1, compute_objective=objective, direction="minimize").run_id == "minimize"
+    with refuses("compute_objective direction maximize"):
+        search(trainer, trials=1, compute_objective=objective)
 
 
 def test_a_search_that_would_return_the_worst_trial_is_refused(tmp_path, tokenizer):
     with refuses("direction 'minimize' stsb_spearman"):
         search(searching_trainer(tmp_path, tokenizer), trials=1, direction="minimize")
+    with refuses("direction 'minimize' stsb_spearman"):
+        searching_trainer(tmp_path, tokenizer).hyperparameter_search(dict, None, 1, "minimize", "wandb")
 
 
 @NEEDS_PEFT
