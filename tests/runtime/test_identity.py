@@ -21,6 +21,7 @@ from simcse_hf.runtime.identity import (
     digest_rows,
     digest_texts,
     digest_weights,
+    weights_state,
 )
 
 # --- models ---
@@ -248,3 +249,13 @@ def test_a_setting_that_changed_or_is_missing_is_refused_with_both_values():
     refuse_changes(BEFORE, {"seed": 2, "rate": 1}, WHERE, "Start again.")
     with pytest.raises(ValueError, match=rf"^{WHERE} .*rate: 1 there, None here; seed: 2 there, 5 here.* Start again"):
         refuse_changes(BEFORE, {"seed": 5}, WHERE, "Start again.")
+
+
+def test_a_change_of_weights_is_seen_without_a_version_and_tensors_without_numbers_are_passed_over():
+    weights = torch.arange(12.0).reshape(3, 4)
+    tensors = [weights, torch.empty(0), torch.empty(2, device="meta")]
+    for reads_all, change in ((False, 2 * weights), (True, weights.flip(0)), (True, weights.flip(1))):
+        before = weights_state(tensors, reads_all=reads_all)
+        assert weights_state(tensors, reads_all=reads_all) == before
+        weights.data.copy_(change)
+        assert weights_state(tensors, reads_all=reads_all) != before
