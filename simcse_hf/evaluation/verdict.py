@@ -53,7 +53,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairDifference:
     """The difference between two ways, times 100, with its interval.
 
     Args:
@@ -70,11 +70,11 @@ class Difference:
     seeds: int
 
     @property
-    def opposite(self) -> "Difference":
+    def opposite(self) -> "PairDifference":
         """The difference of the second from the first."""
         if self.low is None or self.high is None:
-            return Difference(-self.value, None, None, self.seeds)
-        return Difference(-self.value, -self.high, -self.low, self.seeds)
+            return PairDifference(-self.value, None, None, self.seeds)
+        return PairDifference(-self.value, -self.high, -self.low, self.seeds)
 
     @property
     def is_better(self) -> bool:
@@ -154,7 +154,7 @@ def differences(
     samples: Mapping[str, Sample],
     pairs: Sequence[tuple[str, str]] | None = None,
     confidence: float = 0.95,
-) -> dict[tuple[str, str], Difference]:
+) -> dict[tuple[str, str], PairDifference]:
     """Compare ways in pairs, with intervals that say what other examples and other seeds could have shown.
 
     Runs of one seed see the same rows in the same order, so ways are compared seed by seed, and example by example. A
@@ -176,19 +176,19 @@ def differences(
         confidence (`float`, *optional*, defaults to `0.95`): How often all intervals hold their differences together.
 
     Returns:
-        `dict[tuple[str, str], Difference]`: The first way minus the second, for each pair.
+        `dict[tuple[str, str], PairDifference]`: The first way minus the second, for each pair.
 
     Raises:
         SettingError: If the confidence does not lie between 0 and 1.
     """
     if pairs is None:
         pairs = list(combinations(samples, 2))
-    compared = {pair: _Pair.of(samples[pair[0]], samples[pair[1]]) for pair in pairs}
+    compared = {pair: _Contrast.of(samples[pair[0]], samples[pair[1]]) for pair in pairs}
     known = {pair: each for pair, each in compared.items() if each.says_something}
     ways, scores = _scores_by_seed(samples)
     found = {}
     for pair, each in compared.items():
-        found[pair] = Difference(each.value, None, None, each.seeds)
+        found[pair] = PairDifference(each.value, None, None, each.seeds)
     if ways and scores.shape[1] < 2:  # each pair by itself, with the correction of Bonferroni
         level = 1 - (1 - confidence) / max(len(known), 1)
         for pair in known:
@@ -203,7 +203,7 @@ def differences(
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _Contrast:
     """The difference of two samples: its value, and by seed on the resamples `(seeds, resamples)`."""
 
     value: float
@@ -212,7 +212,7 @@ class _Pair:
     tasks: Sequence[Parts]
 
     @classmethod
-    def of(cls, first: Sample, second: Sample) -> "_Pair":
+    def of(cls, first: Sample, second: Sample) -> "_Contrast":
         values = []
         drawn = []
         for one, other in _common_seeds(first, second):
@@ -265,12 +265,12 @@ def _scores_by_seed(samples: Mapping[str, Sample]) -> tuple[list[str], ndarray]:
 
 
 def _intervals(
-    pairs: Sequence[_Pair], scores: ndarray, contrasts: ndarray, confidence: float
+    pairs: Sequence[_Contrast], scores: ndarray, contrasts: ndarray, confidence: float
 ) -> list[tuple[float, float]]:
     """Return the two ends of each difference; see [`differences`].
 
     Args:
-        pairs (`Sequence[_Pair]`): The pairs.
+        pairs (`Sequence[_Contrast]`): The pairs.
         scores (`numpy.ndarray`): The score of each way with each seed, of shape `(ways, seeds)`.
         contrasts (`numpy.ndarray`): 1 for the first way of a pair and -1 for the second, of shape `(pairs, ways)`. A
             system that is not trained has no place.

@@ -200,7 +200,7 @@ class WordParser(HfArgumentParser):
             # The table of a data set may have names of arguments.
             tables = {}
             for dataset, own in value.items():
-                tables[str(dataset)] = plain(own)
+                tables[str(dataset)] = plain_value(own)
                 if isinstance(own, Mapping):
                     known = {each: self._read_value(each, own[each]) for each in own.keys() & self.by_name.keys()}
                     tables[str(dataset)] |= known
@@ -215,7 +215,7 @@ class WordParser(HfArgumentParser):
                 return table
             if name not in _TABLES and "dict" not in self.hints[name]:
                 raise SettingError(f"{name} is a table, not a single value")
-            return plain(value)
+            return plain_value(value)
         takes_several = action.nargs in ("+", "*")
         if isinstance(value, (list, tuple)):
             if not takes_several and "list" not in self.hints[name]:
@@ -272,7 +272,7 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
 
 
 def read_yaml(path: StrPath) -> Any:
-    """Read a YAML file as it was written; see [`plain`] for what YAML takes its values for.
+    """Read a YAML file as it was written; see [`plain_value`] for what YAML takes its values for.
 
     Args:
         path (`str` or `os.PathLike`): The file.
@@ -307,7 +307,7 @@ def check_files(files: Iterable[tuple[str, StrPath]]) -> None:
 
 def read_value(word: str) -> Any:
     """Return what a word of a command line would be as a value in YAML."""
-    return plain(_Loader(word).get_single_data())
+    return plain_value(_Loader(word).get_single_data())
 
 
 def _table(word: str) -> Any:
@@ -324,12 +324,12 @@ def _table(word: str) -> Any:
     return table
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a table or list of a YAML file with what YAML takes its values for."""
     if isinstance(value, _Written):
         return value.value
     if isinstance(value, Mapping):
-        return {str(name): plain(own) for name, own in value.items()}
+        return {str(name): plain_value(own) for name, own in value.items()}
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain_value(each) for each in value]
     return value

@@ -17,9 +17,9 @@ from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
 from ...runtime.files import StrPath
 from ...runtime.identity import digest_texts
-from ...training.parser import TEXTS, check_files, plain, read_yaml
+from ...training.parser import TEXTS, check_files, plain_value, read_yaml
 from ..mining import fold_text
-from .runs import Run
+from .runs import SeedRun
 from .ways import Way, check_seeds, read_ways
 
 logger = logging.get_logger(__name__)
@@ -89,7 +89,7 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
         wrong = f"unknown entry {', '.join(unknown)}" if unknown else "ways is missing"
         raise SettingError(f"{where}: {wrong}; the entries are {', '.join(ENTRIES)}")
     # Arguments of training are read as they were written, and all others as YAML takes them.
-    entries_of = {name: value if name in ("base", "ways") else plain(value) for name, value in content.items()}
+    entries_of = {name: value if name in ("base", "ways") else plain_value(value) for name, value in content.items()}
     entries_of |= given
     base = entries_of.get("base", {})
     if not isinstance(base, Mapping):
@@ -181,7 +181,7 @@ def check_ways(asked: Asked) -> None:
         )
 
 
-def check_alike(runs: Sequence[Run]) -> None:
+def check_alike(runs: Sequence[SeedRun]) -> None:
     """Refuse two ways that would train the same model, but for a cell that is also a way: they share their runs."""
     ways: dict[tuple[str | None, Path], str] = {}
     for run in runs:

@@ -23,7 +23,7 @@ from ...training.run_results import Results, dev_scores
 from ...training.seeds import learnt_settings
 from .asked import Asked, dev_tasks
 from .result import MEAN, Outcome, Study, choose_way
-from .runs import RUNS, Run, score_run
+from .runs import RUNS, SeedRun, score_run
 from .ways import START, Way
 
 logger = logging.get_logger(__name__)
@@ -55,9 +55,9 @@ class Scored:
         self.optimism[seed] = optimism
 
 
-def judge(
+def judge_runs(
     asked: Asked,
-    runs: Sequence[Run],
+    runs: Sequence[SeedRun],
     tasks: Mapping[str, Task],
     protocol: Protocol,
     failures: Mapping[str, str],
@@ -67,7 +67,7 @@ def judge(
 
     Args:
         asked (`Asked`): What is asked for.
-        runs (`Sequence[Run]`): The runs.
+        runs (`Sequence[SeedRun]`): The runs.
         tasks (`Mapping[str, Task]`): The test tasks; without any, the dev set judges.
         protocol (`Protocol`): How tasks are scored.
         failures (`Mapping[str, str]`): Why runs failed.
@@ -78,7 +78,7 @@ def judge(
     """
     # 1. The ways whose runs are all finished.
     missing = []
-    finished: dict[str, list[Run]] = {}
+    finished: dict[str, list[SeedRun]] = {}
     for way in asked.ways:
         own = [run for run in runs if run.way is way]
         missing += [run.name for run in own if run.record is None and run.name not in failures]
@@ -107,7 +107,7 @@ def judge(
         known_as = START if len(starts) == 1 else f"{START} {name}"
         scored[known_as] = score_start(finished[way.name][0], asked, tasks, protocol, bar)
     if tasks and not any(task.needs_vectors for task in tasks.values()):
-        keywords = Run(asked.ways[0], None, asked.output / RUNS / KEYWORDS)
+        keywords = SeedRun(asked.ways[0], None, asked.output / RUNS / KEYWORDS)
         scored[KEYWORDS] = score_runs([keywords], tasks, protocol, bar, BM25)
 
     # 3. What each row of the table has cost.
@@ -195,19 +195,19 @@ def words_of(figures: Mapping[int | None, float]) -> dict[str, float]:
     return {"" if seed is None else str(seed): figure for seed, figure in figures.items()}
 
 
-def cost_of(runs: Sequence[Run]) -> tuple[float, int]:
+def cost_of(runs: Sequence[SeedRun]) -> tuple[float, int]:
     """Return the operations of training and the bytes of the weights, as means over runs."""
     records = [run.record or {} for run in runs]
     return fmean(record["operations"] for record in records), max(record["bytes"] for record in records)
 
 
-def dev_score_of(runs: Sequence[Run]) -> dict[int | None, float]:
+def dev_score_of(runs: Sequence[SeedRun]) -> dict[int | None, float]:
     """Return the score of each run's saved weights on the dev set."""
     return {run.seed: Results.read(run.folder).score("saved") for run in runs}
 
 
 def score_runs(
-    runs: Sequence[Run],
+    runs: Sequence[SeedRun],
     tasks: Mapping[str, Task],
     protocol: Protocol,
     bar: bool,
@@ -216,7 +216,7 @@ def score_runs(
     """Return the scores of runs with different seeds on the test tasks or, without any, on the dev set.
 
     Args:
-        runs (`Sequence[Run]`): The runs.
+        runs (`Sequence[SeedRun]`): The runs.
         tasks (`Mapping[str, Task]`): The test tasks. One without data has no score.
         protocol (`Protocol`): How tasks are scored.
         bar (`bool`): Show a bar while texts are encoded.
@@ -241,13 +241,13 @@ def score_runs(
     return scored
 
 
-def score_start(run: Run, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
+def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
     """Return the scores of the model that a run begins with, as one would use it.
 
     An encoder that names no pooler is used with the plain one that scores better on the dev set.
 
     Args:
-        run (`Run`): The run.
+        run (`SeedRun`): The run.
         asked (`Asked`): What is asked for.
         tasks (`Mapping[str, Task]`): The test tasks; without any, the dev set judges.
         protocol (`Protocol`): How tasks are scored.
@@ -276,7 +276,9 @@ def score_start(run: Run, asked: Asked, tasks: Mapping[str, Task], protocol: Pro
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
     folder = asked.output / RUNS / f"{START}-{digest_value([digest_start(run.way), pooler])[:12]}"
-    return score_runs([Run(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler))
+    return score_runs(
+        [SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler)
+    )
 
 
 def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:

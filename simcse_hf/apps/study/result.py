@@ -250,7 +250,7 @@ def choose_way(outcomes: Sequence[Outcome], found: Mapping[tuple[str, str], Any]
 
     Args:
         outcomes (`Sequence[Outcome]`): The ways to choose from.
-        found (`Mapping[tuple[str, str], Difference]`): The difference of each pair of them.
+        found (`Mapping[tuple[str, str], PairDifference]`): The difference of each pair of them.
         decides (`str`): The task or mean that decides.
 
     Returns:

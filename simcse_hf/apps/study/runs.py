@@ -14,11 +14,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.utils import logging
 
 from ... import Recipe
+from ...evaluation.bm25 import BM25
 from ...evaluation.protocol import Protocol
 from ...evaluation.report import Evaluation, write_results
-from ...evaluation.scoring import load_encoder, score_model
+from ...evaluation.scoring import score_model
 from ...evaluation.tasks import Task
 from ...runtime.distributed import on_first_process, wait_for_all
+from ...runtime.encoders import as_encoder
 from ...runtime.errors import LockedError
 from ...runtime.files import lock, read_json, remove, write_json, write_text
 from ...runtime.identity import digest_value
@@ -30,13 +32,13 @@ logger = logging.get_logger(__name__)
 #: The folder of all runs in the output folder.
 RUNS = "runs"
 #: What a finished run records beside its results: what it cost.
-RECORD = "study_run.json"
+COST_FILE = "study_run.json"
 FAILURE = "failure.txt"
 TESTS = "tests"
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedRun:
     """A run of a way with a seed, or the start of a way, which is not trained.
 
     Args:
@@ -57,13 +59,13 @@ class Run:
     @property
     def record(self) -> dict[str, Any] | None:
         """What the run has cost, or `None` while it is not finished."""
-        path = self.folder / RECORD
+        path = self.folder / COST_FILE
         if not path.exists():
             return None
         return read_json(path, "operations", advice="Remove the folder, and the run is repeated.")
 
 
-def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[Run]:
+def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[SeedRun]:
     """List the runs of a study, one seed of all ways before the next.
 
     A run is known by the digest of all that it learns from: the arguments, the texts, the start and the seed. So a
@@ -75,7 +77,7 @@ def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[Run]:
         folder (`Path`): The folder of all runs.
 
     Returns:
-        `list[Run]`: The runs.
+        `list[SeedRun]`: The runs.
     """
     keys = {way.name: digest_value(way.learns_from()) for way in ways}
     folders: dict[str, Path] = {}
@@ -85,16 +87,16 @@ def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[Run]:
             key = digest_value([keys[way.name], seed])[:12]
             for path in folder.glob(f"*-{key}"):
                 folders[key] = path
-            words = re.sub(r"[^\w.=]+", "-", way.name).strip("-")[:60]
-            runs.append(Run(way, seed, folders.setdefault(key, folder / f"{words}-{seed}-{key}")))
+            words = re.sub(r"[^\w.=]+", "-", way.name).strip("-.")[:60]
+            runs.append(SeedRun(way, seed, folders.setdefault(key, folder / f"{words}-{seed}-{key}")))
     return runs
 
 
-def finish_run(run: Run) -> bool:
+def finish_run(run: SeedRun) -> bool:
     """Train a run, unless it is finished. One that was interrupted goes on.
 
     Args:
-        run (`Run`): The run.
+        run (`SeedRun`): The run.
 
     Returns:
         `bool`: Whether it is finished now; `False` if another process works on it.
@@ -118,11 +120,11 @@ def finish_run(run: Run) -> bool:
     return True
 
 
-def _write_record(run: Run, seconds: float | None) -> None:
+def _write_record(run: SeedRun, seconds: float | None) -> None:
     state = TrainerState.load_from_json(str(run.folder / "trainer_state.json"))
     size = sum(path.stat().st_size for path in run.folder.glob("*.safetensors"))
     remove(run.folder / FAILURE)
-    write_json(run.folder / RECORD, {"operations": state.total_flos, "bytes": size, "train_seconds": seconds})
+    write_json(run.folder / COST_FILE, {"operations": state.total_flos, "bytes": size, "train_seconds": seconds})
 
 
 @contextmanager
@@ -141,11 +143,11 @@ def _taken(folder: Path) -> Iterator[bool]:
         wait_for_all()
 
 
-def score_run(run: Run, model: Any, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Evaluation:
+def score_run(run: SeedRun, model: Any, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Evaluation:
     """Score a model on the tasks that it was not scored on yet; what was scored is kept in the folder of its run.
 
     Args:
-        run (`Run`): The run.
+        run (`SeedRun`): The run.
         model (`Callable`): Loads the model, if it is needed.
         tasks (`Mapping[str, Task]`): The tasks.
         protocol (`Protocol`): How they are scored.
@@ -159,7 +161,9 @@ def score_run(run: Run, model: Any, tasks: Mapping[str, Task], protocol: Protoco
         paths[name] = run.folder / TESTS / f"{digest_value([name, task, protocol])}.json"
     missing = on_first_process(lambda: [name for name, path in paths.items() if not path.exists()])
     if missing:
-        evaluation = score_model(load_encoder(model(), {}), {name: tasks[name] for name in missing}, protocol, bar)
+        loaded = model()
+        encoder = loaded if isinstance(loaded, BM25) else as_encoder(loaded)
+        evaluation = score_model(encoder, {name: tasks[name] for name in missing}, protocol, bar)
         for name in missing:
             if evaluation.results:  # in the first process
                 one = Evaluation({name: evaluation.results[name]}, {name: evaluation.scores.get(name, {})}, protocol)
@@ -206,7 +210,7 @@ def time_first_step(recipe: Recipe) -> tuple[int, float]:
     return trainer.state.max_steps, first.seconds
 
 
-def remove_model(run: Run) -> None:
+def remove_model(run: SeedRun) -> None:
     """Remove the weights and checkpoints of a finished run, whose results and scores stay."""
     if run.record is None:
         return

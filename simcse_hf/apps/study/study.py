@@ -11,9 +11,9 @@ from ...evaluation.tasks import Task
 from ...runtime.distributed import world
 from ...runtime.files import StrPath, write_json
 from .asked import check_alike, check_texts, check_ways, read_part, read_study, read_tests
-from .judge import judge
+from .judge import judge_runs
 from .result import PICTURE, STUDY, Plan, Study
-from .runs import RUNS, Run, finish_run, plan_runs, remove_model, score_run, time_first_step
+from .runs import RUNS, SeedRun, finish_run, plan_runs, remove_model, score_run, time_first_step
 from .ways import Way
 
 logger = logging.get_logger(__name__)
@@ -115,7 +115,7 @@ def study(
             logger.warning(f"{run.name} failed: {failures[run.name]}")
 
     # 4. The verdict, when all parts are done or with what is there.
-    found = judge(asked, runs, tasks, protocol, failures, show_progress_bar)
+    found = judge_runs(asked, runs, tasks, protocol, failures, show_progress_bar)
     if world()[0] == 0:
         write_json(asked.output / STUDY, found.to_dict())
         for run in runs:  # where the card of its model finds it
@@ -129,7 +129,7 @@ def study(
     return found
 
 
-def plan(ways: Sequence[Way], runs: Sequence[Run]) -> Plan:
+def plan(ways: Sequence[Way], runs: Sequence[SeedRun]) -> Plan:
     """Say the runs of a study, and how long they may take, from the first step of each way."""
     left = [run for run in runs if run.record is None]
     found = Plan([run.name for run in left], {}, {}, 0.0)

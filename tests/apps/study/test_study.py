@@ -11,7 +11,7 @@ from trainer_helpers import refuses, scored, sentences
 from simcse_hf import Recipe, SimCSE, card, evaluate, study
 from simcse_hf.apps.study.judge import choose_cells
 from simcse_hf.apps.study.result import Outcome, Study, choose_way
-from simcse_hf.evaluation.verdict import Difference
+from simcse_hf.evaluation.verdict import PairDifference
 
 #: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
 OWN = """
@@ -161,7 +161,7 @@ def test_the_cheapest_way_that_was_not_shown_to_be_worse_is_taken(better, taken,
     found = {}
     for each in ways[1:]:
         low = 0.1 if each.name in better else -0.1
-        found["large", each.name] = Difference(81.0 - each.mean["sts"], low, 20.0, 3)
+        found["large", each.name] = PairDifference(81.0 - each.mean["sts"], low, 20.0, 3)
     name, sentence = choose_way(ways, found, "sts")
     assert name == taken and said in sentence
 
@@ -206,16 +206,17 @@ def test_a_study_that_was_killed_and_one_in_two_parts_end_with_the_same_table(
 def test_a_run_that_fails_is_named_and_the_others_go_on(base, inputs, tests, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(inputs)
     ways = {"simcse": base, "broken": base.but(objective="own_losses:Fails")}
-    found = study(ways, seeds=2, test=tests[:1], output=tmp_path, keep_models=False)
+    found = study(ways, seeds=2, test=tests[1:], output=tmp_path, keep_models=False)
     assert list(found.failures) == ["broken, seed 42", "broken, seed 43"] and found.exit_status == 1
     assert "IndexError: there is no row 7" in str(found) and [each.name for each in found.outcomes] == [
         "simcse",
         "start",
+        "bm25",
     ]
     [trace, _] = tmp_path.glob("runs/broken*/failure.txt")
     assert "in forward" in trace.read_text()
     assert not [*tmp_path.glob("runs/*/*.safetensors")], "no models are kept"
-    again = study({"simcse": base}, seeds=2, test=tests[:1], output=tmp_path)
+    again = study({"simcse": base}, seeds=2, test=tests[1:], output=tmp_path)
     assert again.outcomes == found.outcomes
 
 
