@@ -10,8 +10,8 @@ from typing import Any
 from simcse_hf.runtime.messages import show_messages
 
 from .report import format_dry_run, format_markdown
-from .reproduce import Options, dry_run, reproduce, write_document
-from .specs import Sources
+from .reproduce import dry_run, reproduce, write_document
+from .rows import Options
 from .table import SCALES, load_table, table_names
 
 
@@ -47,8 +47,15 @@ def main(argv: list[str]) -> int:
         `int`: The exit status.
     """
     arguments = _parser().parse_args(argv)
-    sources = Sources(Path(arguments.data_dir), Path(arguments.output), arguments.model_name_or_path)
-    options = Options(sources, arguments.scale, arguments.seeds, tuple(arguments.only), arguments.keep_models)
+    options = Options(
+        data_dir=Path(arguments.data_dir),
+        output=Path(arguments.output),
+        model=arguments.model_name_or_path,
+        scale=arguments.scale,
+        seeds=arguments.seeds,
+        only=tuple(arguments.only),
+        keep_models=arguments.keep_models,
+    )
     if arguments.table == "list":
         plans = [dry_run(load_table(name), options) for name in table_names()]
         _print(arguments, plans, "\n".join(map(_line, plans)))

@@ -112,16 +112,6 @@ def digest(path: Path) -> str:
     return _digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
-def model_digest(name: str) -> str:
-    """Return a digest of a model's files, or its name if it is not a folder."""
-    folder = Path(name)
-    if not folder.is_dir():
-        return name
-    files = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
-    text = " ".join(f"{path.name} {digest(path)}" for path in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def draw_rows(source: Path, rows: int, unit: str, folder: Path) -> Path:
     """Write a random sample of training rows, drawn with seed 0 and in their order, unless it is there.
 

@@ -1,18 +1,18 @@
 """SentEval's relatedness regressor for STS-B and SICK-R, trained on frozen embeddings."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from simcse_hf.data.scored_pairs import connected_groups
+from simcse_hf.evaluation.bootstrap import Parts
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import spearman
-from simcse_hf.evaluation.tasks.senteval import ScoredPairs, pair_features, score_parts
+from simcse_hf.evaluation.tasks.base import TaskResult
+from simcse_hf.evaluation.tasks.senteval import ScoredPairsTask, pair_features, score_parts
+from simcse_hf.runtime.errors import DataError
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64
@@ -39,63 +39,53 @@ def rating_distribution(scores: np.ndarray) -> np.ndarray:
     return np.where(floor + 1 == RATINGS, part, np.where(floor == RATINGS, 1 - part, 0.0)).astype(np.float32)
 
 
-def score_regressor(
-    task: str,
-    splits: dict[str, ScoredPairs],
-    embeddings: SentenceEmbeddings,
-    device: str | None = None,
-    seed: int = SEED,
-) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
-    """Train the regressor on the train split, stop early by the dev split, and score dev and test.
+class RegressorTask(ScoredPairsTask):
+    """Predict the scores of pairs by a regressor, which is trained on the train split and stopped by the dev split.
 
     The regressor is a linear layer and a softmax over five ratings. Its features are [|a - b|, a * b], and its loss is
     the mean squared error to [`rating_distribution`]. Adam trains it with batches of 64. Every 50 epochs it is scored
     on dev by Spearman's correlation, as in the reference's SentEval (the original uses Pearson's), until the fourth
-    scoring without improvement.
-
-    Args:
-        task (`str`): Name of the task, for messages.
-        splits (`dict[str, ScoredPairs]`): The splits `train`, `dev` and `test`.
-        embeddings (`SentenceEmbeddings`): Embeddings of their texts.
-        device (`str`, *optional*): Where to train. Defaults to a GPU if there is one.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the start and the order.
-
-    Returns:
-        `tuple[dict, dict]`: The results of dev and test (`pairs`; `spearman` and `pearson` times 100; `mse` for test),
-        and the arrays `predicted`, `gold` and `group` of shape `(n,)` of both.
-
-    Raises:
-        ValueError: If a split is missing, or if the predictions or gold scores of a split are constant.
+    scoring without improvement. The splits are `test`, which decides, `dev` and `train`.
     """
-    absent = [split for split in ("train", "dev", "test") if split not in splits]
-    if absent:
-        raise ValueError(
-            f"{task}: the regressor needs the splits train, dev and test, but {', '.join(absent)} is missing. Add the "
-            "file, or evaluate without the regressor."
-        )
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    x, gold, order = {}, {}, {}
-    for split, pairs in splits.items():
-        # SentEval sorts the pairs by length, and so its batches depend on this order.
-        key = [(len(a.split()), len(b.split()), score) for a, b, score in _rows(pairs)]
-        order[split] = sorted(range(len(pairs)), key=key.__getitem__)
-        features = pair_features(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
-        x[split] = torch.as_tensor(features[order[split]], dtype=torch.float32, device=device)
-        gold[split] = np.asarray(pairs.scores)[order[split]]
-    model = _fit(task, x["train"], gold["train"], x["dev"], gold["dev"], seed)
-    predicted = {split: _predict(model, x[split]) for split in ("dev", "test")}
-    scores = {}
-    for split, values in predicted.items():
-        pairs = splits[split]
-        group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))[order[split]]
-        scores[split] = {"predicted": values, "gold": gold[split], "group": group}
-    result = score_parts(task, scores)
-    result["test"]["mse"] = float(np.mean((predicted["test"] - gold["test"]) ** 2))
-    return result, scores
 
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Train the regressor, and correlate what it predicts with the gold scores; see [`Task.score`].
 
-def _rows(pairs: ScoredPairs) -> Iterator[tuple[str, str, float]]:
-    return zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+        Returns:
+            [`TaskResult`]: In the document `splits` of dev and test (`pairs`; `spearman` and `pearson` times 100;
+            `mse` for test); the arrays `predicted`, `gold` and `group` of the test pairs, of shape `(n,)`.
+
+        Raises:
+            DataError: If a split is missing, or if the predictions or gold scores of a split are constant.
+        """
+        splits = self.parts | self.shared
+        absent = [split for split in ("train", "dev", "test") if split not in splits]
+        if absent:
+            raise DataError(
+                f"{self.name}: the regressor needs the splits train, dev and test, but {', '.join(absent)} is "
+                "missing. Add the file, or evaluate without the regressor."
+            )
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        x = {}
+        gold = {}
+        order = {}
+        for split, pairs in splits.items():
+            # SentEval sorts the pairs by length, and so its batches depend on this order.
+            rows = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+            key = [(len(a.split()), len(b.split()), score) for a, b, score in rows]
+            order[split] = sorted(range(len(pairs)), key=key.__getitem__)
+            features = pair_features(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
+            x[split] = torch.as_tensor(features[order[split]], dtype=torch.float32, device=device)
+            gold[split] = np.asarray(pairs.scores)[order[split]]
+        model = _fit(self.name, x["train"], gold["train"], x["dev"], gold["dev"])
+        scores: Parts = {}
+        for split in ("dev", "test"):
+            pairs = splits[split]
+            group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))[order[split]]
+            scores[split] = {"predicted": _predict(model, x[split]), "gold": gold[split], "group": group}
+        document = score_parts(self.name, scores)
+        document["test"]["mse"] = float(np.mean((scores["test"]["predicted"] - gold["test"]) ** 2))
+        return TaskResult({}, {"test": scores["test"]}, {"splits": document})
 
 
 def _predict(model: nn.Module, x: torch.Tensor) -> np.ndarray:
@@ -103,12 +93,10 @@ def _predict(model: nn.Module, x: torch.Tensor) -> np.ndarray:
         return model(x).cpu().numpy() @ RATINGS
 
 
-def _fit(
-    task: str, x: torch.Tensor, gold: np.ndarray, dev_x: torch.Tensor, dev_gold: np.ndarray, seed: int
-) -> nn.Module:
-    random = np.random.RandomState(seed)
+def _fit(task: str, x: torch.Tensor, gold: np.ndarray, dev_x: torch.Tensor, dev_gold: np.ndarray) -> nn.Module:
+    random = np.random.RandomState(SEED)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEED)
         linear = nn.Linear(x.shape[1], len(RATINGS))
     model = nn.Sequential(linear, nn.Softmax(dim=-1)).to(x.device)
     target = torch.as_tensor(rating_distribution(gold), device=x.device)

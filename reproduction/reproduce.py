@@ -1,90 +1,135 @@
-"""Reproduce a table: finish its runs, compare the figures with the paper's, and judge the paper's claims."""
+"""Reproduce a table: a study of its rows, whose figures stand beside the paper's and judge the paper's claims."""
 
 import json
-import statistics
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from transformers.utils import logging
 
 from simcse_hf import __version__
-from simcse_hf.runtime.files import write_text
+from simcse_hf.apps.study.judge import words_of
+from simcse_hf.apps.study.runs import (
+    COST_FILE,
+    RUNS,
+    SeedRun,
+    finish_run,
+    missing_tests,
+    plan_runs,
+    remove_model,
+    score_run,
+    taken,
+)
+from simcse_hf.evaluation.protocol import PAPER_PROTOCOL
+from simcse_hf.evaluation.report import Evaluation
+from simcse_hf.evaluation.tasks import Task
+from simcse_hf.evaluation.verdict import Sample
+from simcse_hf.runtime.files import remove, write_text
 
+from .claims import CONFIDENCE, judge
 from .cost import steps_of
-from .figures import figure, is_resampled, metric, resample
+from .measures import RESAMPLES, metric, quantile_sample, sample_metric
 from .report import format_markdown
-from .runs import RunStore
-from .specs import Run, Sources, differences, runs_of
-from .table import Row, Table
-from .verdict import CONFIDENCE, RESAMPLES, Sample, judge
+from .rows import Options, differences, ways_of
+from .table import Table
 
 logger = logging.get_logger("simcse_hf.reproduction")  # of the package whose messages the commands show
 
-#: What a run may raise without ending the command: the other rows of the table are still of use.
-_FAILURES = (ValueError, FloatingPointError, NotImplementedError)
+FIRST_SEED = 42
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user of `python -m reproduction` asks for.
-
-    Args:
-        sources (`Sources`): Where the data, the models and the results are.
-        scale (`str`, *optional*, defaults to `"small"`): `"small"` or `"paper"`.
-        seeds (`int`, *optional*, defaults to `3`): Runs of each cell.
-        only (`tuple[str, ...]`, *optional*): Names of the rows to run; by default all.
-        keep_models (`bool`, *optional*, defaults to `False`): Keep the trained models.
-    """
-
-    sources: Sources
-    scale: str = "small"
-    seeds: int = 3
-    only: tuple[str, ...] = ()
-    keep_models: bool = False
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A cell's run, and the evaluations that the table needs of it."""
-
-    row: Row
-    column: int
-    run: Run
-    groups: tuple[str, ...]
-
-
-def plan(table: Table, options: Options) -> list[Planned]:
-    """List the runs of a table, each with the evaluations that all of its columns need.
+def plan(table: Table, options: Options) -> list[SeedRun]:
+    """List the runs of a table, those without training first, and then one seed of all rows before the next.
 
     Args:
         table (`Table`): The table.
         options (`Options`): What is asked for.
 
     Returns:
-        `list[Planned]`: The runs in the order of training, one for each cell and seed. Cells may share a run.
+        `list[SeedRun]`: One for each cell, point of a scan and seed. Equal runs have the same folder.
 
     Raises:
         ValueError: If `only` names no row, or a recipe or setting is unknown.
     """
-    if unknown := [name for name in options.only if name not in {row.name for row in table.rows}]:
+    unknown = [name for name in options.only if name not in {row.name for row in table.rows}]
+    if unknown:
         rows = ", ".join(row.name for row in table.rows)
         raise ValueError(f"--only {', '.join(unknown)}: {table.name} has no such row; its rows are {rows}")
-    planned: list[Planned] = []
-    groups: dict[str, dict[str, None]] = {}
-    for row, column, run in runs_of(table, options.scale, options.seeds, options.sources):
-        planned.append(Planned(row, column, run, ()))
-        # A run records its dev figure. A start model may have no pooler of its own: it is measured by the row's only.
-        needed = groups.setdefault(run.key(options.sources), {"dev": None} if run.trained else {})
-        needed[row.variant.of(metric(table.columns[column].metric).group)] = None
-    return [replace(each, groups=tuple(groups[each.run.key(options.sources)])) for each in planned]
+    trained = []
+    untrained = []
+    for _, row, column in table.cells(options.scale):
+        for way in ways_of(table, row, column, options):
+            (trained if way.is_trained else untrained).append(way)
+    folder = options.output / RUNS
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    return plan_runs(untrained, [None], folder) + plan_runs(trained, seeds, folder)
+
+
+def finish(runs: Sequence[SeedRun], options: Options, is_wanted: bool) -> dict[str | None, Evaluation]:
+    """Train and measure a run, unless it is finished.
+
+    Args:
+        runs (`Sequence[SeedRun]`): The run, once for each cell that shows it.
+        options (`Options`): What is asked for.
+        is_wanted (`bool`): Whether the run is to be made if it is not finished.
+
+    Returns:
+        `dict[str | None, Evaluation]`: The results with each pooler; none if the run is not wanted, or if another
+        process works on it.
+
+    Raises:
+        Exception: What training or scoring raises, for example because a file is missing.
+    """
+    run = runs[0]
+    way = run.way
+    # 1. The tasks by pooler. Scores stay when a model is trained again for other tasks, so they have another folder.
+    tasks: dict[str | None, dict[str, Task]] = {}
+    for each in runs:
+        tasks.setdefault(each.way.row.pooler, {}).update(each.way.tasks(run.folder))
+    of_pooler = {}
+    for pooler in tasks:
+        of_pooler[pooler] = replace(run, folder=scores_of(run) / (pooler or "own pooler"))
+
+    def score() -> dict[str | None, Evaluation]:
+        found = {}
+        for pooler, each in of_pooler.items():
+            load = partial(way.open, run.folder, pooler)
+            with torch.autocast("cpu", torch.bfloat16) if way.in_bf16 else nullcontext():
+                found[pooler] = score_run(each, load, tasks[pooler], PAPER_PROTOCOL, bar=False)
+        return found
+
+    # 2. What is finished is read.
+    is_trained = run.record is not None or not way.is_trained
+    if is_trained and not any(missing_tests(of_pooler[each], tasks[each], PAPER_PROTOCOL) for each in tasks):
+        return score()
+    if not is_wanted:
+        return {}
+
+    # 3. What is not, is trained and scored.
+    with taken(run.folder) as is_ours:
+        if not is_ours:
+            return {}
+        if way.is_trained:
+            if not any(run.folder.glob("*.safetensors")):  # the model was removed, and other tasks need it
+                remove(run.folder / COST_FILE)
+            finish_run(run)
+        found = score()
+        if way.is_trained and not options.keep_models:
+            remove_model(run)
+    return found
+
+
+def scores_of(run: SeedRun) -> Path:
+    """Return the folder of the scores of a run."""
+    return run.folder.parent.with_name("scores") / run.folder.name
 
 
 def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> dict[str, Any]:
-    """Finish the runs of a table, and write its results after each run.
+    """Finish the runs of a table, and write its results.
 
     A killed call continues where it stopped, and several processes may share a folder of results: each trains runs
     that no other has begun.
@@ -100,81 +145,93 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
     Raises:
         ValueError: If the table names an unknown row, recipe or setting, or none of its runs could be made.
     """
-    store = RunStore(options.sources, options.keep_models)
-    planned = plan(table, options)
-    failures: dict[str, str] = {}
-    pending = [each for each in planned if not options.only or each.row.name in options.only]
-    wanted = _distinct(pending, options)
-    for wait in (False, True):  # first what no other process trains, then wait for what one does
-        left = []
-        for each in pending:
-            key = each.run.key(options.sources)
-            if key in failures or store.has(each.run, each.groups):
+    runs = plan(table, options)
+    found: dict[tuple[Path, str | None], Evaluation] = {}
+    failures: dict[Path, str] = {}
+    by_folder: dict[Path, list[SeedRun]] = {}
+    for run in runs:
+        by_folder.setdefault(run.folder, []).append(run)
+    for number, (folder, equal) in enumerate(by_folder.items(), start=1):
+        name = equal[0].name
+        wanted = not options.only or any(run.way.row.name in options.only for run in equal)
+        if wanted:
+            logger.info(f"{table.name}: run {number} of {len(by_folder)}: {name}")
+        try:
+            for pooler, evaluation in finish(equal, options, wanted).items():
+                found[folder, pooler] = evaluation
+        except Exception as error:  # an objective of somebody's own may raise anything, and the others go on
+            if not wanted:
                 continue
-            logger.info(f"{table.name}: {each.row.name}, {table.columns[each.column].name}, seed {each.run.seed}")
-            try:
-                if not store.finish(each.run, each.groups, wait=wait):
-                    left.append(each)
-                    continue
-            except _FAILURES as error:
-                failures[key] = str(error)
-                logger.warning(f"{table.name}: {each.row.name} could not be run: {error}")
-                continue
-            done = sum(store.has(run, groups) for run, groups in wanted)
-            logger.info(f"{table.name}: {done} of {len(wanted)} runs are finished.")
-            write_document(summarise(table, store, options, planned, failures, command), options)
-        pending = left
-    document = summarise(table, store, options, planned, failures, command)
+            failures[folder] = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            logger.warning(f"{table.name}: {name} could not be run: {failures[folder]}")
+    if failures and not found:
+        raise ValueError(f"{table.name}: none of its runs could be made: {next(iter(failures.values()))}")
+    document = summarise(table, options, runs, found, failures, command)
     write_document(document, options)
-    if failures and not any(store.has(run, groups) for run, groups in wanted):
-        raise ValueError(f"{table.name}: none of {len(wanted)} runs could be made: {next(iter(failures.values()))}")
     return document
-
-
-def _distinct(planned: Sequence[Planned], options: Options) -> list[tuple[Run, tuple[str, ...]]]:
-    return list({each.run.key(options.sources): (each.run, each.groups) for each in planned}.values())
 
 
 def summarise(
     table: Table,
-    store: RunStore,
     options: Options,
-    planned: Sequence[Planned],
-    failures: dict[str, str],
+    runs: Sequence[SeedRun],
+    found: Mapping[tuple[Path, str | None], Evaluation],
+    failures: Mapping[Path, str],
     command: Sequence[str],
 ) -> dict[str, Any]:
     """Compare the figures of the finished runs with the paper's, and judge the claims.
 
     Args:
         table (`Table`): The table.
-        store (`RunStore`): The runs.
         options (`Options`): What is asked for.
-        planned (`Sequence[Planned]`): What [`plan`] returns.
-        failures (`dict[str, str]`): Why runs failed, by their key.
+        runs (`Sequence[SeedRun]`): What [`plan`] returns.
+        found (`dict[tuple[Path, str | None], Evaluation]`): The results by the folder of the run and the pooler.
+        failures (`dict[Path, str]`): Why runs failed, by their folder.
         command (`Sequence[str]`): The words of the command line.
 
     Returns:
         `dict[str, Any]`: The document of the table.
     """
-    finished = [each for each in planned if store.has(each.run, each.groups)]
+    # 1. The figures of each cell with each seed.
+    samples: dict[tuple[str, str], Sample] = {}
+    averaged: dict[str, list[str]] = {column.name: [] for column in table.columns}
+    for _, row, column in table.cells(options.scale):
+        points: dict[str, dict[int | None, Evaluation]] = {}
+        for run in runs:
+            if run.way.row is row and run.way.column is column:
+                evaluations = points.setdefault(run.way.name, {})
+                if (run.folder, row.pooler) in found:
+                    evaluations[run.seed] = found[run.folder, row.pooler]
+        aggregation = row.aggregation or table.aggregation
+        of_points = []
+        for evaluations in points.values():
+            how = (metric(column.metric), row.transform, aggregation, table.correlation)
+            sample, tasks = sample_metric(evaluations, *how)
+            averaged[column.name] = tasks or averaged[column.name]
+            of_points.append(sample)
+        sample = quantile_sample(of_points, column.quantile)
+        if sample.figures:
+            samples[row.name, column.name] = sample
+
+    # 2. The table.
+    trained = {(run.way.row.name, run.way.column.name) for run in runs if run.way.is_trained}
     rows = []
-    samples, averaged = _samples(table, planned, finished, store)
     for row in table.rows:
-        trained = {each.column for each in planned if each.row.name == row.name and each.run.trained}
-        cells_of_row = [
-            _cell(table.paper_figure(row, number), samples.get((row.name, number)), number in trained)
-            for number in range(len(table.columns))
-        ]
-        keys = [each.run.key(options.sources) for each in planned if each.row.name == row.name]
-        why = {failures[key] for key in keys if key in failures}
-        rows.append({"name": row.name, "cells": cells_of_row, "failure": "; ".join(sorted(why)) or None})
-    names = [column.name for column in table.columns]
+        why = {failures[run.folder] for run in runs if run.way.row is row and run.folder in failures}
+        cells = []
+        for number, column in enumerate(table.columns):
+            place = (row.name, column.name)
+            cells.append(_cell(table.paper_figure(row, number), samples.get(place), place in trained))
+        rows.append({"name": row.name, "cells": cells, "failure": "; ".join(sorted(why)) or None})
+
+    # 3. The claims.
     verdicts = []
     for claim in table.claims:
-        number = 0 if claim.column is None else names.index(claim.column)
-        cells = {f"{row} @ {names[column]}": sample for (row, column), sample in samples.items()}
-        cells |= {row: sample for (row, column), sample in samples.items() if column == number}
-        verdicts.append({"column": names[number], **asdict(judge(claim, cells))})
+        judged = claim.column or table.columns[0].name
+        of_claim = {f"{row} @ {column}": sample for (row, column), sample in samples.items()}
+        of_claim |= {row: sample for (row, column), sample in samples.items() if column == judged}
+        verdicts.append({"column": judged, **asdict(judge(claim, of_claim))})
+    records = {run.folder: run.record or {} for run in runs if (run.folder, run.way.row.pooler) in found}
     return {
         "table": table.name,
         "paper": table.paper,
@@ -182,94 +239,58 @@ def summarise(
         "title": table.title,
         "figure": table.figure,
         "scale": options.scale,
-        "start": options.sources.model,
+        "start": options.model,
         "seeds": options.seeds,
         "columns": [
-            {"name": column.name, "averaged": averaged[column.name], "resampled": is_resampled(column.metric)}
+            {
+                "name": column.name,
+                "averaged": averaged[column.name],
+                "resampled": metric(column.metric).is_resampled,
+            }
             for column in table.columns
         ],
         "rows": rows,
         "claims": verdicts,
         "bootstrap": {"confidence": CONFIDENCE, "resamples": RESAMPLES, "over": "seeds and test examples"},
-        "differs": differences(table, options.scale, options.sources.model),
-        "seconds": sum((store.read(run) or {"seconds": 0})["seconds"] for run, _ in _distinct(finished, options)),
+        "differs": differences(table, options),
+        "seconds": sum(record.get("train_seconds") or 0 for record in records.values()),
         "command": list(command),
         "version": __version__,
     }
 
 
-def _samples(
-    table: Table, planned: Sequence[Planned], finished: Sequence[Planned], store: RunStore
-) -> tuple[dict[tuple[str, int], Sample], dict[str, list[str]]]:
-    """Return the figures of each cell by row and column, and the tasks that each column averages.
-
-    A scan counts for a seed when all of its runs are finished. Its figure is the column's quantile over the runs.
-    """
-    samples: dict[tuple[str, int], Sample] = {}
-    averaged: dict[str, list[str]] = {column.name: [] for column in table.columns}
-    points = Counter((each.row.name, each.column, each.run.seed) for each in planned)
-    found: dict[tuple[str, int, int], list[tuple[float, np.ndarray]]] = {}
-    for each in finished:
-        column, aggregation = table.columns[each.column], each.row.aggregation or table.aggregation
-        measured = store.measured(each.run)
-        how = (measured, column.metric, aggregation, table.correlation, each.row.variant)
-        value, tasks = figure(*how)
-        if not tasks:  # the data of the column is missing
-            continue
-        averaged[column.name] = list(tasks)
-        cell = (each.row.name, each.column, each.run.seed)
-        found.setdefault(cell, []).append((value, resample(*how, resamples=RESAMPLES)))
-    for (row, number, seed), runs in found.items():
-        if len(runs) == points[row, number, seed]:
-            quantile = table.columns[number].quantile
-            sample = samples.setdefault((row, number), Sample({}, {}))
-            sample.figures[seed] = float(np.quantile([value for value, _ in runs], quantile))
-            sample.resampled[seed] = np.quantile([drawn for _, drawn in runs], quantile, axis=0)
-    return samples, averaged
-
-
 def _cell(paper: float | None, sample: Sample | None, trained: bool) -> dict[str, Any]:
     if sample is None:
         return {"paper": paper, "figures": {}, "mean": None, "sd": None, "difference": None, "trained": trained}
-    values = list(sample.figures.values())
-    mean = statistics.mean(values)
     return {
         "paper": paper,
-        "figures": {str(seed): round(value, 4) for seed, value in sample.figures.items()},
-        "mean": round(mean, 4),
-        "sd": round(statistics.stdev(values), 4) if len(values) > 1 and trained else None,
-        "difference": None if paper is None else round(mean - paper, 4),
-        "trained": trained,  # without training, the figure does not depend on the seed
+        "figures": {seed: round(figure, 4) for seed, figure in words_of(sample.figures).items()},
+        "mean": round(sample.mean, 4),
+        "sd": None if sample.sd is None else round(sample.sd, 4),
+        "difference": None if paper is None else round(sample.mean - paper, 4),
+        "trained": trained,  # without training, there is one figure for all seeds
     }
 
 
-def write_document(document: dict[str, Any], options: Options, folder: Path | None = None) -> Path:
+def write_document(document: dict[str, Any], options: Options, folder: Path | None = None) -> None:
     """Write the results of a table as JSON and as Markdown.
 
     Args:
         document (`dict[str, Any]`): What [`summarise`] returns.
-        options (`Options`): Names the folder of results.
+        options (`Options`): Names the folder of results, the scale and the start model, which are in the names of the
+            files if they are not the usual ones.
         folder (`Path`, *optional*): Another folder to write to.
-
-    Returns:
-        `Path`: The JSON file.
     """
-    folder = folder or options.sources.output
+    folder = folder or options.output
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{document_name(document['table'], options)}.json"
-    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_text(path.with_suffix(".md"), format_markdown(document))
-    return path
-
-
-def document_name(table: str, options: Options) -> str:
-    """Return the name of the files of a table, which says the scale and the start model if they are not the usual."""
-    parts = [table.replace("/", "-")]
+    parts = [document["table"].replace("/", "-")]
     if options.scale == "paper":
         parts.append("paper")
-    if options.sources.model is not None:
-        parts.append(Path(options.sources.model).name)
-    return "-".join(parts)
+    if options.model is not None:
+        parts.append(Path(options.model).name)
+    path = folder / f"{'-'.join(parts)}.json"
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path.with_suffix(".md"), format_markdown(document))
 
 
 def dry_run(table: Table, options: Options) -> dict[str, Any]:
@@ -281,23 +302,26 @@ def dry_run(table: Table, options: Options) -> dict[str, Any]:
 
     Returns:
         `dict[str, Any]`: `runs` (row, column, seed, key, settings of the row, steps, rows of a step, and whether it is
-            done), and `missing` (what to download).
+            trained or, without training, measured), and `missing` (what to download).
     """
-    store = RunStore(options.sources)
-    planned = [each for each in plan(table, options) if not options.only or each.row.name in options.only]
     runs = []
-    for each in planned:
-        steps, batch = steps_of(each.run.settings) if each.run.trained else (0, 0)
+    missing: dict[str, None] = {}
+    for run in plan(table, options):
+        way = run.way
+        if options.only and way.row.name not in options.only:
+            continue
+        missing |= dict.fromkeys(way.missing())
+        steps, batch = steps_of(way.recipe.given) if way.is_trained else (0, 0)
         runs.append(
             {
-                "row": each.row.name,
-                "column": table.columns[each.column].name,
-                "seed": each.run.seed,
-                "key": each.run.key(options.sources),
-                "settings": each.row.settings,
+                "row": way.row.name,
+                "column": way.column.name,
+                "seed": run.seed,
+                "key": run.folder.name,
+                "settings": way.row.settings,
                 "steps": steps,
                 "batch": batch,
-                "done": store.has(each.run, each.groups),
+                "done": run.record is not None if way.is_trained else scores_of(run).exists(),
             }
         )
     return {
@@ -305,5 +329,5 @@ def dry_run(table: Table, options: Options) -> dict[str, Any]:
         "title": table.title,
         "scale": options.scale,
         "runs": runs,
-        "missing": list(dict.fromkeys(text for each in planned for text in each.run.missing(options.sources))),
+        "missing": list(missing),
     }

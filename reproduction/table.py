@@ -9,7 +9,7 @@ import yaml
 
 from simcse_hf.publishing.card_text import PAPERS
 
-from .variants import Variant, variant_of
+from .measures import FIT_ON, METHODS, Transform
 
 TABLES = Path(__file__).with_name("tables")
 SCALES = ("small", "paper")
@@ -21,7 +21,7 @@ class Column:
 
     Args:
         name (`str`): Header of the column.
-        metric (`str`, *optional*, defaults to `"dev"`): The figure; see [`figures.METRICS`].
+        metric (`str`, *optional*, defaults to `"dev"`): The figure; see [`measures.METRICS`].
         recipe (`str`, *optional*): Recipe of its runs, in place of the table's.
         settings (`dict`, *optional*): Arguments of `simcse-hf train` that its runs change.
         small (`dict`, *optional*): Arguments that they change at the small scale only.
@@ -72,9 +72,9 @@ class Row:
     aggregation: str | None = None
 
     @property
-    def variant(self) -> Variant:
-        """How embeddings are read from the row's models."""
-        return variant_of(self.pooler, self.postprocess, f"row {self.name}")
+    def transform(self) -> Transform:
+        """How embeddings of the row's models are transformed before they are scored."""
+        return (self.postprocess["method"], self.postprocess["fit_on"]) if self.postprocess else ()
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,13 @@ def _check(table: Table, where: str) -> None:
                 f"{where}: row {row.name} has {len(row.paper)} scores of the paper, and the table has "
                 f"{len(table.columns)} columns; use null where the paper gives none"
             )
-        variant_of(row.pooler, row.postprocess, f"{where}: row {row.name}")
+        method, fit_on = row.postprocess.get("method"), row.postprocess.get("fit_on")
+        is_transform = len(row.postprocess) == 2 and method in METHODS and fit_on in FIT_ON
+        if row.postprocess and not is_transform:
+            raise ValueError(
+                f"{where}: row {row.name}: postprocess must have method ({', '.join(METHODS)}) and fit_on "
+                f"({', '.join(FIT_ON)}), not {row.postprocess}"
+            )
         for scale, values in row.scan.items():
             if scale not in SCALES or not isinstance(values, dict):
                 raise ValueError(f"{where}: row {row.name}: scan must name scales and their arguments, not {scale}")

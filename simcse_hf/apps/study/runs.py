@@ -3,7 +3,7 @@
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ class SeedRun:
     @property
     def name(self) -> str:
         """What messages call the run."""
-        return f"{self.way.name}, seed {self.seed}"
+        return self.way.name if self.seed is None else f"{self.way.name}, seed {self.seed}"
 
     @property
     def record(self) -> dict[str, Any] | None:
@@ -65,15 +65,15 @@ class SeedRun:
         return read_json(path, "operations", advice="Remove the folder, and the run is repeated.")
 
 
-def plan_runs(ways: list[Way], seeds: list[int], folder: Path) -> list[SeedRun]:
+def plan_runs(ways: Sequence[Way], seeds: Sequence[int | None], folder: Path) -> list[SeedRun]:
     """List the runs of a study, one seed of all ways before the next.
 
     A run is known by the digest of all that it learns from: the arguments, the texts, the start and the seed. So a
     study that gets another way, seed or name finds the runs that it has.
 
     Args:
-        ways (`list[Way]`): The ways.
-        seeds (`list[int]`): Their seeds.
+        ways (`Sequence[Way]`): The ways.
+        seeds (`Sequence[int | None]`): Their seeds; `None` alone for what is not trained.
         folder (`Path`): The folder of all runs.
 
     Returns:
@@ -106,7 +106,7 @@ def finish_run(run: SeedRun) -> bool:
     """
     if on_first_process(lambda: run.record) is not None:
         return True
-    with _taken(run.folder) as is_ours:
+    with taken(run.folder) as is_ours:
         if not is_ours:
             return False
         try:
@@ -128,7 +128,7 @@ def _write_record(run: SeedRun, seconds: float | None) -> None:
 
 
 @contextmanager
-def _taken(folder: Path) -> Iterator[bool]:
+def taken(folder: Path) -> Iterator[bool]:
     """Lock the folder of a run, if no other study works on it, and say whether that was possible."""
     with ExitStack() as stack:
 
@@ -141,6 +141,18 @@ def _taken(folder: Path) -> Iterator[bool]:
 
         yield on_first_process(take)
         wait_for_all()
+
+
+def missing_tests(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
+    """Return the tasks that a run was not scored on yet, with the file that each result will be written to."""
+    return {name: path for name, path in _test_files(run, tasks, protocol).items() if not path.exists()}
+
+
+def _test_files(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
+    files = {}
+    for name, task in tasks.items():
+        files[name] = run.folder / TESTS / f"{digest_value([name, task, protocol])}.json"
+    return files
 
 
 def score_run(run: SeedRun, model: Any, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Evaluation:
@@ -156,21 +168,18 @@ def score_run(run: SeedRun, model: Any, tasks: Mapping[str, Task], protocol: Pro
     Returns:
         [`Evaluation`]: The results of all tasks.
     """
-    paths = {}
-    for name, task in tasks.items():
-        paths[name] = run.folder / TESTS / f"{digest_value([name, task, protocol])}.json"
-    missing = on_first_process(lambda: [name for name, path in paths.items() if not path.exists()])
+    missing = on_first_process(lambda: missing_tests(run, tasks, protocol))
     if missing:
         loaded = model()
         encoder = loaded if isinstance(loaded, BM25) else as_encoder(loaded)
         evaluation = score_model(encoder, {name: tasks[name] for name in missing}, protocol, bar)
-        for name in missing:
+        for name, path in missing.items():
             if evaluation.results:  # in the first process
                 one = Evaluation({name: evaluation.results[name]}, {name: evaluation.scores.get(name, {})}, protocol)
-                write_results(paths[name], one.to_dict(), one.scores)
+                write_results(path, one.to_dict(), one.scores)
         wait_for_all()
     whole = Evaluation({}, {}, protocol)
-    for path in paths.values():
+    for path in _test_files(run, tasks, protocol).values():
         one = Evaluation.read(path)
         whole.results.update(one.results)
         whole.scores.update(one.scores)
