@@ -1,10 +1,11 @@
 """The runs of a study in a folder: each is known by what it learns, trained once, and scored once on each task."""
 
 import re
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,7 +112,7 @@ def finish_run(run: SeedRun) -> bool:
             return False
         try:
             assert run.seed is not None
-            with errors_only():
+            with errors_only(), redirect_stdout(sys.stderr):  # standard output belongs to the table
                 seconds = run.way.train(run.seed, run.folder)
         except Exception:
             on_first_process(lambda: write_text(run.folder / FAILURE, traceback.format_exc()))
