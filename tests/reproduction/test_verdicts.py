@@ -74,11 +74,11 @@ def cell_of_equal_seeds(figure, noise):
 def test_an_interval_below_zero_that_does_not_survive_the_correction_is_within_noise():
     resamples = 1000
     samples = {"best": cell_of_equal_seeds(50.0, np.zeros(resamples))}
-    noise = np.random.default_rng(3).normal(0, 1, resamples)
+    random = np.random.default_rng(3)
     others = [str(number) for number in range(9)]
     for name in others:
-        samples[name] = cell_of_equal_seeds(50.0, noise)
-    samples["0"] = cell_of_equal_seeds(52.2, noise)  # 2.2 standard deviations above the best
+        samples[name] = cell_of_equal_seeds(50.0, random.normal(0, 1, resamples))
+    samples["0"] = cell_of_equal_seeds(52.2, random.normal(0, 1, resamples))  # 2.2 standard deviations above the best
     judged = judge(Claim("best of ten", better="best", than=others), samples)
     assert judged.differences[0]["high"] < 0
     assert judged.verdict == NOISE
