@@ -87,7 +87,7 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
         ({"claims": [{"says": "x", "better": "a", "than": ["c"]}]}, "claim 'x' names c"),
         ({"claims": [{"says": "x", "better": "a"}]}, "needs either better and than, or similar"),
         ({"recipe": "nothing"}, "small.yaml says nothing about the recipe nothing"),
-        ({"rows": [{"name": "a", "settings": {"tempo": 1}}]}, "row a, column dev: the arguments: unknown argument(s) tempo"),
+        ({"rows": [{"name": "a", "settings": {"tempo": 1}}]}, "the arguments: unknown argument(s) tempo"),
     ],
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
