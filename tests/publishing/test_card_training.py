@@ -180,8 +180,8 @@ def test_without_a_record_a_card_names_an_objective_of_the_user(near_run, tmp_pa
 
 def test_every_objective_and_every_view_has_words_and_papers_that_a_card_can_cite():
     cited = {view.paper for view in VIEW_CLASSES.values()}
-    for name, objective in OBJECTIVES.items():
-        if ":" in name:  # somebody's own, which another test has imported
+    for objective in OBJECTIVES.values():
+        if not objective.__module__.startswith("simcse_hf"):  # somebody's own, which another test has imported
             continue
         assert objective.summary
         cited.update(objective.papers)
