@@ -21,8 +21,8 @@ class Verdict:
         says (`str`): The paper's words.
         verdict (`str`): `"agrees"`, `"disagrees"`, `"within noise"` or `"not run"`.
         reason (`str`): Why, in words.
-        differences (`list[dict]`): The differences that decide: the rows `first` and `second`, and what
-            [`Difference`] holds, with the interval at 95% of each of them alone.
+        differences (`list[dict]`): The differences that decide: the rows `first` and `second`, and the fields of
+            [`PairDifference`], with the interval at 95% of each of them alone.
     """
 
     says: str

@@ -18,9 +18,9 @@ from simcse_hf.apps.study.runs import (
     RUNS,
     SeedRun,
     finish_run,
-    missing_tests,
     plan_runs,
     remove_model,
+    score_files,
     score_run,
     taken,
 )
@@ -104,7 +104,10 @@ def finish(runs: Sequence[SeedRun], options: Options, is_wanted: bool) -> dict[s
 
     # 2. What is finished is read.
     is_trained = run.record is not None or not way.is_trained
-    if is_trained and not any(missing_tests(of_pooler[each], tasks[each], PAPER_PROTOCOL) for each in tasks):
+    files: list[Path] = []
+    for pooler, each in of_pooler.items():
+        files += score_files(each, tasks[pooler], PAPER_PROTOCOL).values()
+    if is_trained and all(file.exists() for file in files):
         return score()
     if not is_wanted:
         return {}

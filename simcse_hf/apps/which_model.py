@@ -6,21 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 
 from .. import SettingError
 from ..evaluation.bm25 import BM25
 from ..evaluation.compare import Comparison, compare_models
 from ..evaluation.protocol import Protocol
-from ..evaluation.report import Evaluation, versions, write_results
-from ..evaluation.scoring import score_model
+from ..evaluation.report import Evaluation, versions
+from ..evaluation.scoring import kept_files, score_missing, score_model
 from ..evaluation.tasks import Task
 from ..names import EvaluationOptions
-from ..runtime.distributed import wait_for_all
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.files import StrPath
-from ..runtime.identity import digest_value
 from ..training.parser import read_yaml
 from .study.result import Study
 from .study.study import study
@@ -84,29 +81,14 @@ def which_model(
     def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:
         if folder is None:
             return score_model(encoder, data, protocol, show_progress_bar)
-        # Each task has an evaluation of its own in the folder. It is scored again if its data, the model, the
-        # packages, the device or the number of threads have changed; and with an encoder whose identity says nothing
-        # of its tokenizer.
+        # What changes a score, or its cost. The identity of a foreign encoder says nothing of its tokenizer.
         identity = encoder.identity()
+        if not identity.tokenizer:
+            return score_model(encoder, data, protocol, show_progress_bar)
         model = replace(identity, name_or_path=None, revision=None)
         made_by = [model, versions(), options.get("device"), torch.get_num_threads()]
-        whole = Evaluation({}, {}, protocol, identity)
-        costs = []
-        for name, each in data.items():
-            path = folder / f"{digest_value([name, each, *made_by])}.json"
-            if path.exists() and identity.tokenizer:
-                evaluation = Evaluation.read(path)
-            else:
-                evaluation = score_model(encoder, {name: each}, protocol, show_progress_bar)
-                if evaluation.results:
-                    write_results(path, evaluation.to_dict(), evaluation.scores)
-            wait_for_all()  # or one process would see a file that another one has not seen
-            whole.results.update(evaluation.results)
-            whole.scores.update(evaluation.scores)
-            if evaluation.scores:
-                costs.append(evaluation.cost)
-        cost = {key: float(np.mean([each[key] for each in costs])) for key in evaluation.cost}
-        return replace(whole, cost=cost)
+        files = kept_files(folder, data, protocol, *made_by)
+        return replace(score_missing(files, lambda: encoder, data, protocol, show_progress_bar), identity=identity)
 
     return compare_models(models, score, options, resamples, confidence, output, overwrite, choose=True)
 

@@ -282,39 +282,6 @@ def proportion_interval(share: float, draws: int, confidence: float) -> tuple[fl
     return float(low), float(high)
 
 
-def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
-    """Average the resampled scores of several seeds, and add what other seeds of the training would change.
-
-    The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the
-    resamples holds both, and the mean variance v of their deviations within a resample is the second part. So
-    (s² - v) / n is what the seeds add to the variance of the average (a component of variance; Searle, Casella and
-    McCulloch 1992, chapter 3). It is added as a normal variable, and is 0 where the seeds differ no more than the
-    examples explain. n - 1 differences estimate it, so the normal quantile of the confidence is replaced by that of
-    Student's t with n - 1 degrees of freedom.
-
-    Args:
-        scores (`numpy.ndarray`): The score of each seed on the same resamples, of shape `(seeds, resamples)`.
-        random (`numpy.random.Generator`): Random generator.
-        confidence (`float`): Confidence level of the interval that is made of the result.
-
-    Returns:
-        `numpy.ndarray`: Averages of shape `(resamples,)`; those of `scores` itself for one seed.
-    """
-    n = len(scores)
-    average = scores.mean(axis=0)
-    if n == 1:
-        return average
-    deviations = scores - average
-    means = np.nanmean(deviations, axis=1)
-    variances = np.nanvar(deviations, axis=1)
-    of_seeds = np.nansum(means**2) / (n - 1)  # s²
-    of_examples = np.nansum(variances) / (n - 1)  # v
-    added = np.sqrt(max(of_seeds - of_examples, 0) / n)
-    quantile = (1 + confidence) / 2
-    wider = stdtrit(n - 1, quantile) / ndtri(quantile)
-    return average + wider * added * random.standard_normal(average.shape)
-
-
 def resampled_scores(
     systems: list,
     protocol: Protocol = PAPER_PROTOCOL,

@@ -140,7 +140,7 @@ class Comparison(Result):
         if self.choice is not None:
             blocks.append(
                 f"Take {self.choice}, the fastest of those that were not shown to be worse than the best "
-                f"({self.baseline}). The intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
+                f"({self.baseline}). The intervals hold together for all pairs of the {len(self.scores)} models."
             )
         return "\n\n".join(blocks)
 

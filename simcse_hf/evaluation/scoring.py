@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Unpack
 
 from transformers.utils import logging
@@ -14,11 +15,11 @@ from transformers.utils import logging
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Correlation, EvaluationOptions, Mode, ModelOptions, TaskSet
-from ..runtime.distributed import world
+from ..runtime.distributed import on_first_process, wait_for_all, world
 from ..runtime.encoders import Encoder, TextEncoder, as_encoder
 from ..runtime.errors import SettingError
 from ..runtime.files import StrPath
-from ..runtime.identity import digest_texts
+from ..runtime.identity import digest_texts, digest_value
 from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
@@ -210,6 +211,61 @@ def score_model(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cost={"texts_per_second": texts / (encoded - start), "megabytes": size / 1e6},
     )
+
+
+def kept_files(folder: Path, tasks: Mapping[str, Task], protocol: Protocol, *made_by: Any) -> dict[str, Path]:
+    """Return the file of a folder in which the score of each task is kept.
+
+    Args:
+        folder (`Path`): The folder.
+        tasks (`Mapping[str, Task]`): The tasks. Other items have another file.
+        protocol (`Protocol`): How they are scored.
+        made_by (`Any`): What else may change a score, such as the model where a folder holds the scores of several.
+
+    Returns:
+        `dict[str, Path]`: The file of each task.
+    """
+    return {name: folder / f"{digest_value([name, task, protocol, *made_by])}.json" for name, task in tasks.items()}
+
+
+def score_missing(
+    files: Mapping[str, Path],
+    open_model: Callable[[], TextEncoder | BM25],
+    tasks: Mapping[str, Task],
+    protocol: Protocol,
+    show_progress_bar: bool,
+) -> Evaluation:
+    """Score a model on the tasks whose file is not there yet, write their files, and read all of them.
+
+    Args:
+        files (`Mapping[str, Path]`): The file of each task; see [`kept_files`].
+        open_model (`Callable`): Loads the model, if a score is missing.
+        tasks (`Mapping[str, Task]`): The tasks.
+        protocol (`Protocol`): How they are scored.
+        show_progress_bar (`bool`): Show a bar while texts are encoded.
+
+    Returns:
+        [`Evaluation`]: The results of all tasks, and their mean cost.
+    """
+    missing = on_first_process(lambda: [name for name, path in files.items() if not path.exists()])
+    if missing:
+        model = open_model()
+        for name in missing:
+            evaluation = score_model(model, {name: tasks[name]}, protocol, show_progress_bar)
+            if evaluation.results:  # in the first process
+                write_results(files[name], evaluation.to_dict(), evaluation.scores)
+        wait_for_all()
+    whole = Evaluation({}, {}, protocol)
+    costs = []
+    for path in files.values():
+        one = Evaluation.read(path)
+        whole.results.update(one.results)
+        whole.scores.update(one.scores)
+        if one.scores:  # the task has data
+            costs.append(one.cost)
+    if not costs:
+        return whole
+    return replace(whole, cost={key: fmean(each[key] for each in costs) for key in costs[0]})
 
 
 def read_tasks(

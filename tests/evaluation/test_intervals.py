@@ -251,30 +251,6 @@ def test_a_widened_interval_of_few_normal_values_is_students():
     assert found == pytest.approx(students, rel=0.05)
 
 
-def averages(scores):
-    return bootstrap.mean_over_drawn_seeds(scores, np.random.default_rng(2), 0.95)
-
-
-@pytest.fixture(scope="module")
-def variation_of_examples():
-    """That of three seeds on 20,000 resamples: half of it is common to them."""
-    drawing = np.random.default_rng(3)
-    common = drawing.normal(size=20_000)
-    own = drawing.normal(size=(3, 20_000))
-    return common + own
-
-
-@pytest.mark.parametrize("offsets", [(0.0, 0.0, 0.0), (0.0, 2.0, 7.0)])
-def test_the_seeds_add_their_variance_beyond_that_of_the_examples(variation_of_examples, offsets):
-    scores = 70 + np.array(offsets)[:, None] + variation_of_examples
-    of_examples = 1 + 1 / 3
-    of_seeds = max(np.var(offsets, ddof=1) - 1, 0) / 3
-    wider = scipy.stats.t.ppf(0.975, 2) / scipy.stats.norm.ppf(0.975)
-    assert averages(scores).var() == pytest.approx(of_examples + wider**2 * of_seeds, rel=0.05)
-    single = variation_of_examples[:1]
-    assert np.array_equal(averages(single), single[0])
-
-
 # --- a task of a user ---
 
 

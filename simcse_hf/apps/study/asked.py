@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
 from ...runtime.files import StrPath
-from ...runtime.identity import digest_texts
 from ...training.parser import TEXTS, check_files, plain_value, read_yaml
 from ..mining import fold_text
 from .runs import SeedRun
@@ -26,8 +24,6 @@ logger = logging.get_logger(__name__)
 
 #: The entries of a file of a study.
 ENTRIES = ("base", "ways", "seeds", "test", "data_dir", "label_separator", "output", "confidence", "keep_models")
-
-
 #: Arguments of a single run, which a study decides.
 OWN = ("seed", "seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "push_to_hub")
 
@@ -154,11 +150,11 @@ def check_ways(asked: Asked) -> None:
     """
     for way in asked.ways:
         try:
-            decided = way.recipe.decide()
-            check_files(decided.inputs)
+            check_files(way.decided.inputs)
         except ValueError as error:
             raise SettingError(f"way {way.name!r}: {error}") from None
-        has_dev = decided.data.dev_file is not None or decided.data.dev_task
+        data = way.decided.data
+        has_dev = data.dev_file is not None or data.dev_task
         if not has_dev and not asked.test:
             raise SettingError(f"way {way.name!r} has nothing to be judged on: name test, or a dev_file for all ways")
         if way.grid is not None and not (has_dev and asked.test):
@@ -168,7 +164,7 @@ def check_ways(asked: Asked) -> None:
             )
     judges = set()
     for way in asked.ways:
-        given = way.recipe.decide().given
+        given = way.decided.given
         if asked.test and way.grid is None:
             continue
         judges.add(repr([given.get(name) for name in ("dev_file", "dev_task", "metric_for_best_model")]))
@@ -213,9 +209,9 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
         label_separator=asked.label_separator,
     )
     for way in asked.ways:
-        for source, dev in dev_tasks(way.recipe).items():
+        for source, dev in dev_tasks(way).items():
             for name, task in tasks.items():
-                if digest_texts(sorted(dev.texts)) == digest_texts(sorted(task.texts)):
+                if set(dev.texts) == set(task.texts):
                     raise SettingError(
                         f"test {name} is the dev set {source} of way {way.name!r}, which chooses its checkpoint: "
                         "judge on other items, or leave out test"
@@ -223,9 +219,9 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
     return tasks, protocol
 
 
-def dev_tasks(recipe: Recipe) -> dict[str, Task]:
-    """Return the dev sets of a recipe as tasks."""
-    given = recipe.decide().given
+def dev_tasks(way: Way) -> dict[str, Task]:
+    """Return the dev sets of a way as tasks."""
+    given = way.decided.given
     words = list(given.get("dev_task") or ())
     if isinstance(given.get("dev_file"), (str, os.PathLike)):
         words.insert(0, str(given["dev_file"]))
@@ -245,10 +241,15 @@ def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
     tested = {fold_text(text): name for name, task in tasks.items() for text in task.texts}
     if not tested:
         return
-    sources = {way.name: training_texts(way.recipe) for way in asked.ways}
-    is_shared = len({repr(each) for each in sources.values()}) == 1
-    for way, named in sources.items():
-        for place, text in chain.from_iterable(map(cells_of, named)):
+    sources = {}
+    ways_of: dict[str, list[str]] = {}
+    for way in asked.ways:
+        for source in training_texts(way):
+            sources[repr(source)] = source
+            ways_of.setdefault(repr(source), []).append(way.name)
+    is_shared = all(len(ways) == len(asked.ways) for ways in ways_of.values())
+    for key, source in sources.items():
+        for place, text in cells_of(source):
             name = tested.get(fold_text(text))
             if name is None:
                 continue
@@ -257,14 +258,14 @@ def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
                 logger.warning(f"{found}. All ways read it, so none has an advantage, but the scores are too high.")
                 return
             raise SettingError(
-                f"way {way!r} has an advantage. {found}, and the ways read different texts: remove the row, or "
-                "judge on another test"
+                f"way {ways_of[key][0]!r} has an advantage. {found}, and the ways read different texts: remove the "
+                "row, or judge on another test"
             )
 
 
-def training_texts(recipe: Recipe) -> list[Any]:
-    """Return the files, data sets or rows that a recipe trains on."""
-    given = recipe.decide().given
+def training_texts(way: Way) -> list[Any]:
+    """Return the files, data sets or rows that a way trains on."""
+    given = way.decided.given
     tables = (given.get("datasets") or {"": given}).values()
     return [table[name] for table in tables for name in sorted(TEXTS) if table.get(name) is not None]
 

@@ -1,7 +1,7 @@
 """The verdict of a study: what each way scored, the differences, the table and the sentence."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -20,7 +20,6 @@ from ...names import KEYWORDS
 from ...runtime.identity import digest_value
 from ...training.dev_sets import PLAIN_POOLERS
 from ...training.run_results import Results, dev_scores
-from ...training.seeds import learnt_settings
 from .asked import Asked, dev_tasks
 from .result import MEAN, Outcome, Study, choose_way
 from .runs import RUNS, SeedRun, score_run
@@ -39,14 +38,9 @@ class Scored:
         optimism (`dict[int | None, float]`): By how much a score is too high because it chose a checkpoint.
     """
 
-    figures: dict[str, dict[int | None, float]]
-    parts: dict[str, dict[int | None, Parts]]
-    optimism: dict[int | None, float]
-
-    @classmethod
-    def empty(cls) -> "Scored":
-        """Return an object to which seeds are added."""
-        return cls({}, {}, {})
+    figures: dict[str, dict[int | None, float]] = field(default_factory=dict)
+    parts: dict[str, dict[int | None, Parts]] = field(default_factory=dict)
+    optimism: dict[int | None, float] = field(default_factory=dict)
 
     def add(self, seed: int | None, task: str, figure: float, parts: Parts, optimism: float = 0.0) -> None:
         """Add the score of a seed on a task."""
@@ -99,13 +93,13 @@ def judge_runs(
             chosen[name] = max(cells, key=lambda cell: dev[cell])
             own = [finished[cell][number] for number, cell in enumerate(choose_cells(scores))]
             scored[name] = score_runs(own, tasks, protocol, bar)
-    starts: dict[str, Way] = {}
-    for runs_of_way in finished.values():
-        way = runs_of_way[0].way
-        starts.setdefault(str(way.recipe.decide().checkpoint.name), way)
-    for name, way in starts.items():
-        known_as = START if len(starts) == 1 else f"{START} {name}"
-        scored[known_as] = score_start(finished[way.name][0], asked, tasks, protocol, bar)
+    first_runs: dict[str, SeedRun] = {}
+    for run, *_ in finished.values():
+        first_runs.setdefault(run.way.start, run)
+    starts = []
+    for name, run in first_runs.items():
+        starts.append(START if len(first_runs) == 1 else f"{START} {name}")
+        scored[starts[-1]] = score_start(run, asked, tasks, protocol, bar)
     if tasks and not any(task.needs_vectors for task in tasks.values()):
         keywords = SeedRun(asked.ways[0], None, asked.output / RUNS / KEYWORDS)
         scored[KEYWORDS] = score_runs([keywords], tasks, protocol, bar, BM25)
@@ -113,9 +107,7 @@ def judge_runs(
     # 3. What each row of the table has cost.
     costs = {name: cost_of(runs_of_way) for name, runs_of_way in finished.items()}
     costs |= {grid: costs[cell] for grid, cell in chosen.items()}
-    for name in starts:
-        known_as = START if len(starts) == 1 else f"{START} {name}"
-        costs[known_as] = (0.0, min(costs[way][1] for way in finished))
+    costs |= {name: (0.0, min(costs[way][1] for way in finished)) for name in starts}
     costs[KEYWORDS] = (0.0, 0)
 
     # 4. The table, in which the cells of a grid stand below it, and the sentence.
@@ -191,7 +183,7 @@ def sample_scores(scored: Mapping[str, Scored], protocol: Protocol) -> dict[str,
 
 
 def words_of(figures: Mapping[int | None, float]) -> dict[str, float]:
-    """Return figures with the seeds as words, which JSON needs; that of what is not trained is empty."""
+    """Return figures by seed, as JSON takes them: a seed as a word, and `""` for a system that is not trained."""
     return {"" if seed is None else str(seed): figure for seed, figure in figures.items()}
 
 
@@ -225,7 +217,7 @@ def score_runs(
     Returns:
         [`Scored`]: The scores.
     """
-    scored = Scored.empty()
+    scored = Scored()
     for run in runs:
         if not tasks:
             results = Results.read(run.folder)
@@ -260,15 +252,15 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         results = Results.read(run.folder)
         scores = dev_scores(run.folder, results)
         assert scores is not None
-        scored = Scored.empty()
+        scored = Scored()
         scored.add(None, str(results.dev_metric), results.score("start"), scores.start)
         return scored
-    name = str(run.way.recipe.decide().checkpoint.name)
+    name = run.way.start
     model = AutoModelForCL.from_pretrained(name)
     pooler = None
     if model.settings.inference_pooler == "cls" and model.head_source != "kept":
         pooler = PLAIN_POOLERS[0]
-        dev = list(dev_tasks(run.way.recipe).values())
+        dev = list(dev_tasks(run.way).values())
         if dev:
             by_pooler = {}
             for each in PLAIN_POOLERS:
@@ -304,6 +296,6 @@ def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:
 
 def digest_start(way: Way) -> list[Any]:
     """Return what tells the model that a way begins with from others: its name, and its weights if they are here."""
-    settings = learnt_settings(way.recipe.decide())
+    settings = way.learnt
     weights = {name: value for name, value in settings.items() if name.endswith(".safetensors")}
     return [settings["model_name_or_path"], settings.get("model_revision"), weights]

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,11 @@ from transformers.utils import logging
 from ... import Recipe
 from ...evaluation.bm25 import BM25
 from ...evaluation.protocol import Protocol
-from ...evaluation.report import Evaluation, write_results
-from ...evaluation.scoring import score_model
+from ...evaluation.report import Evaluation
+from ...evaluation.scoring import kept_files, score_missing
 from ...evaluation.tasks import Task
 from ...runtime.distributed import on_first_process, wait_for_all
-from ...runtime.encoders import as_encoder
+from ...runtime.encoders import TextEncoder, as_encoder
 from ...runtime.errors import LockedError
 from ...runtime.files import lock, read_json, remove, write_json, write_text
 from ...runtime.identity import digest_value
@@ -144,24 +144,19 @@ def taken(folder: Path) -> Iterator[bool]:
         wait_for_all()
 
 
-def missing_tests(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
-    """Return the tasks that a run was not scored on yet, with the file that each result will be written to."""
-    return {name: path for name, path in _test_files(run, tasks, protocol).items() if not path.exists()}
+def score_files(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
+    """Return the file in the folder of a run in which its score on each task is kept."""
+    return kept_files(run.folder / TESTS, tasks, protocol)
 
 
-def _test_files(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
-    files = {}
-    for name, task in tasks.items():
-        files[name] = run.folder / TESTS / f"{digest_value([name, task, protocol])}.json"
-    return files
-
-
-def score_run(run: SeedRun, model: Any, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Evaluation:
+def score_run(
+    run: SeedRun, open_model: Callable[[], Any], tasks: Mapping[str, Task], protocol: Protocol, bar: bool
+) -> Evaluation:
     """Score a model on the tasks that it was not scored on yet; what was scored is kept in the folder of its run.
 
     Args:
         run (`SeedRun`): The run.
-        model (`Callable`): Loads the model, if it is needed.
+        open_model (`Callable`): Loads the model, if a score is missing.
         tasks (`Mapping[str, Task]`): The tasks.
         protocol (`Protocol`): How they are scored.
         bar (`bool`): Show a bar while texts are encoded.
@@ -169,22 +164,12 @@ def score_run(run: SeedRun, model: Any, tasks: Mapping[str, Task], protocol: Pro
     Returns:
         [`Evaluation`]: The results of all tasks.
     """
-    missing = on_first_process(lambda: missing_tests(run, tasks, protocol))
-    if missing:
-        loaded = model()
-        encoder = loaded if isinstance(loaded, BM25) else as_encoder(loaded)
-        evaluation = score_model(encoder, {name: tasks[name] for name in missing}, protocol, bar)
-        for name, path in missing.items():
-            if evaluation.results:  # in the first process
-                one = Evaluation({name: evaluation.results[name]}, {name: evaluation.scores.get(name, {})}, protocol)
-                write_results(path, one.to_dict(), one.scores)
-        wait_for_all()
-    whole = Evaluation({}, {}, protocol)
-    for path in _test_files(run, tasks, protocol).values():
-        one = Evaluation.read(path)
-        whole.results.update(one.results)
-        whole.scores.update(one.scores)
-    return whole
+
+    def encoder() -> TextEncoder | BM25:
+        model = open_model()
+        return model if isinstance(model, BM25) else as_encoder(model)
+
+    return score_missing(score_files(run, tasks, protocol), encoder, tasks, protocol, bar)
 
 
 class _AfterTheFirstStep(TrainerCallback):

@@ -1,7 +1,6 @@
 """The study: what is asked is checked before anything is trained, then its runs are made, and one verdict is said."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -114,14 +113,14 @@ def study(
             failures[run.name] = f"{type(error).__name__}: {error}"
             logger.warning(f"{run.name} failed: {failures[run.name]}")
 
-    # 4. The verdict, when all parts are done or with what is there.
+    # 4. The verdict about what is finished, which may be a part.
     found = judge_runs(asked, runs, tasks, protocol, failures, show_progress_bar)
     if world()[0] == 0:
-        write_json(asked.output / STUDY, found.to_dict())
+        content = found.to_dict()
+        write_json(asked.output / STUDY, content)
         for run in runs:  # where the card of its model finds it
             if run.record is not None:
-                of = {"way": run.way.name, "seed": run.seed}
-                write_json(run.folder / STUDY, found.to_dict() | {"of": of})
+                write_json(run.folder / STUDY, content | {"of": {"way": run.way.name, "seed": run.seed}})
         found.draw(asked.output / PICTURE)
         if not asked.keep_models:
             for run in runs:
@@ -132,10 +131,11 @@ def study(
 def plan(ways: Sequence[Way], runs: Sequence[SeedRun]) -> Plan:
     """Say the runs of a study, and how long they may take, from the first step of each way."""
     left = [run for run in runs if run.record is None]
-    found = Plan([run.name for run in left], {}, {}, 0.0)
+    steps = {}
+    seconds = {}
     minutes = 0.0
     for way in ways:
-        found.steps[way.name], found.seconds[way.name] = time_first_step(way.recipe.but(seed=runs[0].seed))
+        steps[way.name], seconds[way.name] = time_first_step(way.recipe.but(seed=runs[0].seed))
         number = sum(run.way is way for run in left)
-        minutes += number * found.steps[way.name] * found.seconds[way.name] / 60
-    return replace(found, minutes=minutes)
+        minutes += number * steps[way.name] * seconds[way.name] / 60
+    return Plan([run.name for run in left], steps, seconds, minutes)

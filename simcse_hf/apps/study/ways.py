@@ -4,12 +4,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import product
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ... import Recipe, SettingError, SimCSE
+from ...models.settings import Values
 from ...objectives.registry import objective_class, part_weights
+from ...training.decide import Decided
 from ...training.recipe import PARSER
 from ...training.seeds import learnt_settings, release, seed_list
 
@@ -17,6 +19,7 @@ from ...training.seeds import learnt_settings, release, seed_list
 START = "start"
 #: The argument whose own entries may be lists of values, too.
 _TABLE = "objective_options"
+_FIRST_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -33,25 +36,38 @@ class Way:
     recipe: Recipe
     grid: str | None = None
 
+    @cached_property
+    def decided(self) -> Decided:
+        """What its recipe decides. The starting checkpoint is looked at once."""
+        return self.recipe.decide()
+
+    @cached_property
+    def learnt(self) -> Values:
+        """What decides what it learns: arguments, and digests of texts and weights."""
+        return learnt_settings(self.decided)
+
+    @property
+    def start(self) -> str:
+        """The name of the model that it begins with."""
+        return str(self.decided.checkpoint.name)
+
     def learns_from(self) -> dict[str, Any]:
         """Return what tells a run of the way from others, but for its seed: two ways that are alike return the same.
 
         The settings of the model are those that are decided, so a temperature of 0.05 is the default one. The code of
         an objective of somebody's own counts, too.
         """
-        decided = self.recipe.decide()
-        settings = learnt_settings(decided)
-        chosen = decided.model.settings(decided.checkpoint.config)
-        for name in (*chosen, "temp"):
-            settings.pop(name, None)
-        resolved = decided.checkpoint.resolve({name: value for name, value in chosen.items() if value is not None})
+        checkpoint = self.decided.checkpoint
+        chosen = self.decided.model.settings(checkpoint.config)
+        settings = {name: value for name, value in self.learnt.items() if name not in chosen and name != "temp"}
+        resolved = checkpoint.resolve({name: value for name, value in chosen.items() if value is not None})
         return settings | {"settings": asdict(resolved), "code": code_of(resolved.objective)}
 
     def train(self, seed: int, folder: Path) -> float | None:
         """Train with a seed into a folder, or go on there, and return the seconds that training took."""
         recipe = self.recipe.but(seed=seed, output_dir=str(folder), run_name=folder.name)
         results = recipe.finish()
-        release(recipe.decide().training)
+        release(self.decided.training)
         return results.train_seconds
 
     def open(self, folder: Path) -> Any:
@@ -113,28 +129,21 @@ def read_ways(base: Recipe, ways: Mapping[str, Any]) -> list[Way]:
 
 def read_cells(values: Mapping[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
     """Return each combination of the arguments that have several values, with the words that tell it from others."""
-    places = []
-    choices = []
-    for name, value in values.items():
-        if is_grid(name, value):
-            places.append((name, None))
-            choices.append(value)
-        if name == _TABLE and isinstance(value, Mapping):
-            for option, own in value.items():
-                if isinstance(own, list | tuple):
-                    places.append((name, option))
-                    choices.append(own)
-    cells = []
-    for chosen in product(*choices):
-        cell = dict(values)
-        labels = []
-        for (name, option), value in zip(places, chosen, strict=True):
-            labels.append(f"{option or name}={value}")
-            if option is None:
-                cell[name] = value
-            else:
-                cell[name] = {**cell[name], option: value}
-        cells.append((labels, cell))
+    cells: list[tuple[list[str], dict[str, Any]]] = [([], dict(values))]
+    for name, choices in values.items():
+        if is_grid(name, choices):
+            cells = [
+                ([*labels, f"{name}={choice}"], cell | {name: choice}) for labels, cell in cells for choice in choices
+            ]
+        if name != _TABLE or not isinstance(choices, Mapping):
+            continue
+        for option, own in choices.items():
+            if isinstance(own, list | tuple):
+                cells = [
+                    ([*labels, f"{option}={choice}"], cell | {name: {**cell[name], option: choice}})
+                    for labels, cell in cells
+                    for choice in own
+                ]
     return cells
 
 
@@ -146,12 +155,11 @@ def is_grid(name: str, value: Any) -> bool:
     return not takes_several or all(isinstance(each, list | tuple) for each in value)
 
 
-def check_seeds(seeds: int | Sequence[int], first: int = 42) -> list[int]:
+def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds of a study, which are the same for all ways.
 
     Args:
-        seeds (`int` or `Sequence[int]`): A number of seeds, or the seeds.
-        first (`int`, *optional*, defaults to `42`): The first one of a number of seeds.
+        seeds (`int` or `Sequence[int]`): A number of seeds, of which the first is 42, or the seeds.
 
     Returns:
         `list[int]`: The seeds.
@@ -159,7 +167,7 @@ def check_seeds(seeds: int | Sequence[int], first: int = 42) -> list[int]:
     Raises:
         SettingError: If there are fewer than two, or a seed occurs twice or is negative.
     """
-    listed = seed_list(seeds, first)
+    listed = seed_list(seeds, _FIRST_SEED)
     if len(listed) < 2:
         raise SettingError(
             f"seeds {seeds}: a study needs at least two seeds, because one says nothing about what another would give"
