@@ -175,7 +175,7 @@ class RowWay(Way):
             _read(SMALL_SCALE)["transfer"]["examples"] if self.options.scale == "small" else None,
         )
 
-    def train(self, seed: int, folder: Path) -> float | None:
+    def train(self, seed: int, folder: Path) -> dict[str, Any]:
         """Train with a seed into a folder, or go on at its last checkpoint; see [`Way.train`]."""
         recipe = self.here().but(
             report_to="none",

@@ -27,6 +27,9 @@ DENSITY_POINTS = 201
 #: Fewer distinct cosines than this have no density estimate.
 _FEWEST = 3
 COLOURS = "#3b7dd8 #d55e00 #2a9461 #b0569f #1a8f9c #a5742a #d43d51 #808080".split()
+#: A row of a picture of intervals: its label, the differences of single seeds, and the difference with the two ends of
+#: its interval, where it is known.
+IntervalRow = tuple[str, Sequence[float], float | None, Sequence[float]]
 MARKERS = "o s ^ D v P X *".split()
 LINES = "- -- -. :".split()
 #: Series can be told apart without colour.
@@ -329,6 +332,37 @@ def draw_training_curves(curves: dict) -> "Figure":
     figure.align_ylabels(panels)
     legend_below(figure, panels[0])
     return figure
+
+
+def draw_intervals(target: Any, rows: Sequence[IntervalRow], caption: str) -> bool:
+    """Draw differences with their intervals below each other.
+
+    Args:
+        target (`str`, `os.PathLike` or `IO[bytes]`): Where the picture is written, as PNG.
+        rows (`Sequence[IntervalRow]`): The rows.
+        caption (`str`): What stands below.
+
+    Returns:
+        `bool`: Whether there is a picture: matplotlib is installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(8, 1.2 + 0.3 * len(rows))
+        axes = figure.subplots()
+        for row, (_, points, difference, ends) in enumerate(rows):
+            axes.plot(points, [row] * len(points), "o", color=COLOURS[0], markersize=4, linestyle="")
+            if difference is not None and ends:
+                axes.plot(ends, [row, row], "-", color=COLOURS[1], marker="", linewidth=1.5)
+                axes.plot(difference, row, "D", color=COLOURS[1], markersize=5)
+        axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+        axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)  # the first row on top
+        figure.supxlabel(caption)
+        figure.savefig(target, dpi=120, format="png")
+    return True
 
 
 def new_figure(width: float, height: float) -> "Figure":

@@ -4,8 +4,9 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +18,17 @@ from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
 from ... import AutoModelForCL, SimCSE, __version__, card, sample_files
-from ...encoding.fitting import fit_transform
-from ...evaluation.tasks import KINDS, name_general_tasks
+from ...evaluation.protocol import PAPER_PROTOCOL
+from ...evaluation.tasks import KINDS, Task, TaskResult, name_general_tasks
+from ...evaluation.tasks.base import headline
 from ...names import PoolerType
 from ...runtime.errors import SettingError, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...runtime.upload import hub_id, public_name
 from ...training.parser import check_files
-from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
+from ..study.runs import RUNS, SeedRun, finish_run, plan_runs, score_run
+from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_stage
 from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, split_tasks, write_rows
 from .verdict import ADAPTATION, GAIN, NO_GAIN, Adaptation, Judgement, choose, draw, judge
 
@@ -158,17 +161,15 @@ def adapt(
                 # The output may lie within the folder of a task.
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
-        record = {"arguments": asked | digests, "done": {}}
         if (directory / RECORD_FILE).exists():
-            begun = read_json(directory / RECORD_FILE, "arguments", "done", advice=_GO_ON)
-            refuse_changes(begun["arguments"], record["arguments"], f"The adaptation in {directory}", _GO_ON)
-            record = begun
+            begun = read_json(directory / RECORD_FILE, "arguments", advice=_GO_ON)["arguments"]
+            refuse_changes(begun, asked | digests, f"The adaptation in {directory}", _GO_ON)
         if (directory / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
             return Adaptation.read(directory)
 
         # 3. Adapt.
-        result = _Adaptation(SimpleNamespace(**asked), directory, record).run()
+        result = _Adaptation(SimpleNamespace(**asked), directory, asked | digests).run()
         write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
         logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
         for path in (directory / RECORD_FILE).parent.iterdir():
@@ -178,20 +179,18 @@ def adapt(
 
 
 class _Adaptation:
-    """The inputs, the arms and the record of an adaptation.
+    """The inputs and the arms of an adaptation, whose runs are those of a study.
 
     Args:
         asked (`SimpleNamespace`): The arguments of [`adapt`] but `output` and `overwrite`.
         output (`Path`): The output directory.
-        record (`dict`): The `arguments` of the record, and what is `done` by its name: the measurements by which an
-            adaptation continues after an interruption.
+        record (`dict[str, Any]`): What has to be the same when the adaptation continues: arguments and digests.
     """
 
-    def __init__(self, asked: SimpleNamespace, output: Path, record: dict):
+    def __init__(self, asked: SimpleNamespace, output: Path, record: dict[str, Any]):
         began = time.monotonic()
         self.asked = asked
         self.output = output
-        self.record = record
         self.work = (output / RECORD_FILE).parent
 
         # 1. The present model, and the pooler to train it with if that is not its own.
@@ -207,7 +206,7 @@ class _Adaptation:
         if pooler is None and own == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
-        self.present = SimCSE(name, pooler_type=pooler)
+        present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
         separator = asked.label_separator
@@ -217,47 +216,52 @@ class _Adaptation:
         texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
         self.work.mkdir(exist_ok=True)
         # Before other files, because it marks their folder as that of an adaptation.
-        write_json(output / RECORD_FILE, record)
+        write_json(output / RECORD_FILE, {"arguments": record})
         labels = {}
         for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{Path(source).name.partition('.')[0]}.jsonl"
             labels[file] = prepare_labels(source, scored, file, separator)
 
         # 3. The arms, and how they are trained.
-        self.rows = [{"text": text} for text in texts]
+        rows = [{"text": text} for text in texts]
         text = self.work / "text.jsonl"
-        write_rows(self.rows, text)
+        write_rows(rows, text)
+        whitening = self.work / "whitening.jsonl"
+        write_rows(rows[: _TEXTS_PER_DIMENSION * present.dim], whitening)
         spans = None
         if not {SPANS, f"{SPANS}-labels"}.isdisjoint(asked.arms or ARM_NAMES):
             pairs = neighbouring_spans(asked.corpus, scored, asked.column)
             if len(pairs) >= MIN_TEXTS:
                 spans = self.work / "spans.jsonl"
                 write_rows(pairs, spans)
-        own = self.present.pooler_type
-        arms = make_arms(name, own, pooler, asked.pretrained, text, spans, labels, asked.steps)
-        self.arms = {arm.name: arm for arm in arms}
-        lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
-        longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
+        lengths = [len(ids) for ids in present.tokenize(texts[:_TOKENIZED_TEXTS])]
+        longest = min(MAX_LENGTH, present.max_length or MAX_LENGTH)
         length = int(np.quantile(lengths, 0.95, method="lower"))
-        self.options = {
+        options = {
             "per_device_train_batch_size": asked.batch_size,
             "max_seq_length": min(longest, max(32, length)),
             "bf16": asked.bf16,
             "extend_tokenizer": asked.extend_tokenizer,
         }
-        self.present_dev = self.dev.evaluate(self.present)
+        own = present.pooler_type
+        arms = make_arms(name, own, pooler, asked.pretrained, text, spans, whitening, labels, asked.steps, options)
+        self.arms = {arm.name: arm for arm in arms}
+        self.present_dev = self._score(self._runs(START, [None])[0], {self.first: self.dev})[self.first]
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> Adaptation:
         """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
         # 1. Measure the arms that fit into the budget on dev, and choose one.
-        plan = self._once("plan", self._plan)
+        plan_file = self.work / "plan.json"
+        if not plan_file.exists():  # it depends on how fast the machine is
+            write_json(plan_file, self._plan())
+        plan = read_json(plan_file, "arms", "left_out", advice=_GO_ON)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
         measured = {}
         scores = {}
         for name in plan["arms"]:
-            measured[name] = self._once(f"dev {name}", self._measure, name)
+            measured[name] = self._measure(name)
             if measured[name]["dev"] is not None:
                 scores[name] = measured[name]["dev"]
         chosen = self.arms[choose(scores)]
@@ -269,30 +273,33 @@ class _Adaptation:
             against.append(chosen.control)
         results = defaultdict(list)
         for name in {*against, chosen.name}:
-            for seed in self._seeds(self.arms[name]):
-                model = self._open(self.arms[name], seed)
-                for task, held_out in self.held_out.items():
-                    results[name, task].append(held_out.evaluate(model))
+            for run in self._judged_runs(name):
+                for task, scored in self._score(run, self.held_out).items():
+                    results[name, task].append(scored)
         judged = []
         for name in against:
             for task, held_out in self.held_out.items():
                 judged.append(judge(held_out, task, name, results[name, task], results[chosen.name, task]))
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
-        seeds = self._seeds(chosen)
+        runs = self._judged_runs(chosen.name)
+        seeds = [run.seed for run in runs if run.seed is not None]
         stages = {}
         for arm in self.arms.values():
             stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
-        trained = {
-            "model": hub_id(chosen.model),
-            "stages": stages[chosen.name],
-            "seed": seeds[0] if chosen.stages else None,
-        }
         result = Adaptation(
             summary=self._summary(chosen, measured, judged),
             comparisons=judged,
-            chosen=asdict(chosen) | trained,
-            seeds=list(seeds) if chosen.stages else [],
+            chosen={
+                "name": chosen.name,
+                "model": hub_id(chosen.model),
+                "pooler": chosen.pooler,
+                "whitening": chosen.whitening is not None,
+                "stages": stages[chosen.name],
+                "control": chosen.control,
+                "seed": runs[0].seed,
+            },
+            seeds=seeds,
             arms=[{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
             model=public_name(self.asked.model),
             versions={
@@ -307,7 +314,7 @@ class _Adaptation:
         )
         with write_atomically(self.output / "model") as folder:
             if result.helped:
-                model = self._open(chosen, seeds[0])
+                model = chosen.open(runs[0].folder)
                 model.save_pretrained(folder)
                 result = replace(result, identity=replace(model.identity(), name_or_path=None).to_dict())
                 content = result.to_dict()
@@ -338,14 +345,6 @@ class _Adaptation:
         if first.verdict == NO_GAIN and high > low:
             summary += f"; as many rows can show a gain of {(high - low) / 2:.1f} or more"
         return summary
-
-    def _once(self, name: str, compute: Callable[..., dict], *args: str) -> dict:
-        """Return what is recorded under a name; compute and record it if there is nothing yet."""
-        done = self.record["done"]
-        if name not in done:
-            done[name] = compute(*args)
-            write_json(self.output / RECORD_FILE, self.record)
-        return done[name]
 
     def _plan(self) -> dict:
         """Return the names of the arms that fit into the budget, and why the others are left out."""
@@ -387,50 +386,50 @@ class _Adaptation:
             few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
                 output = Path(folder)
-                results = train_stage(few, arm.model, FIRST_SEED, output, options=self.options, pooler=arm.pooler)
+                results = train_stage(few, arm.model, FIRST_SEED, output, options=arm.options, pooler=arm.pooler)
             seconds = results.train_seconds or 0.0
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total
 
     def _measure(self, name: str) -> dict:
         """Train an arm, if it trains, and compare it with the present model on dev."""
-        began = time.monotonic()
-        found: dict = {"dev": None, "failure": ""}
+        arm = self.arms[name]
+        [run] = self._runs(name, [FIRST_SEED if arm.stages else None])
+        found: dict = {"dev": None, "failure": "", "seconds": 0.0}
         try:
-            result = self.dev.evaluate(self._open(self.arms[name], FIRST_SEED))
+            result = self._score(run, {self.first: self.dev})[self.first]
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
+            remove(run.folder)
         else:
             before = [self.present_dev]
             change = judge(self.dev, self.first, START, before, before if name == START else [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             over = "" if name == START else f", {change} over the present model"
             logger.info(f"{name}: dev {self.first} {change.after:.2f}{over}")
-        remove(self.work / f"{name}-{FIRST_SEED}")
-        found["seconds"] = round(time.monotonic() - began, 1)
+        for path in run.folder.glob("stage*"):  # the models, which no verdict is about
+            remove(path)
+        if run.record is not None:
+            found["seconds"] = round(run.record["train_seconds"], 1)
         return found
 
-    def _seeds(self, arm: Arm) -> range:
-        """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
+    def _judged_runs(self, name: str) -> list[SeedRun[Arm]]:
+        """Return the runs of the verdict, whose seeds are new. An arm that does not train is the same under any."""
         first = FIRST_SEED + 1
-        number = self.asked.seeds if arm.stages else 1
-        return range(first, first + number)
+        return self._runs(name, range(first, first + self.asked.seeds) if self.arms[name].stages else [None])
 
-    def _open(self, arm: Arm, seed: int) -> SimCSE:
-        """Load the model of an arm; train it first, unless that run is finished."""
-        if arm.name == START:
-            return self.present
-        if arm.stages:
-            folder = self.work / f"{arm.name}-{seed}"
-            if not folder.is_dir():
-                logger.info(f"Training the arm {arm.name} with seed {seed}.")
-                train_arm(arm, seed, folder, self.options)
-            return SimCSE(folder)
-        model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
-        if arm.whitening:
-            file = self.work / "whitening.jsonl"
-            write_rows(self.rows[: _TEXTS_PER_DIMENSION * model.dim], file)
-            # Some models' embeddings vary in fewer directions than they have dimensions.
-            fit_transform(model, "whitening", file, dim=3 * model.dim // 4)
-        return model
+    def _runs(self, name: str, seeds: Sequence[int | None]) -> list[SeedRun[Arm]]:
+        return plan_runs([self.arms[name]], seeds, self.work / RUNS)
+
+    def _score(self, run: SeedRun[Arm], tasks: Mapping[str, Task]) -> dict[str, TaskResult]:
+        """Train a run unless it is finished or needs no training, and score it unless it was scored."""
+        if run.seed is not None:
+            finish_run(run)
+        evaluation = score_run(run, partial(run.way.open, run.folder), tasks, PAPER_PROTOCOL, bar=False)
+        found = {}
+        for name, task in tasks.items():
+            figure = headline(evaluation.results[name], PAPER_PROTOCOL)
+            assert figure is not None  # a file of the user has data
+            found[name] = TaskResult({task.metric: figure}, evaluation.scores[name])
+        return found

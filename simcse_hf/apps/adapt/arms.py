@@ -1,18 +1,23 @@
 """The arms of an adaptation: what is done to which model, and how it is trained by the training commands."""
 
-import shutil
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
-from ... import Recipe
+from ... import Recipe, SimCSE
+from ...encoding.fitting import fit_transform
 from ...runtime.files import write_atomically
 from ...runtime.messages import errors_only
 from ...training.run_results import Results
 from ..pretraining import MaskedLMResults, pretrain
+from ..study.runs import Trainable
+
+logger = logging.get_logger(__name__)
 
 START, LABELS, CONTROL = "present", "labels", "pretrained-labels"
 MASKED_LM = "mlm"
@@ -63,24 +68,55 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Arm(Trainable):
     """One way to get a model.
 
     Args:
         name (`str`): Its name in the report.
         model (`str`): Folder or hub name of the model that it starts from.
         pooler (`str`, *optional*): Pooler of the embeddings; by default the model's own.
-        whitening (`bool`, *optional*, defaults to `False`): Whether a whitening, fitted on the text, follows.
+        whitening (`Path`, *optional*): The text of the domain, if a whitening that is fitted on it follows.
         stages (`Sequence[Stage]`, *optional*, defaults to `()`): The training runs, one after the other.
         control (`str`, *optional*): Name of the arm without the text of the domain; empty if this one reads none.
+        options (`Mapping[str, Any]`, *optional*): Those of [`train_stage`].
     """
 
     name: str
     model: str
     pooler: str | None = None
-    whitening: bool = False
+    whitening: Path | None = None
     stages: Sequence[Stage] = ()
     control: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def learns_from(self) -> dict[str, Any]:
+        """Return what tells the arm from others. The texts and models of an adaptation are always the same."""
+        return asdict(self)
+
+    def train(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train each stage from the model of the one before, in folders within that of the run, or go on there."""
+        logger.info(f"Training the arm {self.name} with seed {seed}.")
+        began = time.monotonic()
+        model = self.model
+        for number, stage in enumerate(self.stages, start=1):
+            stage_folder = folder / f"stage{number}"
+            if not stage_folder.is_dir():
+                with write_atomically(stage_folder) as temporary:
+                    train_stage(stage, model, seed, temporary, options=self.options, pooler=self.pooler)
+            model = str(stage_folder)
+        return {"train_seconds": time.monotonic() - began}
+
+    def open(self, folder: Path) -> SimCSE:
+        """Load the model of the last stage, or the model of an arm that does not train."""
+        if self.stages:
+            return SimCSE(folder / f"stage{len(self.stages)}")
+        if self.name == START:
+            return SimCSE(self.model, pooler_type=self.pooler)
+        model = SimCSE(self.model, pooler_type=self.pooler, postprocess=False)
+        if self.whitening is not None:
+            # Some models' embeddings vary in fewer directions than they have dimensions.
+            fit_transform(model, "whitening", self.whitening, dim=3 * model.dim // 4)
+        return model
 
 
 def make_arms(
@@ -90,8 +126,10 @@ def make_arms(
     pretrained: str | None,
     text: Path,
     spans: Path | None,
+    whitening: Path,
     labels: Mapping[Path, str],
     steps: int,
+    options: Mapping[str, Any],
 ) -> list[Arm]:
     """List the arms, the simplest first. All that train take the same number of steps.
 
@@ -102,8 +140,10 @@ def make_arms(
         pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
         text (`Path`): File with the text of the domain.
         spans (`Path`, *optional*): File with pairs of neighbouring spans of its documents.
+        whitening (`Path`): File with the part of the text that a whitening is fitted on.
         labels (`Mapping[Path, str]`): Files with labels, and the objective that learns from each.
         steps (`int`): Steps of an arm.
+        options (`Mapping[str, Any]`): Those of [`train_stage`].
 
     Returns:
         `list[Arm]`: The arms. The first one is the present model as it is.
@@ -120,7 +160,7 @@ def make_arms(
     for name in dict.fromkeys([own, *OTHER_POOLERS]):
         if name != own:
             arms.append(Arm(name, model, name))
-        arms.append(Arm(f"{name}, whitening", model, name, whitening=True))
+        arms.append(Arm(f"{name}, whitening", model, name, whitening=whitening))
     if labels:
         arms.append(Arm(LABELS, model, pooler, stages=from_labels(PRESENT_RATES, steps)))
     simcse = Stage("simcse", text, "simcse", PRESENT_RATES["simcse"], steps)
@@ -137,28 +177,7 @@ def make_arms(
         for stage in firsts:
             stages = [stage, *from_labels(RATES, steps - first)]
             arms.append(Arm(f"{stage.method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
-    return arms
-
-
-def train_arm(arm: Arm, seed: int, output: Path, options: Mapping) -> None:
-    """Train the stages of an arm from its start; `output` is there when all of them are done.
-
-    Args:
-        arm (`Arm`): The arm.
-        seed (`int`): Seed of the order of rows, dropout and masks.
-        output (`Path`): Folder for the model.
-        options (`Mapping[str, Any]`): Those of [`train_stage`].
-    """
-    folders = [output.with_name(f"{output.name}.stage{number}") for number in range(1, len(arm.stages))]
-    folders.append(output)
-    model = arm.model
-    for stage, folder in zip(arm.stages, folders, strict=True):
-        if not folder.is_dir():  # an interrupted arm continues with its next stage
-            with write_atomically(folder) as temporary:
-                train_stage(stage, model, seed, temporary, options=options, pooler=arm.pooler)
-        model = str(folder)
-    for folder in folders[:-1]:
-        shutil.rmtree(folder)
+    return [replace(arm, options=options) for arm in arms]
 
 
 def train_stage(

@@ -8,9 +8,9 @@ from typing import Any
 
 from ... import paired_interval
 from ...evaluation.tasks import Task, TaskResult
-from ...runtime.files import read_json, write_atomically
+from ...runtime.files import read_json
 from ...runtime.outputs import Result
-from ..analysis import COLOURS, MARKERS, STYLE, new_figure
+from ..analysis import IntervalRow, draw_intervals
 
 #: The verdict, beside the model, whose card reads it.
 ADAPTATION = "adaptation.json"
@@ -184,29 +184,14 @@ def draw(result: Adaptation, output: Path) -> None:
         result (`Adaptation`): The verdict.
         output (`Path`): The output directory.
     """
-    # The label of a bar, its difference and interval, and the kind of its mark.
-    bars = []
+    rows: list[IntervalRow] = []
     for arm in result.arms:
         if arm["dev"] is not None and arm["interval"]:
-            bars.append((arm["name"], arm["difference"], arm["interval"], 0))
+            rows.append((arm["name"], (), arm["difference"], arm["interval"]))
     decides = result.verdict
     for each in result.comparisons:
         if each.task == decides.task and each.interval:
             label = f"held out: {result.chosen['name']} over {each.against}"
-            bars.append((label, each.difference, each.interval, 1))
-    try:
-        import matplotlib
-    except ImportError:
-        return
-    with matplotlib.rc_context(STYLE), write_atomically(output / "arms.png") as temporary:
-        figure = new_figure(8, 1.0 + 0.28 * len(bars))
-        axes = figure.subplots()
-        for row, (_, difference, interval, kind) in enumerate(bars):
-            axes.plot(interval, [row, row], "-", color=COLOURS[kind], marker="", linewidth=1.5)
-            axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
-        axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-        axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
-        axes.invert_yaxis()
-        key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
-        figure.supxlabel(f"change of {decides.task} ({decides.metric} × 100)\n{key}")
-        figure.savefig(temporary, dpi=120, format="png")
+            rows.append((label, (), each.difference, each.interval))
+    key = "one run of each arm over the present model on dev; held out: new runs on other rows; bars: 95% intervals"
+    draw_intervals(output / "arms.png", rows, f"change of {decides.task} ({decides.metric} × 100)\n{key}")

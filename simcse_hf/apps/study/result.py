@@ -11,7 +11,7 @@ from typing import Any
 from ...evaluation.report import format_rows
 from ...runtime.files import StrPath, read_json
 from ...runtime.outputs import Result
-from ..analysis import COLOURS, STYLE, new_figure
+from ..analysis import IntervalRow, draw_intervals
 
 #: The verdict in the output folder.
 STUDY = "study.json"
@@ -168,37 +168,21 @@ class Study(Result):
         Returns:
             `bool`: Whether there is a picture: matplotlib is installed, and a difference is known.
         """
-        try:
-            import matplotlib
-        except ImportError:
-            return False
-        if not self.tasks:
-            return False
-        decides = self.columns[-1]
-        shown = [each for each in self.outcomes if each.name == self.first or decides in each.difference]
-        if len(shown) < 2:
-            return False
-        first = next(each for each in shown if each.name == self.first)
-        zero = first.mean[decides]
-        with matplotlib.rc_context(STYLE):
-            figure = new_figure(8, 1.2 + 0.32 * len(shown))
-            axes = figure.subplots()
-            for row, each in enumerate(shown):
-                points = [score - zero for score in each.scores[decides].values()]
-                axes.plot(points, [row] * len(points), "o", color=COLOURS[0], markersize=4, linestyle="")
-                found = each.difference.get(decides)
-                if found is not None and found["low"] is not None:
-                    axes.plot(
-                        [found["low"], found["high"]], [row, row], "-", color=COLOURS[1], marker="", linewidth=1.5
-                    )
-                    axes.plot(found["value"], row, "D", color=COLOURS[1], markersize=5)
-            axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-            axes.set_yticks(range(len(shown)), [each.name for each in shown])
-            axes.invert_yaxis()
-            key = f"circles: one seed; diamonds and bars: difference with its {100 * self.confidence:g}% interval"
-            figure.supxlabel(f"{decides} x 100, less the mean of {self.first}\n{key}")
-            figure.savefig(target, dpi=120, format="png")
-        return True
+        decides = self.columns[-1] if self.tasks else ""
+        rows: list[IntervalRow] = []
+        zero = next((each.mean[decides] for each in self.outcomes if each.name == self.first), 0.0)
+        for each in self.outcomes:
+            found = each.difference.get(decides)
+            if found is None and each.name != self.first:
+                continue
+            points = [score - zero for score in each.scores[decides].values()]
+            if found is None or found["low"] is None:
+                rows.append((each.name, points, None, ()))
+            else:
+                rows.append((each.name, points, found["value"], (found["low"], found["high"])))
+        key = f"circles: one seed; diamonds and bars: difference with its {100 * self.confidence:g}% interval"
+        caption = f"{decides} x 100, less the mean of {self.first}\n{key}"
+        return len(rows) > 1 and draw_intervals(target, rows, caption)
 
 
 @dataclass(frozen=True)

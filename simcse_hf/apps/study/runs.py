@@ -4,12 +4,13 @@ import re
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.utils import logging
@@ -26,7 +27,6 @@ from ...runtime.errors import LockedError
 from ...runtime.files import lock, read_json, remove, write_json, write_text
 from ...runtime.identity import digest_value
 from ...runtime.messages import errors_only
-from .ways import Way
 
 logger = logging.get_logger(__name__)
 
@@ -38,17 +38,38 @@ FAILURE = "failure.txt"
 TESTS = "tests"
 
 
+class Trainable(ABC):
+    """What a run trains: a way of a study, or an arm of an adaptation. Its `name` is that of messages and folders."""
+
+    name: str
+
+    @abstractmethod
+    def learns_from(self) -> Any:
+        """Return what tells its runs from others, but for their seed."""
+
+    @abstractmethod
+    def train(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train with a seed into a folder, or go on there, and return what that has cost."""
+
+    @abstractmethod
+    def open(self, folder: Path) -> Any:
+        """Load the model that was trained into a folder."""
+
+
+W = TypeVar("W", bound=Trainable)
+
+
 @dataclass(frozen=True)
-class SeedRun:
-    """A run of a way with a seed, or the start of a way, which is not trained.
+class SeedRun(Generic[W]):
+    """A run of a way with a seed, or a model that is not trained.
 
     Args:
-        way (`Way`): The way.
+        way (`Trainable`): The way.
         seed (`int`, *optional*): The seed; `None` for the start.
         folder (`Path`): The folder of the run.
     """
 
-    way: Way
+    way: W
     seed: int | None
     folder: Path
 
@@ -63,17 +84,17 @@ class SeedRun:
         path = self.folder / COST_FILE
         if not path.exists():
             return None
-        return read_json(path, "operations", advice="Remove the folder, and the run is repeated.")
+        return read_json(path, "bytes", advice="Remove the folder, and the run is repeated.")
 
 
-def plan_runs(ways: Sequence[Way], seeds: Sequence[int | None], folder: Path) -> list[SeedRun]:
+def plan_runs(ways: Sequence[W], seeds: Sequence[int | None], folder: Path) -> list[SeedRun[W]]:
     """List the runs of a study, one seed of all ways before the next.
 
     A run is known by the digest of all that it learns from: the arguments, the texts, the start and the seed. So a
     study that gets another way, seed or name finds the runs that it has.
 
     Args:
-        ways (`Sequence[Way]`): The ways.
+        ways (`Sequence[Trainable]`): The ways.
         seeds (`Sequence[int | None]`): Their seeds; `None` alone for what is not trained.
         folder (`Path`): The folder of all runs.
 
@@ -113,19 +134,18 @@ def finish_run(run: SeedRun) -> bool:
         try:
             assert run.seed is not None
             with errors_only(), redirect_stdout(sys.stderr):  # standard output belongs to the table
-                seconds = run.way.train(run.seed, run.folder)
+                cost = run.way.train(run.seed, run.folder)
         except Exception:
             on_first_process(lambda: write_text(run.folder / FAILURE, traceback.format_exc()))
             raise
-        on_first_process(lambda: _write_record(run, seconds))
+        on_first_process(lambda: _write_record(run, cost))
     return True
 
 
-def _write_record(run: SeedRun, seconds: float | None) -> None:
-    state = TrainerState.load_from_json(str(run.folder / "trainer_state.json"))
+def _write_record(run: SeedRun, cost: Mapping[str, Any]) -> None:
     size = sum(path.stat().st_size for path in run.folder.glob("*.safetensors"))
     remove(run.folder / FAILURE)
-    write_json(run.folder / COST_FILE, {"operations": state.total_flos, "bytes": size, "train_seconds": seconds})
+    write_json(run.folder / COST_FILE, {**cost, "bytes": size})
 
 
 @contextmanager

@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerState
+
 from ... import Recipe, SettingError, SimCSE
 from ...models.settings import Values
 from ...objectives.registry import objective_class, part_weights
 from ...training.decide import Decided
 from ...training.recipe import PARSER
 from ...training.seeds import learnt_settings, release, seed_list
+from .runs import Trainable
 
 #: What begins the names of ways that are not trained.
 START = "start"
@@ -23,7 +26,7 @@ _FIRST_SEED = 42
 
 
 @dataclass(frozen=True)
-class Way:
+class Way(Trainable):
     """One way to train.
 
     Args:
@@ -63,12 +66,13 @@ class Way:
         resolved = checkpoint.resolve({name: value for name, value in chosen.items() if value is not None})
         return settings | {"settings": asdict(resolved), "code": code_of(resolved.objective)}
 
-    def train(self, seed: int, folder: Path) -> float | None:
-        """Train with a seed into a folder, or go on there, and return the seconds that training took."""
+    def train(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train with a seed into a folder, or go on there, and return what that has cost."""
         recipe = self.recipe.but(seed=seed, output_dir=str(folder), run_name=folder.name)
         results = recipe.finish()
         release(self.decided.training)
-        return results.train_seconds
+        state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        return {"operations": state.total_flos, "train_seconds": results.train_seconds}
 
     def open(self, folder: Path) -> Any:
         """Load the model that was trained into a folder."""

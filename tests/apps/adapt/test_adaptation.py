@@ -14,9 +14,9 @@ from simcse_hf.apps.adapt import adapt as adapt_module
 from simcse_hf.apps.adapt import arms as arms_module
 from simcse_hf.apps.adapt import verdict as verdict_module
 from simcse_hf.apps.adapt.adapt import adapt
-from simcse_hf.apps.adapt.arms import ARM_NAMES, CONTROL, START
+from simcse_hf.apps.adapt.arms import ARM_NAMES, CONTROL, START, Arm
 from simcse_hf.cli.main import main
-from simcse_hf.evaluation.tasks import Task, name_general_tasks
+from simcse_hf.evaluation.tasks import name_general_tasks
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def run(settings):
 def trained(monkeypatch):
     """The name and the seed of each arm that is trained."""
     runs = []
-    train = adapt_module.train_arm
+    train = Arm.train
 
-    def noted(arm, seed, *rest):
+    def noted(arm, seed, folder):
         runs.append((arm.name, seed))
-        train(arm, seed, *rest)
+        return train(arm, seed, folder)
 
-    monkeypatch.setattr(adapt_module, "train_arm", noted)
+    monkeypatch.setattr(Arm, "train", noted)
     return runs
 
 
@@ -169,7 +169,7 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     begun, finished = [], []
 
     def killed_once(stage, start, seed, output, **options):
-        run = stage.method, stage.steps, seed, output.name.split(".")[1]
+        run = stage.method, stage.steps, seed, output.parent.name
         begun.append(run)
         if begun.count(run) == 1:
             output.mkdir()
@@ -198,8 +198,13 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
 
 def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     seen = []
-    score = Task.evaluate
-    monkeypatch.setattr(Task, "evaluate", lambda task, model: seen.append(task) or score(task, model))
+    score = adapt_module.score_run
+
+    def noted(run, model, tasks, *rest, **options):
+        seen.extend(tasks.values())
+        return score(run, model, tasks, *rest, **options)
+
+    monkeypatch.setattr(adapt_module, "score_run", noted)
     arms = run(arms=("untrained",))["arms"]
     parts = "".join(task.source[-1] for task in seen if "part" in task.source)  # and not the general tasks
     first = parts.index("2")
@@ -243,7 +248,9 @@ def test_the_verdict_has_new_seeds_and_says_what_the_arm_changes_on_general_task
     assert trained == [(CONTROL, seed) for seed in (42, 43, 44)]
     assert result.seeds == [43, 44] and result.chosen["seed"] in (43, 44)
     task = name_general_tasks([general])["sts"]
-    models = [tmp_path / "start", *(tmp_path / f"out/search/{CONTROL}-{seed}" for seed in (43, 44))]
+    models = [tmp_path / "start"]
+    for seed in (43, 44):
+        models += (tmp_path / "out/search/runs").glob(f"{CONTROL}-{seed}-*/stage1")
     before, *after = [task.evaluate(SimCSE(model, device="cpu")).metrics["spearman"] for model in models]
     _, change = result.comparisons
     assert (change.task, change.units, change.against) == ("general sts", 40, START)
@@ -254,14 +261,14 @@ def test_the_verdict_has_new_seeds_and_says_what_the_arm_changes_on_general_task
 
 
 def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):
-    train = adapt_module.train_arm
+    train = Arm.train
 
     def diverges(arm, *rest):
         if arm.name == "mlm-labels":
             raise FloatingPointError("loss is nan at or before step 3")
         return train(arm, *rest)
 
-    monkeypatch.setattr(adapt_module, "train_arm", diverges)
+    monkeypatch.setattr(Arm, "train", diverges)
     arms = {arm["name"]: arm for arm in run()["arms"]}
     assert "loss is nan" in arms["mlm-labels"]["failure"] and arms["mlm-labels"]["dev"] is None
     assert arms[CONTROL]["failure"] == "" and arms[CONTROL]["dev"] is not None

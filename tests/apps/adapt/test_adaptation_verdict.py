@@ -24,7 +24,7 @@ def trained():
     """The arms that train, by name, of an adaptation with a pre-trained encoder and two files of labels."""
     labels = {Path("nli.jsonl"): "simcse", Path("sts.jsonl"): "cosent"}
     text, spans = Path("text.jsonl"), Path("spans.jsonl")
-    arms = make_arms("present", "avg", None, "pretrained", text, spans, labels, 401)
+    arms = make_arms("present", "avg", None, "pretrained", text, spans, text, labels, 401, {})
     assert arms[0].name == START
     return {arm.name: arm for arm in arms if arm.stages}
 
