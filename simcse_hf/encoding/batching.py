@@ -18,7 +18,7 @@ from transformers.utils import logging
 from ..data.collator import length_sorted_batches, pad
 from ..data.columns import check_text
 from ..data.token_ids import locked, parse_template, to_token_ids
-from ..kernels.cpu import FastLinear, keep_freed_memory
+from ..kernels.cpu import MKL_IS_SLOW, FastLinear, keep_freed_memory
 from ..kernels.memory import explain_full_memory
 from ..kernels.packing import Packing, send
 from ..models.settings import ContrastiveSettings, check_max_length, length_limit
@@ -338,7 +338,7 @@ class BatchEncoder:
             )
             with explain_full_memory(lambda: what):
                 if on_cpu:
-                    with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
+                    with FastLinear() if MKL_IS_SLOW and ids.numel() > _FEW_TOKENS else nullcontext():
                         output = model(input_ids=ids, attention_mask=mask)
                 else:
                     ids, mask, places = (send(x, device) for x in (ids, mask, places))

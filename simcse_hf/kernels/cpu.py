@@ -17,7 +17,7 @@ _LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
 #: What torch 2.9 and later know of this processor: its name, its architecture and its instructions.
 _PROCESSOR: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
 #: Whether oneDNN computes linear layers faster than MKL, which has its kernels for AVX-512 on Intel's processors only.
-_MKL_IS_SLOW = (
+MKL_IS_SLOW = (
     str(_PROCESSOR.get("cpu_name")).startswith("AMD")
     and _PROCESSOR.get("avx512_f", False)
     and torch.backends.mkldnn.is_available()
@@ -91,7 +91,7 @@ class FastLinear(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, `F.linear` as oneDNN has it."""
         is_linear = func is F.linear and not kwargs
-        if is_linear and not torch.compiler.is_compiling() and _MKL_IS_SLOW:
+        if is_linear and not torch.compiler.is_compiling():
             x, weight, bias = args
             is_float32 = x.dtype == weight.dtype == torch.float32
             if is_float32 and not torch.is_autocast_enabled(x.device.type):

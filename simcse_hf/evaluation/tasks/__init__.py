@@ -7,7 +7,7 @@ from typing import Any
 from ...runtime.errors import SettingError
 from ...runtime.files import StrPath
 from ..protocol import PAPER_PROTOCOL, Protocol
-from .base import Task, TaskResult, paired_interval
+from .base import Task, TaskResult, paired_interval, roles_of
 from .labelled import ClassificationTask, ClusteringTask, KNNTask
 from .ranking import PairsTask, RerankingTask, RetrievalTask
 from .senteval import (
@@ -26,7 +26,7 @@ __all__ = [
     "name_general_tasks",
     "name_tasks",
     "paired_interval",
-    "read_task",
+    "read_task", "roles_of",
 ]
 
 #: The kinds of tasks from a user's own files.
@@ -173,12 +173,3 @@ def name_general_tasks(tasks: Sequence[str | Task], label_separator: str | None 
             task = ScoredPairsTask.read(Path(task), None)
         read.append(task)
     return name_tasks(read, label_separator)
-
-
-def roles_of(tasks: Mapping[str, Task]) -> dict[Any, list[str]]:
-    """Return the texts of tasks, which may repeat, by what they are to a model."""
-    found: dict[Any, list[str]] = {}
-    for task in sorted(tasks.values(), key=lambda task: task.order):
-        for role, texts in task.roles.items():
-            found.setdefault(role, []).extend(texts)
-    return found

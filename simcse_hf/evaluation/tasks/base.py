@@ -225,6 +225,15 @@ def headline(document: Mapping[str, Any], protocol: Protocol) -> float | None:
     return document[protocol.metric]
 
 
+def roles_of(tasks: Mapping[str, Task]) -> dict[Any, list[str]]:
+    """Return the texts of tasks, which may repeat, by what they are to a model."""
+    found: dict[Any, list[str]] = {}
+    for task in sorted(tasks.values(), key=lambda task: task.order):
+        for role, texts in task.roles.items():
+            found.setdefault(role, []).extend(texts)
+    return found
+
+
 def paired_interval(
     task: Task,
     before: list,
