@@ -138,8 +138,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
-        dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, or what
-            `read_task` returns. Their metrics are logged as `eval_classification_accuracy` and the like.
+        dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, rows as
+            `[("classification", frame)]`, or what `read_task` returns. Their metrics are logged as
+            `eval_classification_accuracy` and the like.
         general (`Sequence`, *optional*): General tasks, on which the results say what training forgot: files of scored
             pairs, or tasks as in `dev_tasks`.
         kwargs (`Any`): Further arguments of transformers' Trainer, such as `model_init`.
