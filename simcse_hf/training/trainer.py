@@ -991,9 +991,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
                 scores |= dev_set.scores
             if scores and self.is_in_train and self.is_world_process_zero():
-                folder = Path(str(self.args.output_dir), DEV_SCORES)
-                folder.mkdir(parents=True, exist_ok=True)
-                write_arrays(folder / f"step-{self.state.global_step}.npz", scores)
+                path = Path(str(self.args.output_dir), DEV_SCORES, f"step-{self.state.global_step}.npz")
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_arrays(path, scores)
+                except OSError as error:  # A run is not lost over them.
+                    logger.warning(
+                        f"{path}: the dev scores of this step were not written: {error.strerror or error}. Training "
+                        "goes on, but its results may have no interval of what was gained. Free space on the disk."
+                    )
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
