@@ -359,7 +359,7 @@ class WholeCheckpointTrainer(Trainer):
         if resume_from_checkpoint is None and trial is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         if resume_from_checkpoint:
-            self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+            self.resumed_from = os.path.abspath(resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir)))
             self.continue_from(Path(self.resumed_from))
         self.saved.resumed_from = self.resumed_from
         for callback in self.callback_handler.callbacks:

@@ -263,7 +263,8 @@ def decide_run(
             own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
         values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
 
-    # 4. What no caller decides.
+    # 4. What no caller decides. A callback may change the working directory.
+    values["output_dir"] = os.path.abspath(str(args.output_dir))
     if is_stream or dataset_names:
         # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
         values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)  # type: ignore[type-var]

@@ -1,6 +1,8 @@
 """A resumed run has the settings, texts and weights of the run that it continues, or says what was changed."""
 
 import json
+import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -101,6 +103,25 @@ def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_
     trainer = make_trainer(NAME, tmp_path / "run", (Damage(),), **options)
     with pytest.raises(ValueError, match="the best checkpoint .* cannot be loaded"):
         trainer.train()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_callback_may_change_the_working_directory(resumes, tmp_path, monkeypatch):
+    class Moves(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            (tmp_path / "elsewhere").mkdir(exist_ok=True)
+            os.chdir(tmp_path / "elsewhere")
+
+    monkeypatch.chdir(tmp_path)
+    options = RUN | {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    checkpoint = None
+    if resumes:
+        make_trainer(NAME, Path("run"), (), **options).train()
+        checkpoint = "run/checkpoint-2"
+    trainer = make_trainer(NAME, Path("run"), (Moves(),), **options)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monkeypatch):
