@@ -1054,6 +1054,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:
             reload_model(self.model, resume_from_checkpoint)
 
+    def _load_callback_state(self) -> None:
+        """Restore callbacks as transformers does, which would take the record of the run for that of a callback."""
+        states: Any = self.state.stateful_callbacks
+        record = states.pop(RunWatch.RECORD, {})
+        super()._load_callback_state()
+        states[RunWatch.RECORD] = record
+
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
         self.use_saved_weights()

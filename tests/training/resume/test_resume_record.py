@@ -183,6 +183,17 @@ def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_pat
         assert resumed.results.train_seconds > before["stateful_callbacks"]["run_so_far"]["seconds"] > 0
 
 
+def test_transformers_restores_callbacks_without_a_warning_about_those_of_this_package(
+    interrupted, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    trainer = make_trainer(NAME, interrupted, **RUN | {"restore_callback_states_from_checkpoint": True})
+    trainer.train(resume_from_checkpoint=True)
+    assert "Checkpoint included callbacks" not in caplog.text
+    saved = json.loads((interrupted / "checkpoint-2/trainer_state.json").read_text())["stateful_callbacks"]
+    assert trainer.results.train_seconds > saved["run_so_far"]["seconds"] > 0
+
+
 def test_another_dev_set_taken_on_purpose_is_compared_with_itself_and_recorded(tmp_path):
     with pytest.raises(RuntimeError):
         make_trainer(NAME, tmp_path, (End(6, RuntimeError),), **EVERY_2).train()
