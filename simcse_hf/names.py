@@ -5,7 +5,7 @@ The command line reads the types of a function's parameters by these names, see 
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 if TYPE_CHECKING:
     from .evaluation.tasks import Task
@@ -99,7 +99,8 @@ class EvaluationOptions(ModelOptions, total=False):
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | Task]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, knn, clustering, pairs, reranking, retrieval.
+            classification, knn, clustering, pairs, reranking, retrieval; in Python also ("KIND", frame), a data frame
+            with the columns of the file.
         label_separator (`str`, *optional*): What stands between several labels of a text in a cell, such as ";".
         mode (`str`, *optional*): Which splits are scored: those for testing, or for development (dev); fasttest is
             test with SentEval's faster settings of the classifiers. The default is test.
@@ -113,7 +114,7 @@ class EvaluationOptions(ModelOptions, total=False):
     tasks: Sequence[str] | str | None
     data_dir: str | os.PathLike | None
     pairs: Sequence[str | os.PathLike]
-    task: "Sequence[str | Task]"
+    task: "Sequence[str | Task | tuple[str, Any]]"
     label_separator: str | None
     mode: Mode
     aggregation: Aggregation

@@ -46,7 +46,7 @@ _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a 
 LEAST_COUNT = 5
 
 
-@dataclass
+@dataclass(repr=False)  # that of transformers hides tokens
 class PretrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with the encoder, its tokenizer and the sentences."""
 

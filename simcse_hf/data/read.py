@@ -228,9 +228,9 @@ def open_source(
     return [table]
 
 
-def open_one(source: TextSource, name: str | None) -> Table:
+def open_one(source: TextSource, name: str | None, split: str | None = "train") -> Table:
     """Open the one table of a source whose rows are not read from several files; see [`open_source`]."""
-    table, *further = open_source(source, name=name)
+    table, *further = open_source(source, split, name)
     if further:
         raise DataError(f"{table} and {further[0]}: such rows are read from one file. Write them into one.")
     return table

@@ -274,7 +274,7 @@ def read_tasks(
     tasks: Sequence[str] | str | None = None,
     data_dir: StrPath | None = None,
     pairs: Iterable[StrPath | ScoredPairs] = (),
-    task: Iterable[str | Task] = (),
+    task: Iterable[str | Task | tuple[str, Any]] = (),
     label_separator: str | None = None,
     mode: Mode = "test",
     aggregation: Aggregation = "all",
@@ -294,7 +294,7 @@ def read_tasks(
             that `read_sts_task` reads. Required if there are tasks.
         pairs (`Iterable[str | ScoredPairs]`, *optional*): Further sets of pairs or their files, each of them a task
             with its own name.
-        task (`Iterable[str | Task]`, *optional*): A user's own tasks; see [`~tasks.name_tasks`].
+        task (`Iterable[str | Task | tuple]`, *optional*): A user's own tasks; see [`~tasks.name_tasks`].
         label_separator (`str`, *optional*): What stands between several labels in a cell of them.
         mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`], also for the next ones.
         aggregation (`str`, *optional*, defaults to `"all"`): How subsets give one score.

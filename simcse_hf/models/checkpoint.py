@@ -205,8 +205,9 @@ class Checkpoint:
                 return frozenset(read_json(path, "weight_map")["weight_map"])
             return frozenset(load_state_dict(path, map_location="meta"))
         raise ModelError(
-            f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
-            "save_pretrained, without a variant if SimCSE is to load it, or name that of its files as variant."
+            f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Weights of a variant, "
+            'such as model.fp16.safetensors, are loaded with AutoModelForCL.from_pretrained(..., variant="fp16"). For '
+            "SimCSE and the commands, save the model with save_pretrained without a variant."
         )
 
     def resolve(self, given: Values) -> ContrastiveSettings:

@@ -547,7 +547,12 @@ class ContrastiveModel(ContrastiveBase):
             save_directory (`str` or `os.PathLike`): The directory. It is created if necessary.
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
+
+        Raises:
+            SettingError: If the adapter alone is to be saved as a `variant`, which peft does not have.
         """
+        if self.save_adapter and kwargs.get("variant") is not None:
+            raise SettingError("an adapter has no variant: leave variant out, or save_adapter for the merged weights")
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
         writes = kwargs.get("is_main_process", True)
         with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:

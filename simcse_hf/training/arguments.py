@@ -221,7 +221,7 @@ def check_learning(args: TrainingArguments) -> None:
     check_values("a number above 0", num_train_epochs=args.num_train_epochs, learning_rate=args.learning_rate)
 
 
-@dataclass
+@dataclass(repr=False)  # that of transformers hides tokens
 class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
 

@@ -322,7 +322,6 @@ class WholeCheckpointTrainer(Trainer):
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
-        self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
         jit: Any = self.pop_callback(JITCheckpointCallback)
         if jit is not None:  # its handler would stay after a run; ours saves the checkpoint
             signal.signal(signal.SIGTERM, jit.jit_manager._original_sigterm_handler)
@@ -331,6 +330,11 @@ class WholeCheckpointTrainer(Trainer):
             callbacks[-1] = RunPrinter()
         elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
             callbacks[-1] = RunBar()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the accelerator as transformers does, also for each trial of a search."""
+        super().create_accelerator_and_postprocess()
+        self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
 
     def train(
         self,
@@ -359,7 +363,7 @@ class WholeCheckpointTrainer(Trainer):
         if resume_from_checkpoint is None and trial is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         if resume_from_checkpoint:
-            self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+            self.resumed_from = os.path.abspath(resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir)))
             self.continue_from(Path(self.resumed_from))
         self.saved.resumed_from = self.resumed_from
         for callback in self.callback_handler.callbacks:

@@ -41,6 +41,8 @@ logger = logging.get_logger(__name__)
 
 #: The columns of a row that may have a prompt and a length of their own; `negative` stands for all hard negatives.
 COLUMNS = ("anchor", "positive", "negative")
+#: Schedules that follow a metric.
+FOLLOW_METRIC = ("reduce_lr_on_plateau", "greedy")
 #: What `datasets` may say about a data set.
 DATASET_SETTINGS = ("objective", "objective_options", "prompts", "max_seq_length", "share")
 
@@ -250,7 +252,7 @@ def decide_run(
     values["eval_on_start"] = headline is not None and args.eval_strategy != "no"
 
     # 3. What follows a metric follows that of the first dev set.
-    follows_metric = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    follows_metric = args.lr_scheduler_type in FOLLOW_METRIC
     metric = args.metric_for_best_model
     if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
         metric = metric or headline or "loss"
@@ -263,7 +265,8 @@ def decide_run(
             own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
         values["lr_scheduler_kwargs"] = own | (args.lr_scheduler_kwargs or {})  # type: ignore[operator]
 
-    # 4. What no caller decides.
+    # 4. What no caller decides. A callback may change the working directory.
+    values["output_dir"] = os.path.abspath(str(args.output_dir))
     if is_stream or dataset_names:
         # Each process takes its own rows. Accelerate would let the first one cut the batches of all.
         values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)  # type: ignore[type-var]

@@ -1,12 +1,11 @@
 """The Trainer of contrastive models."""
 
-import inspect
 import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -55,18 +54,18 @@ from ..models.checkpoint import (
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
-from ..models.settings import SPACE, THRESHOLD, Values, dropout_rates
-from ..objectives import OBJECTIVES, Objective
+from ..models.settings import SPACE, THRESHOLD, ContrastiveSettings, Values, dropout_rates
+from ..objectives import OBJECTIVES, Objective, described_objective
 from ..objectives.base import is_defined_again
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, check_languages, check_license, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
-from ..runtime.errors import DataError, ModelError, SettingError, changes
+from ..runtime.errors import DataError, ModelError, SettingError, changes, did_you_mean
 from ..runtime.files import folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
-from .decide import best_by, decide_run, with_values
+from .decide import FOLLOW_METRIC, best_by, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
@@ -94,6 +93,7 @@ from .run_results import (
     make_results,
     run_settings,
 )
+from .trials import NotedTrial, NotedValues
 from .watch import RunWatch
 
 logger = logging.get_logger(__name__)
@@ -102,11 +102,21 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
-#: What rows are read and a run is decided with, before a trial of `hyperparameter_search` can change it.
+#: What rows are read, a run is decided and a Trainer is made with, before a trial of `hyperparameter_search` can
+#: change it. The last line is about the way a run is resumed or evaluated, which no trial has of its own.
 _DECIDED_BEFORE = frozenset(
     "batch_sampler data_seed dataset_shares datasets greater_is_better guide max_seq_length metric_for_best_model "
-    "mlm_probability prompts teacher view view_both view_rate".split()
+    "mlm_probability prompts teacher view view_both view_rate accelerator_config bf16 ddp_backend ddp_timeout debug "
+    "deepspeed disable_tqdm enable_jit_checkpoint fp16 fsdp fsdp_config hub_model_id hub_private_repo label_names "
+    "local_rank log_level log_level_replica neftune_noise_alpha parallelism_config push_to_hub "
+    "remove_unused_columns report_to skip_memory_metrics tf32 torch_compile torch_compile_backend torch_compile_mode "
+    "use_cache use_cpu "
+    "bf16_full_eval fp16_full_eval resume_from_checkpoint".split()
 )
+#: Settings with which rows become batches, beside those that a run writes into its model.
+_SETTINGS_OF_BATCHES = frozenset(("do_mlm", "objective", "templates"))
+#: What rows are read for: the facts of an objective, which its options may change.
+_FACTS_OF_BATCHES = ("rows", "view", "similarity", "num_views", "needs_text_ids", "vectors")
 #: Training texts by which a student is compared with its teacher, at most.
 _COMPARED_TEXTS = 256
 #: Characters of a text that a card shows as an example, at most.
@@ -138,8 +148,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
-        dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, or what
-            `read_task` returns. Their metrics are logged as `eval_classification_accuracy` and the like.
+        dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, rows as
+            `[("classification", frame)]`, or what `read_task` returns. Their metrics are logged as
+            `eval_classification_accuracy` and the like.
         general (`Sequence`, *optional*): General tasks, on which the results say what training forgot: files of scored
             pairs, or tasks as in `dev_tasks`.
         kwargs (`Any`): Further arguments of transformers' Trainer, such as `model_init`.
@@ -204,6 +215,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 3. The dev sets.
         callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks, general)]
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
+
+        self.start_settings = start.settings
 
         # 4. The run is decided, once: everything below works with what it says.
         self.run = decide_run(
@@ -278,8 +291,34 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.own_optimizers = (self.optimizer, self.lr_scheduler)
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
-        """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = _load_model(super().call_model_init(trial))
+        """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training.
+
+        Args:
+            trial (`dict` or `optuna.Trial`, *optional*): The trial.
+
+        Returns:
+            `ContrastiveModel`: The model.
+
+        Raises:
+            SettingError: If nothing reads a name of the trial, or its model has settings that are decided before.
+        """
+        is_trial = trial is not None and self.hp_search_backend is not None
+        read: set[str] = set()
+        if is_trial:
+            trial_of_model: Any = NotedValues(trial, read) if isinstance(trial, dict) else NotedTrial(trial, read)
+        else:
+            trial_of_model = trial
+        model = _load_model(super().call_model_init(trial_of_model))
+        if is_trial:
+            arguments = _names_of_arguments(self.args)
+            unread = sorted(self._values_of(trial).keys() - arguments - read)
+            if unread:
+                raise SettingError(
+                    f"hyperparameter_search cannot vary {', '.join(unread)}, which is no argument of training and "
+                    f"which model_init(trial) does not read{did_you_mean(unread, arguments)}: correct the name, or "
+                    "set what is the model's in model_init(trial)"
+                )
+            self._check_settings_of_trial(model.settings)
         set_seed(self.args.seed)  # The objective is drawn as in a run with a model, and so is the noise.
         self.prepare_model(model)
         set_seed(self.args.seed)
@@ -368,19 +407,66 @@ class SimCSETrainer(WholeCheckpointTrainer):
             hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
         )
 
+    def _values_of(self, trial: Any) -> Values:
+        """Return the values of a trial by their names."""
+        values = trial if isinstance(trial, dict) else self.hp_space(trial)
+        return {name: value for name, value in values.items() if name != "wandb"}
+
     def _hp_search_setup(self, trial: Any) -> None:
-        """Set the arguments of a trial as transformers does, but refuse a name that would have no effect."""
-        if self.hp_search_backend is not None and trial is not None:
-            names = (trial if isinstance(trial, dict) else self.hp_space(trial)).keys() - {"wandb"}
-            without_effect = names & _DECIDED_BEFORE
-            if not inspect.signature(self.model_init).parameters:  # which could read the trial itself
-                without_effect |= names - vars(self.args).keys()
-            if without_effect:
-                raise SettingError(
-                    f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
-                    "the first trial: make a Trainer for each value, or set what is the model's in model_init(trial)"
-                )
+        """Set the arguments of a trial as transformers does, but checked and completed as those of a new run are.
+
+        Raises:
+            SettingError: If a name would have no effect.
+            ValueError: If a value cannot work.
+        """
+        if self.hp_search_backend is None or trial is None:
+            super()._hp_search_setup(trial)
+            return
+        names = _names_of_arguments(self.args)
+        values = {name: value for name, value in self._values_of(trial).items() if name in names}
+        without_effect = values.keys() & _DECIDED_BEFORE
+        checked = replace(self.args, **values) if not without_effect else self.args
+        # Those that give way to another argument, as gradient_checkpointing in some versions of transformers.
+        for name in values.keys() - without_effect:
+            if values[name] != getattr(checked, name) == getattr(self.args, name):
+                without_effect.add(name)
+        if checked.lr_scheduler_type in FOLLOW_METRIC and self.args.lr_scheduler_type not in FOLLOW_METRIC:
+            without_effect.add("lr_scheduler_type")
+        if without_effect:
+            raise SettingError(
+                f"hyperparameter_search cannot vary {', '.join(sorted(without_effect))}, which is decided before "
+                "the first trial, or by another argument: make a Trainer for each value"
+            )
+        # Before, because transformers gives a value the type of the one that is there (0.1 warmup_steps become 0), and
+        # again, because it sets what was written in place of what follows from it.
+        vars(self.args).update(vars(checked))
         super()._hp_search_setup(trial)
+        vars(self.args).update(vars(checked))
+
+    def _check_settings_of_trial(self, settings: ContrastiveSettings) -> None:
+        """Refuse settings of a trial's model that the run replaces by its own, or that rows were read with.
+
+        Args:
+            settings (`ContrastiveSettings`): The settings of the model as `model_init` has made it.
+
+        Raises:
+            SettingError: If they differ from those of the model that the Trainer was made with.
+        """
+        start = self.start_settings
+        changed = {
+            name
+            for name in _SETTINGS_OF_BATCHES | self.model_settings.keys()
+            if getattr(settings, name) != getattr(start, name)
+        }
+        before, now = (described_objective(each.objective, each.objective_options) for each in (start, settings))
+        facts = [fact for fact in _FACTS_OF_BATCHES if getattr(before, fact) != getattr(now, fact)]
+        if facts and "objective" not in changed:
+            changed |= {f"objective_options ({', '.join(facts)})"}
+        if changed:
+            raise SettingError(
+                f"hyperparameter_search cannot vary {', '.join(sorted(changed))} in model_init, which is decided "
+                "before the first trial: make a Trainer for each value"
+            )
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
@@ -439,6 +525,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         # 1. Refuse what cannot work. transformers sets the arguments of a trial after its model is made.
         self._hp_search_setup(trial)
+        if trial is not None and self.hp_search_backend is not None:
+            self.model = self.call_model_init(trial)
         self.check_run()
         assert self.rows is not None
         self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets)
@@ -551,9 +639,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         stops_early = any(isinstance(each, EarlyStoppingCallback) for each in self.callback_handler.callbacks)
         if stops_early and args.eval_strategy == "no":
             raise SettingError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'")
-        if stops_early and args.metric_for_best_model is None:
+        follows = stops_early or args.load_best_model_at_end or args.save_strategy == "best"
+        if follows and args.metric_for_best_model is None:  # as in a trial that asks for it
             headline = self.dev_sets[0].headline if self.dev_sets else None
-            self.args = args = with_values(args, **best_by(headline or "loss", headline))
+            vars(args).update(best_by(headline or "loss", headline))
 
         # 2. The rows, and the dropout that makes the views of single sentences.
         for row in self.rows.check(objective):
@@ -990,9 +1079,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
                 scores |= dev_set.scores
             if scores and self.is_in_train and self.is_world_process_zero():
-                folder = Path(str(self.args.output_dir), DEV_SCORES)
-                folder.mkdir(parents=True, exist_ok=True)
-                write_arrays(folder / f"step-{self.state.global_step}.npz", scores)
+                path = Path(str(self.args.output_dir), DEV_SCORES, f"step-{self.state.global_step}.npz")
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_arrays(path, scores)
+                except OSError as error:  # A run is not lost over them.
+                    logger.warning(
+                        f"{path}: the dev scores of this step were not written: {error.strerror or error}. Training "
+                        "goes on, but its results may have no interval of what was gained. Free space on the disk."
+                    )
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
@@ -1046,6 +1141,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         else:
             reload_model(self.model, resume_from_checkpoint)
+
+    def _load_callback_state(self) -> None:
+        """Restore callbacks as transformers does, which would take the record of the run for that of a callback."""
+        states: Any = self.state.stateful_callbacks
+        record = states.pop(RunWatch.RECORD, {})
+        super()._load_callback_state()
+        states[RunWatch.RECORD] = record
 
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
@@ -1151,6 +1253,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written: {error}")
             card.unlink(missing_ok=True)
+
+
+def _names_of_arguments(args: SimCSETrainingArguments) -> set[str]:
+    """Return the names that training arguments are made with."""
+    return {field.name for field in fields(args) if field.init}
 
 
 def _load_model(model: Any) -> Any:

@@ -11,6 +11,8 @@ from simcse_hf import SimCSE, duplicates, encode, evaluate, index, mine, search,
 FIRST, SECOND = (sentences(8, seed) for seed in (1, 2))
 PAIRS = {"query": FIRST, "positive": [[text] for text in SECOND]}
 SCORED = {"sentence1": FIRST, "sentence2": SECOND, "score": [float(row) for row in range(8)]}
+LABELLED = {"text": FIRST + SECOND, "label": [0, 1] * 8}
+RANKED = {"query": FIRST, "positive": [[text] for text in SECOND], "negative": [[text] for text in FIRST[::-1]]}
 TEXTS = {"text": FIRST, "id": [str(row) for row in range(8)]}
 
 
@@ -28,9 +30,17 @@ def searched(frame, model):
     return np.load("vectors/vectors.npy").tolist(), found.to_dict()
 
 
+def scored_by_tasks(frame, model):
+    tasks = [("classification", LABELLED), ("knn", LABELLED), ("reranking", RANKED)]
+    tasks.append(("pairs", SCORED | {"score": [0, 1] * 4}))
+    evaluation = evaluate(model, task=[(kind, frame(columns)) for kind, columns in tasks])
+    return [evaluation.results[kind][evaluation.results[kind]["metrics"][0]] for kind, _ in tasks]
+
+
 DOORS = {
     "train": trained,
     "evaluate": lambda frame, model: evaluate(model, pairs=[frame(SCORED)]).results["average"]["value"],
+    "evaluate by tasks": scored_by_tasks,
     "encode, index and search": searched,
     "mine": lambda frame, model: mine(model, frame(PAIRS), "mined.csv", overwrite=True).negative_score,
     "duplicates": lambda frame, model: [pair.row for pair in duplicates(frame(TEXTS), model, 0.0, column="text")],
@@ -44,7 +54,7 @@ def test_a_data_frame_gives_what_a_file_of_its_rows_gives(door, checkpoint, tmp_
     model = str(checkpoint) if door == "train" else SimCSE(checkpoint, device="cpu")
 
     def file(columns):
-        path = f"{len(columns)}-{next(iter(columns))}.parquet"
+        path = f"{'-'.join(columns)}.parquet"
         pd.DataFrame(columns).to_parquet(path)
         return path
 

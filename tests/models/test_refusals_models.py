@@ -60,6 +60,12 @@ def own_variant(folder):
     AutoModelForCL.from_pretrained(folder)
 
 
+def variant_of_an_adapter(folder):
+    start = model()
+    start.save_adapter = True
+    start.save_pretrained(folder, variant="fp16")
+
+
 def with_variant(folder):
     BertModel(tiny_config()).save_pretrained(folder, variant="fp16")
     AutoModelForCL.from_pretrained(folder)
@@ -118,7 +124,8 @@ REFUSED = {
     "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),
     "no pooler": (loaded(is_ours=True, family="distilbert", head="pooler"), "head='pooler'"),
     "variant": (with_variant, r"model\.safetensors.* variant"),
-    "variant of ours": (own_variant, r"model\.safetensors.* variant"),
+    "variant of ours": (own_variant, r"no file of weights .*variant=\"fp16\".* without a variant"),
+    "variant of an adapter": (variant_of_an_adapter, "an adapter has no variant: leave variant out"),
     "dropout": (lambda _: AutoModelForCL.from_config(tiny_config(dropout=math.nan)), "dropout.* got nan"),
     "damaged layer": (damaged_layer, r"2_Dense/model\.safetensors: damaged"),
     "frozen head": (frozen_head, r"random and is frozen.*modules_to_save=\['pooler'\]"),

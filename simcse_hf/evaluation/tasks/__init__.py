@@ -1,9 +1,11 @@
 """What embeddings are scored by: SentEval's tasks, scored pairs, the geometry, and tasks from a user's own files."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...data.read import TextSource, open_one
 from ...runtime.errors import SettingError
 from ...runtime.files import StrPath
 from ..protocol import PAPER_PROTOCOL, Protocol
@@ -76,24 +78,31 @@ def read_senteval_task(name: str, data_dir: StrPath, protocol: Protocol, device:
 
 
 def read_task(
-    kind: str, path: StrPath, label_separator: str | None = None, protocol: Protocol = PAPER_PROTOCOL
+    kind: str,
+    path: StrPath | TextSource,
+    label_separator: str | None = None,
+    protocol: Protocol = PAPER_PROTOCOL,
+    name: str | None = None,
 ) -> Task:
-    """Read a task from a file or folder.
+    """Read a task from a file or folder, or from rows in memory.
 
     Args:
         kind (`str`): Kind of task: classification, knn, clustering, pairs, reranking or retrieval; or the name of a
             task of SentEval.
-        path (`str` or `os.PathLike`): The file or folder; `docs/evaluation.md` describes the layout of each kind. For
-            a task of SentEval, its folder "downstream".
+        path (`str`, `os.PathLike` or `Any`): The file or folder; `docs/evaluation.md` describes the layout of each
+            kind. For a task of SentEval, its folder "downstream". Also a data frame or other rows, which have the
+            columns of the file.
         label_separator (`str`, *optional*): What stands between several labels in a cell of labelled texts.
         protocol (`Protocol`, *optional*): How a task of SentEval is scored.
+        name (`str`, *optional*): What messages and results call rows in memory. Defaults to what they are.
 
     Returns:
         [`Task`]: The task.
 
     Raises:
         FileNotFoundError: If the file or folder does not exist.
-        SettingError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+        SettingError: If the kind is unknown, rows are given for a kind that is a folder, or the data is malformed.
+            The message names the file and the row.
 
     Examples:
         >>> from simcse_hf import SimCSE, read_task
@@ -106,6 +115,10 @@ def read_task(
     """
     if kind not in {**KINDS, **SENTEVAL}:
         raise SettingError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}, or a task of SentEval.")
+    if not isinstance(path, (str, os.PathLike)):
+        if kind in SENTEVAL:
+            raise SettingError(f"{kind} is read from a folder: name SentEval's folder downstream, not its rows.")
+        return KINDS[kind].read(open_one(path, name, split=None), label_separator)
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
@@ -120,15 +133,18 @@ def read_task(
 
 
 def name_tasks(
-    tasks: Iterable[str | Task], label_separator: str | None = None, protocol: Protocol = PAPER_PROTOCOL
+    tasks: Iterable[str | Task | tuple[str, Any]],
+    label_separator: str | None = None,
+    protocol: Protocol = PAPER_PROTOCOL,
 ) -> dict[str, Task]:
     """Read tasks, and name them as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
-    `classification:test`.
+    `classification:test`. Rows in memory are named by their place: `classification:task 2`.
 
     Args:
-        tasks (`Iterable[str | Task]`): The tasks, or words such as `"classification=dev.csv"`.
+        tasks (`Iterable[str | Task | tuple]`): The tasks, words such as `"classification=dev.csv"`, or pairs of a kind
+            and rows in memory, such as `("classification", frame)`.
         label_separator (`str`, *optional*): See [`read_task`].
         protocol (`Protocol`, *optional*): See [`read_task`].
 
@@ -136,15 +152,20 @@ def name_tasks(
         `dict[str, Task]`: The tasks by name.
 
     Raises:
-        SettingError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
+        SettingError: If an entry is none of these, a file cannot be read, or two tasks would have the same name.
     """
     named: dict[str, Task] = {}
-    for task in tasks:
+    for number, task in enumerate(tasks, 1):
         if isinstance(task, str):
-            kind, _, path = task.partition("=")
-            if not path:
-                raise SettingError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
-            task = read_task(kind, path, label_separator, protocol)
+            kind, equals, path = task.partition("=")
+            task = (kind, path) if equals and path else task
+        if isinstance(task, tuple) and len(task) == 2:
+            kind, rows = task
+            task = read_task(kind, rows, label_separator, protocol, f"task {number}")
+        if not isinstance(task, Task):
+            form = "KIND=FILE, such as classification=dev.csv, or in Python a pair of a kind and rows"
+            got = repr(task) if isinstance(task, str) else f"a {type(task).__name__}"
+            raise SettingError(f"task {number} must be {form}, got {got}.")
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise SettingError(

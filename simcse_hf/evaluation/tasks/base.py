@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
-from ...data.table import SUFFIX
+from ...data.table import SUFFIX, Table
 from ...runtime.encoders import Encoder, Role
 from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
@@ -108,8 +108,8 @@ class Task(ABC):
         self.links: list[Sequence[str]]
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> "Task":
-        """Read a task from a file or folder; see [`read_task`]."""
+    def read(cls, path: Path | Table, label_separator: str | None) -> "Task":
+        """Read a task from a file, a folder or a table; see [`read_task`]."""
         raise NotImplementedError(f"{cls.__name__} is not read from a file")
 
     def __len__(self) -> int:
@@ -319,6 +319,8 @@ def file_of(folder: Path, stem: str, refusal: str = "") -> Any:
     return files[0] if files else None
 
 
-def short_name(path: Path) -> str:
-    """Return the name of a file without its extension, or the name of a folder."""
+def short_name(path: Path | Table) -> str:
+    """Return the name of a file without its extension, or the name of a folder or of rows in memory."""
+    if isinstance(path, Table):
+        return path.name
     return SUFFIX.sub("", path.name) or path.resolve().name

@@ -10,8 +10,8 @@ from numpy import ndarray
 from transformers.utils import logging
 
 from ...data.columns import find_parts, first_few, is_list
-from ...data.read import names_of_classes
-from ...data.table import open_table
+from ...data.read import names_of_classes, open_one
+from ...data.table import Table
 from ...retrieval.exact import unit_length
 from ...runtime.errors import DataError
 from ..bootstrap import counted_macro_f1
@@ -42,7 +42,7 @@ class LabelledTask(Task):
     least = 1
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
+    def read(cls, path: Path | Table, label_separator: str | None) -> Task:
         """Read a table with the columns `text` and `label`, or `labels`; see [`read_labelled_rows`]."""
         rows, train = read_labelled_rows(path, label_separator)
         known = {text for text, _ in train or []}
@@ -269,14 +269,14 @@ class ClusteringTask(LabelledTask):
         )
 
 
-def read_labelled_rows(path: Path, separator: str | None) -> tuple:
+def read_labelled_rows(path: Path | Table, separator: str | None) -> tuple:
     """Read the scored rows of a classification or clustering task, and its training rows if it has some.
 
     A folder holds `test.*` and possibly `train.*`. A table with a column `split` is divided by its values `train` and
     `test`. Any other table has scored rows only. A row that repeats the text of an earlier row is left out.
 
     Args:
-        path (`Path`): The file or folder.
+        path (`Path` or `Table`): The file, folder or table.
         separator (`str`, *optional*): What stands between several labels in a cell, if there may be several.
 
     Returns:
@@ -287,7 +287,7 @@ def read_labelled_rows(path: Path, separator: str | None) -> tuple:
         DataError: If a file or column is missing, a text or label is empty, or there are no rows.
     """
     files: dict = {"test": path}
-    if path.is_dir():
+    if isinstance(path, Path) and path.is_dir():
         refusal = "the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead."
         files = {"test": file_of(path, "test", refusal), "train": file_of(path, "train")}
     splits: dict = {}
@@ -295,7 +295,7 @@ def read_labelled_rows(path: Path, separator: str | None) -> tuple:
     for name, file in files.items():
         if file is None:
             continue
-        table = open_table(file)
+        table = open_one(file, None)
         roles = ["text", "label"]
         if file == path and find_parts(table.columns, ["split"]):
             roles.append("split")

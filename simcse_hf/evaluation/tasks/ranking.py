@@ -9,8 +9,9 @@ from numpy import ndarray
 from transformers.utils import logging
 
 from ...data.columns import find_parts
+from ...data.read import open_one
 from ...data.scored_pairs import finite_score, read_scored_pairs
-from ...data.table import open_table
+from ...data.table import Table, open_table
 from ...runtime.errors import DataError
 from .base import Ranker, Task, TaskResult, checked_text, file_of, short_name
 
@@ -43,11 +44,11 @@ class PairsTask(Task):
     hub_type = "binary-classification"
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
+    def read(cls, path: Path | Table, label_separator: str | None) -> Task:
         """Read the columns `sentence1`, `sentence2` and `label`, in a layout of [`read_scored_pairs`]."""
-        if path.is_dir():
+        if isinstance(path, Path) and path.is_dir():
             raise DataError(f"{path}: is a folder. Name a file of pairs.")
-        pairs = read_scored_pairs(str(path))
+        pairs = read_scored_pairs(path)
         return cls(str(path), short_name(path), list(pairs.rows()))
 
     def __post_init__(self) -> None:
@@ -163,14 +164,14 @@ class RerankingTask(RankingTask):
     hub_type = "reranking"
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
-        """Read a reranking task from a JSON or parquet file.
+    def read(cls, path: Path | Table, label_separator: str | None) -> Task:
+        """Read a reranking task from a JSON or parquet file, or a table.
 
         A row has the columns `query`, `positive` and `negative`, the last two of them lists, as in
         sentence-transformers' `RerankingEvaluator`. A candidate that is in both lists counts as a positive.
 
         Args:
-            path (`Path`): The file.
+            path (`Path` or `Table`): The file or table.
             label_separator (`str`, *optional*): Not used.
 
         Returns:
@@ -181,7 +182,7 @@ class RerankingTask(RankingTask):
         """
         queries = []
         in_both = 0
-        for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
+        for where, (query, positives, negatives) in open_one(path, None).parts(("query", "positive", "negative")):
             relevance: dict[str, float] = {}
             for column, cell, grade in (("positive", positives, 1), ("negative", negatives, 0)):
                 place = f"{where}, column {column}"
@@ -224,7 +225,7 @@ class RetrievalTask(RankingTask):
     hub_type = "information-retrieval"
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
+    def read(cls, path: Path | Table, label_separator: str | None) -> Task:
         """Read a retrieval task from a folder in BEIR's layout.
 
         Documents have `_id`, `text` and possibly `title`, which is put before the text; queries have `_id` and `text`.
@@ -242,6 +243,8 @@ class RetrievalTask(RankingTask):
             DataError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are
                 missing or malformed.
         """
+        if isinstance(path, Table):
+            raise DataError(f"{path}: retrieval is not read from rows. {LAYOUT}")
         folder = path.parent.parent
         qrels = path
         if path.is_dir():

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from ...data.read import load_from_hub
 from ...data.scored_pairs import ScoredPairs, collect_pairs, connected_groups, read_scored_pairs
-from ...data.table import SUFFIX, read_lines
+from ...data.table import SUFFIX, Table, read_lines
 from ...runtime.errors import DataError
 from ...runtime.files import StrPath
 from ..bootstrap import Arrays, Parts
@@ -210,9 +210,9 @@ class ScoredPairsTask(SentEvalTask):
         return cls(source, name, rows, others, protocol)
 
     @classmethod
-    def read(cls, path: Path, label_separator: str | None) -> Task:
+    def read(cls, path: Path | Table, label_separator: str | None) -> Task:
         """Read the columns `sentence1`, `sentence2` and `score`, in a layout of [`read_scored_pairs`]."""
-        pairs = read_scored_pairs(str(path))
+        pairs = read_scored_pairs(path if isinstance(path, Table) else str(path))  # also the name of one of the hub
         return cls.of(pairs.name, {"pairs": pairs}, str(path))
 
     def __post_init__(self) -> None:

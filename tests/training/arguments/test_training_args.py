@@ -1,6 +1,8 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -84,6 +86,15 @@ def test_the_access_token_is_not_saved_beside_the_model(tmp_path, tokenizer):
     saved = torch.load(tmp_path / "run/training_args.bin", weights_only=False)
     assert (saved.hub_token, saved.output_dir) == (None, trainer.args.output_dir)
     assert trainer.args.hub_token == "hf_secret"
+
+
+@pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
+def test_copies_of_arguments_have_the_access_token_and_no_text_of_them_shows_it(arguments_class, tmp_path):
+    args = arguments_class(str(tmp_path), hub_token="hf_secret")
+    for each in (args, copy.copy(args), copy.deepcopy(args), replace(args, seed=1)):
+        assert each.hub_token == "hf_secret"
+        texts = (repr(each), str(each), each.to_json_string(), str(each.to_sanitized_dict()))
+        assert not any("hf_secret" in text for text in texts)
 
 
 def test_on_a_cpu_batches_are_copied_as_usual_and_every_loss_is_logged(arguments, tmp_path):

@@ -5,6 +5,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import pytest
 import torch
 from card_helpers import log_of_package
@@ -205,6 +206,19 @@ def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, capl
     assert words not in caplog.text
     make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2).train()
     assert words in caplog.text
+
+
+def test_a_full_disk_under_the_scores_of_a_dev_set_is_a_warning_and_training_goes_on(
+    tmp_path, tokenizer, caplog, monkeypatch
+):
+    def full(*arrays, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, **EVALUATES)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert "step-0.npz: the dev scores of this step were not written: No space left" in caplog.text
 
 
 # --- before and after ---

@@ -1,6 +1,8 @@
 """A resumed run has the settings, texts and weights of the run that it continues, or says what was changed."""
 
 import json
+import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -103,6 +105,25 @@ def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_
         trainer.train()
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_callback_may_change_the_working_directory(resumes, tmp_path, monkeypatch):
+    class Moves(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            (tmp_path / "elsewhere").mkdir(exist_ok=True)
+            os.chdir(tmp_path / "elsewhere")
+
+    monkeypatch.chdir(tmp_path)
+    options = RUN | {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    checkpoint = None
+    if resumes:
+        make_trainer(NAME, Path("run"), (), **options).train()
+        checkpoint = "run/checkpoint-2"
+    trainer = make_trainer(NAME, Path("run"), (Moves(),), **options)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monkeypatch):
     """Every second step is scored, and every fourth one saved."""
     scores = (10, 20, 50, 90, 40)
@@ -160,6 +181,17 @@ def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_pat
         assert results_of(resumed) == results_of(whole)
         assert output.training_loss == output.metrics["train_loss"] == whole.results.run["train_loss"]
         assert resumed.results.train_seconds > before["stateful_callbacks"]["run_so_far"]["seconds"] > 0
+
+
+def test_transformers_restores_callbacks_without_a_warning_about_those_of_this_package(
+    interrupted, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    trainer = make_trainer(NAME, interrupted, **RUN | {"restore_callback_states_from_checkpoint": True})
+    trainer.train(resume_from_checkpoint=True)
+    assert "Checkpoint included callbacks" not in caplog.text
+    saved = json.loads((interrupted / "checkpoint-2/trainer_state.json").read_text())["stateful_callbacks"]
+    assert trainer.results.train_seconds > saved["run_so_far"]["seconds"] > 0
 
 
 def test_another_dev_set_taken_on_purpose_is_compared_with_itself_and_recorded(tmp_path):

@@ -2,6 +2,8 @@
 
 import math
 import sys
+from contextlib import suppress
+from dataclasses import fields
 from operator import itemgetter
 
 import pytest
@@ -14,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import SimCSETrainer
+from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
 from simcse_hf.training.watch import RunLog
 
 # --- options of transformers ---
@@ -155,6 +158,130 @@ def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(name
     trainer.model_init = lambda: new_model(None)
     with refuses(name):
         search(trainer, trials=1, values={name: [1]})
+
+
+#: Other values than those of the arguments below, where adding one or taking half gives none.
+OF_TRIALS = {
+    "accelerator_config": {"split_batches": True},
+    "adam_beta1": 0.5,
+    "batch_sampler": "no_duplicates",
+    "data_seed": 3,
+    "dataset_shares": "round_robin",
+    "datasets": {"a": {}},
+    "eval_steps": 3,
+    "eval_strategy": "steps",
+    "gradcache_chunk_size": 4,
+    "hub_strategy": "end",
+    "include_for_metrics": ["loss"],
+    "include_num_input_tokens_seen": "all",
+    "label_names": ["labels"],
+    "log_level": "error",
+    "log_level_replica": "error",
+    "logging_strategy": "no",
+    "lora": {"r": 4},
+    "lora_r": 4,
+    "lr_scheduler_kwargs": {"num_cycles": 2},
+    "lr_scheduler_type": "cosine",
+    "max_seq_length": 16,
+    "metric_for_best_model": "loss",
+    "optim": "sgd",
+    "prompts": {"query": "a "},
+    "report_to": ["tensorboard"],
+    "save_strategy": "steps",
+    "teacher": ["a model"],
+    "train_sampling_strategy": "sequential",
+    "view": "delete_one_word",
+    "view_rate": 0.3,
+    "warmup_steps": 0.1,
+    # settings of the model
+    "dataset_objectives": {"a": {}},
+    "default_prompt_name": "query",
+    "denoising": "tanh",
+    "dense_layers": [{"in_features": 32, "out_features": 8}],
+    "encoders": 2,
+    "hard_negative_weight": 0.5,
+    "mask_token_id": 4,
+    "matryoshka_dims": [16],
+    "max_length": 16,
+    "objective": "vicreg",
+    "objective_options": {"temperature": 0.3},
+    "pooler_type": "avg",
+    "similarity": "dot",
+    "similarity_fn_name": "dot",
+    "temp": 0.1,
+    "temperature": 0.1,
+    "template_edges": [[1, 1]],
+    "templates": ["{text} [MASK]"],
+    "truncate_dim": 8,
+}
+
+
+def test_every_name_of_a_trial_takes_effect_or_is_refused_by_name(tmp_path, tokenizer):
+    """The run ends after the set-up of a trial, with what it would train with."""
+
+    class SetUp(SimCSETrainer):
+        def check_run(self):
+            raise StopIteration
+
+    settings = {*SETTING_NAMES, *LOSS_OPTIONS}
+
+    def model_init(trial):
+        return model_of(**{name: trial[name] for name in settings & (trial or {}).keys()})
+
+    trainer = make(tmp_path, tokenizer, model_init=model_init, dev_set=pairs(), trainer_class=SetUp)
+    arguments = {field.name for field in fields(trainer.args) if field.init}
+    before = dict(vars(trainer.args))
+    start = trainer.model.settings
+    found = {}
+    for name in arguments | settings | {"temp", "learning_rat"}:
+        old = before.get(name, getattr(start, name, None))
+        value = OF_TRIALS.get(name)
+        if value is None:
+            value = "words"
+        if value == "words" and isinstance(old, bool | int | float):
+            value = not old if isinstance(old, bool) else old + 1
+        try:
+            with suppress(StopIteration):
+                search(trainer, trials=1, values={name: [value]})
+            model = trainer.model.settings
+            own = getattr(trainer.args, name) if name in arguments else getattr(model, name, None)
+            took = value in (own, model.objective_options.get(name))
+            took |= isinstance(own, dict) and value.items() <= own.items()
+            assert trainer.accelerator.gradient_accumulation_steps == 1  # the Trainer itself divides by them
+            found[name] = "takes effect" if took else f"is {own!r} in place of {value!r}"
+        except ValueError as error:
+            found[name] = "refused" if name in str(error) else str(error)
+        vars(trainer.args).clear()
+        vars(trainer.args).update(before)
+    assert {name: what for name, what in found.items() if what not in ("takes effect", "refused")} == {}
+
+
+def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_that_trial(
+    tmp_path, tokenizer, monkeypatch
+):
+    class Trial:
+        def __init__(self, name):
+            self.params = {"name": name}
+
+        def suggest_float(self, name, low, high):
+            return self.params.setdefault(name, high)
+
+    class Optuna(Backend):
+        def run(self, trainer, n_trials, direction, **kwargs):
+            for name in ("temp", "temps"):
+                trainer.train(trial=Trial(name))
+
+    monkeypatch.setattr("transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS", {HPSearchBackend.OPTUNA: Optuna})
+    monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
+    trainer = searching_trainer(tmp_path, tokenizer, max_steps=1)
+    trainer.model_init = lambda trial: model_of(temperature=trial.suggest_float("temp", 0.1, 0.2))
+    with refuses("temps model_init"):
+        trainer.hyperparameter_search(
+            hp_space=lambda trial: {trial.params["name"]: trial.suggest_float(trial.params["name"], 0.1, 0.2)},
+            backend="optuna",
+        )
+    assert trainer.model.settings.objective_options["temperature"] == 0.2
+    assert trainer.state.global_step == 1
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "max_steps", "num_train_epochs"])
