@@ -138,7 +138,7 @@ def adapt(
     inputs = [("CORPUS", corpus)]
     inputs += [("--labels", file) for file in labels]
     for word in task:
-        kind, _, file = word.partition("=")
+        kind, _, file = str(word).partition("=")
         if kind not in KINDS or not file:
             raise SettingError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
         inputs.append((f"--task {kind}", file))

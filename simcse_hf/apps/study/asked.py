@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +245,13 @@ def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
     sources = {}
     ways_of: dict[str, list[str]] = {}
     for way in asked.ways:
-        for source in training_texts(way):
-            sources[repr(source)] = source
-            ways_of.setdefault(repr(source), []).append(way.name)
+        given = way.decided.given
+        tables = given.get("datasets") or {"": given}
+        for option, table in product(sorted(TEXTS), tables.values()):
+            source = table.get(option)
+            if source is not None:
+                sources[repr(source)] = source
+                ways_of.setdefault(repr(source), []).append(way.name)
     is_shared = all(len(ways) == len(asked.ways) for ways in ways_of.values())
     for key, source in sources.items():
         for place, text in cells_of(source):
@@ -261,13 +266,6 @@ def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
                 f"way {ways_of[key][0]!r} has an advantage. {found}, and the ways read different texts: remove the "
                 "row, or judge on another test"
             )
-
-
-def training_texts(way: Way) -> list[Any]:
-    """Return the files, data sets or rows that a way trains on."""
-    given = way.decided.given
-    tables = (given.get("datasets") or {"": given}).values()
-    return [table[name] for table in tables for name in sorted(TEXTS) if table.get(name) is not None]
 
 
 def cells_of(source: Any) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from ...training.run_results import Results, dev_scores
 from .asked import Asked, dev_tasks
 from .result import MEAN, Outcome, Study, choose_way
 from .runs import RUNS, SeedRun, score_run
-from .ways import START, Way
+from .ways import START
 
 logger = logging.get_logger(__name__)
 
@@ -88,7 +88,9 @@ def judge_runs(
         if name in finished:
             scored[name] = score_runs(finished[name], tasks, protocol, bar)
         if cells and all(cell in finished for cell in cells):
-            scores = {cell: dev_score_of(finished[cell]) for cell in cells}
+            scores = {}
+            for cell in cells:
+                scores[cell] = {run.seed: Results.read(run.folder).score("saved") for run in finished[cell]}
             dev |= {cell: fmean(each.values()) for cell, each in scores.items()}
             chosen[name] = max(cells, key=lambda cell: dev[cell])
             own = [finished[cell][number] for number, cell in enumerate(choose_cells(scores))]
@@ -105,7 +107,10 @@ def judge_runs(
         scored[KEYWORDS] = score_runs([keywords], tasks, protocol, bar, BM25)
 
     # 3. What each row of the table has cost.
-    costs = {name: cost_of(runs_of_way) for name, runs_of_way in finished.items()}
+    costs = {}
+    for name, own in finished.items():
+        records = [run.record or {} for run in own]
+        costs[name] = (fmean(each["operations"] for each in records), max(each["bytes"] for each in records))
     costs |= {grid: costs[cell] for grid, cell in chosen.items()}
     costs |= {name: (0.0, min(costs[way][1] for way in finished)) for name in starts}
     costs[KEYWORDS] = (0.0, 0)
@@ -187,17 +192,6 @@ def words_of(figures: Mapping[int | None, float]) -> dict[str, float]:
     return {"" if seed is None else str(seed): figure for seed, figure in figures.items()}
 
 
-def cost_of(runs: Sequence[SeedRun]) -> tuple[float, int]:
-    """Return the operations of training and the bytes of the weights, as means over runs."""
-    records = [run.record or {} for run in runs]
-    return fmean(record["operations"] for record in records), max(record["bytes"] for record in records)
-
-
-def dev_score_of(runs: Sequence[SeedRun]) -> dict[int | None, float]:
-    """Return the score of each run's saved weights on the dev set."""
-    return {run.seed: Results.read(run.folder).score("saved") for run in runs}
-
-
 def score_runs(
     runs: Sequence[SeedRun],
     tasks: Mapping[str, Task],
@@ -267,7 +261,10 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
                 by_pooler[each] = dev[0].evaluate(SimCSE(name, pooler_type=each)).metrics[dev[0].metric]
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
-    folder = asked.output / RUNS / f"{START}-{digest_value([digest_start(run.way), pooler])[:12]}"
+    learnt = run.way.learnt
+    weights = {key: value for key, value in learnt.items() if key.endswith(".safetensors")}
+    known_by = digest_value([learnt["model_name_or_path"], learnt.get("model_revision"), weights, pooler])
+    folder = asked.output / RUNS / f"{START}-{known_by[:12]}"
     return score_runs(
         [SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler)
     )
@@ -292,10 +289,3 @@ def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:
         others = {cell: [score for each, score in scores.items() if each != seed] for cell, scores in dev.items()}
         chosen.append(max(others, key=lambda cell: fmean(others[cell])))
     return chosen
-
-
-def digest_start(way: Way) -> list[Any]:
-    """Return what tells the model that a way begins with from others: its name, and its weights if they are here."""
-    settings = way.learnt
-    weights = {name: value for name, value in settings.items() if name.endswith(".safetensors")}
-    return [settings["model_name_or_path"], settings.get("model_revision"), weights]

@@ -138,14 +138,14 @@ def finish_run(run: SeedRun) -> bool:
         except Exception:
             on_first_process(lambda: write_text(run.folder / FAILURE, traceback.format_exc()))
             raise
-        on_first_process(lambda: _write_record(run, cost))
+        size = sum(path.stat().st_size for path in run.folder.glob("*.safetensors"))
+
+        def record() -> None:
+            remove(run.folder / FAILURE)
+            write_json(run.folder / COST_FILE, {**cost, "bytes": size})
+
+        on_first_process(record)
     return True
-
-
-def _write_record(run: SeedRun, cost: Mapping[str, Any]) -> None:
-    size = sum(path.stat().st_size for path in run.folder.glob("*.safetensors"))
-    remove(run.folder / FAILURE)
-    write_json(run.folder / COST_FILE, {**cost, "bytes": size})
 
 
 @contextmanager

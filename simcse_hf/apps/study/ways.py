@@ -11,7 +11,6 @@ from typing import Any
 from transformers import TrainerState
 
 from ... import Recipe, SettingError, SimCSE
-from ...models.settings import Values
 from ...objectives.registry import objective_class, part_weights
 from ...training.decide import Decided
 from ...training.recipe import PARSER
@@ -45,7 +44,7 @@ class Way(Trainable):
         return self.recipe.decide()
 
     @cached_property
-    def learnt(self) -> Values:
+    def learnt(self) -> dict[str, Any]:
         """What decides what it learns: arguments, and digests of texts and weights."""
         return learnt_settings(self.decided)
 

@@ -28,7 +28,8 @@ __all__ = [
     "name_general_tasks",
     "name_tasks",
     "paired_interval",
-    "read_task", "roles_of",
+    "read_task",
+    "roles_of",
 ]
 
 #: The kinds of tasks from a user's own files.
