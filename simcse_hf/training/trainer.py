@@ -1,5 +1,6 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import math
 import os
 import platform
@@ -93,7 +94,6 @@ from .run_results import (
     make_results,
     run_settings,
 )
-from .trials import NotedTrial, NotedValues
 from .watch import RunWatch
 
 logger = logging.get_logger(__name__)
@@ -302,23 +302,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Raises:
             SettingError: If nothing reads a name of the trial, or its model has settings that are decided before.
         """
-        is_trial = trial is not None and self.hp_search_backend is not None
-        read: set[str] = set()
-        if is_trial:
-            trial_of_model: Any = NotedValues(trial, read) if isinstance(trial, dict) else NotedTrial(trial, read)
-        else:
-            trial_of_model = trial
-        model = _load_model(super().call_model_init(trial_of_model))
-        if is_trial:
-            arguments = _names_of_arguments(self.args)
-            unread = sorted(self._values_of(trial).keys() - arguments - read)
-            if unread:
-                raise SettingError(
-                    f"hyperparameter_search cannot vary {', '.join(unread)}, which is no argument of training and "
-                    f"which model_init(trial) does not read{did_you_mean(unread, arguments)}: correct the name, or "
-                    "set what is the model's in model_init(trial)"
-                )
-            self._check_settings_of_trial(model.settings)
+        model = _load_model(super().call_model_init(trial))
+        if trial is not None and self.hp_search_backend is not None:
+            self._check_settings_of_trial(trial, model.settings)
         set_seed(self.args.seed)  # The objective is drawn as in a run with a model, and so is the noise.
         self.prepare_model(model)
         set_seed(self.args.seed)
@@ -443,15 +429,38 @@ class SimCSETrainer(WholeCheckpointTrainer):
         super()._hp_search_setup(trial)
         vars(self.args).update(vars(checked))
 
-    def _check_settings_of_trial(self, settings: ContrastiveSettings) -> None:
-        """Refuse settings of a trial's model that the run replaces by its own, or that rows were read with.
+    def _check_settings_of_trial(self, trial: Any, settings: ContrastiveSettings) -> None:
+        """Refuse a name that nothing reads, and settings that the run replaces by its own or that rows were read with.
 
         Args:
+            trial (`dict` or `optuna.Trial`): The trial.
             settings (`ContrastiveSettings`): The settings of the model as `model_init` has made it.
 
         Raises:
-            SettingError: If they differ from those of the model that the Trainer was made with.
+            SettingError: If a value of the trial is not found in them, or they differ from those of the model that the
+                Trainer was made with in what is decided before.
         """
+        # 1. What is no argument has to be in the model. Names of somebody's own are for model_init alone.
+        arguments = _names_of_arguments(self.args)
+        of_model = asdict(settings) | settings.objective_options
+        of_model["temp"] = of_model.get("temperature")
+        known = {*arguments, *of_model}
+        takes_trial = bool(inspect.signature(self.model_init).parameters)
+        unread = []
+        for name, value in self._values_of(trial).items():
+            if name in arguments:
+                continue
+            is_own = takes_trial and not did_you_mean([name], known)
+            if not is_own and of_model.get(name) != value:
+                unread.append(name)
+        if unread:
+            raise SettingError(
+                f"hyperparameter_search cannot vary {', '.join(unread)}, which is no argument of training and not "
+                f"what model_init(trial) has set{did_you_mean(unread, known)}: correct the name, or set what is "
+                "the model's in model_init(trial)"
+            )
+
+        # 2. What is decided before.
         start = self.start_settings
         changed = {
             name
