@@ -152,16 +152,12 @@ class Study(Result):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table, the sentence, and the picture if matplotlib is installed."""
-        header, *rows = self.table()
-        lines = ["<table><tr>", *(f"<th>{html.escape(cell)}</th>" for cell in header), "</tr>"]
-        for row in rows:
-            lines += ["<tr>", *(f"<td>{html.escape(cell)}</td>" for cell in row), "</tr>"]
-        lines += ["</table>", f"<p>{html.escape(self.summary)}</p>"]
+        shown = f"<pre>{html.escape(str(self))}</pre>"
         picture = io.BytesIO()
         if self.draw(picture):
             encoded = base64.b64encode(picture.getvalue()).decode()
-            lines.append(f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(self.summary)}">')
-        return "".join(lines)
+            shown += f'<img src="data:image/png;base64,{encoded}" alt="{html.escape(self.summary)}">'
+        return shown
 
     def draw(self, target: Any) -> bool:
         """Draw each seed as a point and each interval as a line, over the first way.
