@@ -98,11 +98,6 @@ def embed_documents(model: TextEncoder, texts: Sequence[str], truncate_dim: int 
     return comparable(model.embed(texts, "document", truncate_dim=truncate_dim), model.similarity)
 
 
-def least_cosine(backend: str) -> float:
-    """Return the least cosine of two embeddings of one text by one model, with what computes the second one."""
-    return SAME if backend == "torch" else SAME_ROUNDED
-
-
 def agreement(x: ndarray, y: ndarray) -> float:
     """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
     if x.shape != y.shape:

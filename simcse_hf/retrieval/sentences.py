@@ -31,12 +31,13 @@ from .description import (
     DESCRIPTION,
     PROBE,
     REBUILD,
+    SAME,
+    SAME_ROUNDED,
     Description,
     agreement,
     describe,
     embed_documents,
     identify,
-    least_cosine,
 )
 from .exact import ExactIndex, comparable
 from .faiss_index import NOT_FOUND, FaissIndex, new_index
@@ -307,7 +308,7 @@ class SentenceIndex:
         """Yield rows with the embeddings that were given for them, one of each part of which is compared."""
         count = 0
         draw = np.random.default_rng(0)
-        least = least_cosine(self.description.model.backend)
+        least = SAME if self.description.model.backend == "torch" else SAME_ROUNDED
         for embeddings in vectors:
             self._check_given(embeddings, "vectors")
             part = list(islice(rows, len(embeddings)))

@@ -121,9 +121,18 @@ class Study(Result):
         decides = self.columns[-1] if self.columns else ""
         rows = [["", *self.columns, f"over {self.first}", "interval"]]
         for each in self.outcomes:
-            found = each.difference.get(decides)
-            difference = ["", ""] if found is None else [f"{found['value']:+.2f}", interval_of(found)]
-            rows.append([each.name, *(spread_of(each, column) for column in self.columns), *difference])
+            row = [each.name]
+            for column in self.columns:
+                spread = each.sd.get(column)
+                row.append(f"{each.mean[column]:.2f}" + ("" if spread is None else f" ± {spread:.2f}"))
+            difference = each.difference.get(decides)
+            if difference is None:
+                row += ["", ""]
+            elif difference["low"] is None:
+                row += [f"{difference['value']:+.2f}", "unknown"]
+            else:
+                row += [f"{difference['value']:+.2f}", f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"]
+            rows.append(row)
         return rows
 
     def __str__(self) -> str:
@@ -209,21 +218,6 @@ class Plan(Result):
                 f"{way}: {left} runs of {steps} steps are left; the first step took {self.seconds[way]:.2f} s"
             )
         return "\n".join([*lines, f"About {self.minutes:.0f} minutes of training are left, without evaluation."])
-
-
-def spread_of(outcome: Outcome, column: str) -> str:
-    """Return a mean with its standard deviation over the seeds, such as `76.21 ± 0.30`."""
-    if column not in outcome.mean:
-        return "n/a"
-    spread = outcome.sd[column]
-    return f"{outcome.mean[column]:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
-
-
-def interval_of(difference: Mapping[str, Any]) -> str:
-    """Return the ends of an interval, such as `[-0.10, +0.42]`."""
-    if difference["low"] is None:
-        return "unknown"
-    return f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
 
 
 def choose_way(outcomes: Sequence[Outcome], found: Mapping[tuple[str, str], Any], decides: str) -> tuple[str, str]:
