@@ -30,7 +30,6 @@ from simcse_hf import (
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, push_model
 from simcse_hf.runtime.files import folder_problem
-from simcse_hf.runtime.upload import PublicNames
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 #: Files of an earlier model that would be loaded in place of the weights.
@@ -112,17 +111,6 @@ def test_an_earlier_model_is_replaced_in_one_commit_and_files_of_the_owner_stay(
         assert files.keys() - OTHERS.keys() - {CARD} == names_of_files(whole) - {CARD}
         assert len(hub.repositories[name].messages) == len(earlier.messages) + 1
         assert torch.equal(SimCSE(name).encode(TEXTS), expected)
-
-
-def test_a_tokenizer_of_the_repository_stays_until_another_one_is_pushed(hub, saved):
-    directory = saved()
-    push_model(directory, "org/name")
-    repository = hub.repositories["org/name"]
-    repository.commit("main", repository.files() | {"merges.txt": b"old", "spiece.model": b"old"}, "an old tokenizer")
-    AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
-    assert {"merges.txt", "spiece.model", "tokenizer.json"} <= repository.files().keys()
-    push_model(directory, "org/name")
-    assert not {"merges.txt", "spiece.model"} & repository.files().keys()
 
 
 # --- the card ---
@@ -278,40 +266,6 @@ def test_an_adapter_of_a_folder_is_pushed_in_no_way(client, hub):
     with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
         model.push_to_hub("org/name")
     assert hub.repositories["org/name"].files() == {}, "nothing is pushed"
-
-
-PATHS = {
-    "/home/jane/acme/train.csv": "train.csv",
-    "~/acme/train.csv": "train.csv",
-    r"C:\Users\jane\acme\train.csv": "train.csv",
-    "/home/jane/Client Acme/train set.csv": "train set.csv",
-    "clients/acme/train.csv": "train.csv",
-    "../acme/model": "model",
-    "pairs=/home/jane/acme/pairs.csv": "pairs=pairs.csv",
-    "no such file: '/home/jane/acme/x.csv'": "no such file: 'x.csv'",
-    "org/name": "org/name",
-    "org/name:train": "org/name:train",
-    "https://huggingface.co/org/name/blob/main/x": "https://huggingface.co/org/name/blob/main/x",
-    "accuracy and/or F1, 3/4": "accuracy and/or F1, 3/4",
-    "": "",
-}
-
-
-@pytest.mark.parametrize("text", PATHS)
-def test_a_path_becomes_its_last_name_and_other_texts_stay(text):
-    name = PATHS[text]
-    assert PublicNames()(text) == name
-    document = {"a": [text, 1, None], text: {"b": text}}
-    assert PublicNames()(document) == {"a": [name, 1, None], name: {"b": name}}
-
-
-def test_two_paths_with_one_last_name_stay_apart_and_texts_of_a_dev_set_stay():
-    document = {"scores": {"/a/final": 1, "/b/final": 2}, "baseline": "/b/final", "dev_texts": ["/a/b is a path"]}
-    assert PublicNames()(document) == {
-        "scores": {"final": 1, "final (2)": 2},
-        "baseline": "final (2)",
-        "dev_texts": ["/a/b is a path"],
-    }
 
 
 # --- pushes of a trainer ---

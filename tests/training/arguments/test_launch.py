@@ -31,18 +31,6 @@ def nothing_is_left():
         PartialState._reset_state()
 
 
-@pytest.mark.parametrize(
-    "variable",
-    ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"],
-)
-def test_the_processes_that_a_launcher_has_started_must_work_together(monkeypatch, variable):
-    check_together(1)
-    monkeypatch.setenv(variable, "2")
-    check_together(2)
-    with pytest.raises(ValueError, match="2 processes.*torchrun --nproc_per_node"):
-        check_together(1)
-
-
 def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(monkeypatch, tmp_path):
     for name, value in OF_ACCELERATE.items():
         monkeypatch.setenv(name, value)
