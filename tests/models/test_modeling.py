@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import FAMILIES, random_batch, tiny_config, with_masked_inputs
 from model_helpers import dense, freeze_like_peft, unused
+from torch.nn.functional import normalize
 from transformers import AutoConfig, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL
@@ -111,6 +112,19 @@ def test_parameters_that_text_inputs_do_not_use_are_frozen(family, options):
     model(**random_batch(4, 2)).loss.backward()
     assert not unused(model)
     assert not [name for name, p in model.named_parameters() if not p.requires_grad and p.grad is not None]
+
+
+def test_a_projection_to_a_larger_size_leaves_the_cosines_as_they_are():
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg").eval()
+    batch = random_batch(6)
+    cosines = []
+    for size in (32, 64):
+        if size != model.embedding_dim:
+            model.add_projection(size)
+        embeddings = normalize(model(**batch).sentence_embeddings)
+        assert embeddings.shape[1] == size
+        cosines.append(embeddings @ embeddings.T)
+    torch.testing.assert_close(*cosines)
 
 
 # --- adapters -----------------------------------------------------------------------------------------------------

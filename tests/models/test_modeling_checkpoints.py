@@ -26,6 +26,7 @@ from transformers import (
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.kernels.packing import Packing
 from simcse_hf.models.checkpoint import reload_model
+from simcse_hf.publishing.card import CARD, write_card
 
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
@@ -267,3 +268,20 @@ def test_a_mobilebert_pooler_without_layers_is_not_the_head():
     sizes = dict.fromkeys(("hidden_size", "embedding_size", "intra_bottleneck_size", "true_hidden_size"), 32)
     config = MobileBertConfig(classifier_activation=False, num_hidden_layers=1, vocab_size=31, **sizes)
     assert not AutoModelForCL.from_config(config).has_own_pooler
+
+
+def test_the_card_beside_a_model_goes_with_it_unless_its_weights_have_changed(hub, saved, tmp_path):
+    folder = saved()
+    card = write_card(folder, repo_id="org/other", license="mit").read_text()
+    model = AutoModelForCL.from_pretrained(folder)
+    model.push_to_hub("org/name")
+    pushed = hub.repositories["org/name"].files()[CARD].decode()
+    assert pushed == card.replace("org/other", "org/name").replace("# other", "# name")
+    for weight in model.parameters():
+        weight.data += 1
+    model.push_to_hub("org/changed")
+    assert "license: mit" not in hub.repositories["org/changed"].files()[CARD].decode()
+    model.save_pretrained(tmp_path / "changed")
+    write_card(tmp_path / "changed", license="mit")
+    model.push_to_hub("org/saved")
+    assert 'SimCSE("org/saved")' in hub.repositories["org/saved"].files()[CARD].decode()

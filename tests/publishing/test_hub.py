@@ -325,20 +325,3 @@ def test_an_option_that_a_push_of_simcse_does_not_have_is_refused_before_anythin
     with pytest.raises(SettingError, match=option):
         SimCSE(saved(), device="cpu").push_to_hub("org/name", **{option: True})
     assert not hub.requests
-
-
-def test_the_card_beside_a_model_goes_with_it_unless_its_weights_have_changed(hub, saved, tmp_path):
-    folder = saved()
-    card = write_card(folder, repo_id="org/other", license="mit").read_text()
-    model = AutoModelForCL.from_pretrained(folder)
-    model.push_to_hub("org/name")
-    pushed = hub.repositories["org/name"].files()[CARD].decode()
-    assert pushed == card.replace("org/other", "org/name").replace("# other", "# name")
-    for weight in model.parameters():
-        weight.data += 1
-    model.push_to_hub("org/changed")
-    assert "license: mit" not in hub.repositories["org/changed"].files()[CARD].decode()
-    model.save_pretrained(tmp_path / "changed")
-    write_card(tmp_path / "changed", license="mit")
-    model.push_to_hub("org/saved")
-    assert 'SimCSE("org/saved")' in hub.repositories["org/saved"].files()[CARD].decode()

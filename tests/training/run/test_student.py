@@ -115,17 +115,6 @@ def test_a_student_has_the_size_of_its_teacher_here_and_in_sentence_transformers
     assert len(SimCSE(again).settings.dense_layers) == 1
 
 
-def test_before_the_first_step_the_projection_leaves_the_cosines_as_they_are(tmp_path, tokenizer):
-    model = model_of(pooler_type="avg", objective="distill", objective_options=VECTORS)
-    batch = tokenizer(sentences(6), padding=True, return_tensors="pt")
-    before = model.eval().embed(batch["input_ids"], batch["attention_mask"])
-    trainer_of(tmp_path, tokenizer, [vectors_of(tmp_path / "wide", ROWS, dim=64)], model=model)
-    after = model.eval().embed(batch["input_ids"], batch["attention_mask"])
-    assert after.shape[1] == 64
-    cosines = [torch.nn.functional.normalize(x, dim=1) for x in (before, after)]
-    torch.testing.assert_close(cosines[1] @ cosines[1].T, cosines[0] @ cosines[0].T)
-
-
 def test_the_student_searches_the_index_of_its_teacher_and_ranks_by_the_cosine(student, teacher, index_of_teacher):
     [found] = searches(index_of_teacher, student, top_k=20)
     assert_ranked_by_cosine(found, teacher, student)
