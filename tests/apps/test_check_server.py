@@ -6,6 +6,7 @@ The server is a small one on loopback with OpenAI's interface, which encodes wit
 import json
 import re
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -112,6 +113,14 @@ def test_the_cause_of_other_embeddings_is_found(case, model, server):
     cosines = torch.cosine_similarity(model.encode(texts).double(), server.encode(texts).double())
     assert found.cosine == pytest.approx(cosines.min().item(), abs=1e-6)
     assert found.cosine < 0.999 and found.exit_status == 1 and re.search(words, str(found))
+
+
+def test_the_length_after_which_a_server_cuts_is_found(save_checkpoint, server):
+    model = SimCSE(save_checkpoint(BertForCL(tiny_config(max_position_embeddings=512), pooler_type="avg")))
+    for length in (32, 64, 128, 256, 384):
+        server.encode = partial(model.encode, max_length=length)
+        found = check_server(server.url, model=model)
+        assert found.cause == f"it cuts texts after {length} tokens, and the model after {model.max_length}"
 
 
 def test_vectors_that_are_no_numbers_are_a_difference_of_their_own(model, server):

@@ -22,6 +22,7 @@ from simcse_hf import AutoModelForCL
 from simcse_hf.apps.pretraining import (
     MaskedLMTrainer,
     PretrainingArguments,
+    make_encoder,
     pretrain,
     pretraining_arguments,
 )
@@ -110,6 +111,13 @@ def test_a_run_that_continues_a_saved_model_starts_at_its_loss(pretrained, tmp_p
     sentences, folder, results = pretrained
     more = run_on(sentences, tmp_path / "more", f"{MASKS} --model_name_or_path {folder} --max_steps 1")
     assert more["masked_lm_loss"]["before"] == pytest.approx(results["masked_lm_loss"]["after"], abs=1e-5)
+
+
+def test_a_new_encoder_has_the_sizes_that_the_help_names(tmp_path):
+    args = PretrainingArguments(str(tmp_path), train_tokenizer=True, **QUIET)
+    config = make_encoder(args, VOCABULARY)[0].config
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (256, 4, 4)
+    assert (config.max_position_embeddings, args.max_seq_length) == (512, 128)
 
 
 # --- an existing encoder ---
