@@ -14,6 +14,7 @@ from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.encoding.batching import BatchEncoder, tokenize_texts
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.graphs import export_graph
+from simcse_hf.encoding.probes import has_weights_of, probe_embedding
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
@@ -263,3 +264,12 @@ def test_an_export_is_encoded_and_searched_like_its_model(make, tmp_path):
     exported.model.digests = [digest(texts)]
     with pytest.raises(ValueError, match="model weights"):
         encode(exported, texts, tmp_path / "shards", resume=True)
+
+
+def test_only_a_graph_that_rounds_may_have_a_probe_with_a_cosine_of_0_99(simcse):
+    probe = torch.tensor(probe_embedding(simcse, None))
+    across = torch.nn.functional.normalize(probe.roll(1) - probe.roll(1) @ probe * probe, dim=0)
+    turned = (0.99 * probe + (1 - 0.99**2) ** 0.5 * across).tolist()
+    assert not has_weights_of(simcse, turned, None)
+    simcse.model.rounds = True
+    assert has_weights_of(simcse, turned, None)

@@ -8,11 +8,11 @@ import pandas
 import pytest
 import scipy.stats
 from datasets import Dataset
-from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
+from evaluation_helpers import SHARED, BagOfWords, random_pairs, write, write_rows, write_sts
 
 from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation import ScoredPairs, evaluate, read_scored_pairs
 from simcse_hf.evaluation.tasks import senteval
 from simcse_hf.evaluation.tasks.senteval import (
     STS_PAIRS,
@@ -130,18 +130,32 @@ def test_folders_of_tables_are_read(tmp_path):
 HEADER = ["sentence1", "sentence2", "score"]
 
 
-def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
+@pytest.fixture
+def rows_of_hub(tmp_path, monkeypatch):
+    """The rows of the test split of each data set of the hub, for which a folder stands in."""
     rows = random_pairs(6, 0)
     for split, number in (("train", 2), ("validation", 3), ("test", 6)):
         write_rows(tmp_path / f"set/{split}.jsonl", HEADER, rows[:number])
     local = str(tmp_path / "set")
     monkeypatch.setattr(senteval, "HUB_DATASETS", dict.fromkeys(senteval.HUB_DATASETS, local))
+    return rows
+
+
+def test_hub_data_sets_are_loaded_by_split(rows_of_hub):
     splits = read_sts_task("STSBenchmark", "hub", ("test", "dev"))
     assert {split: len(pairs) for split, pairs in splits.items()} == {"test": 6, "dev": 3}
     whole = read_sts_task("STS12", "hub", ("test",))
-    assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
+    assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows_of_hub]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
+
+
+def test_results_name_the_commits_of_data_sets_of_the_hub_only(rows_of_hub, tmp_path):
+    write_sts(tmp_path, "STS12")
+    commits = {}
+    for data_dir in ("hub", tmp_path):
+        commits[data_dir] = evaluate(BagOfWords(), data_dir=data_dir, tasks="STS12").dataset_revisions
+    assert len(commits["hub"]["STS12"]) == 40 and not commits[tmp_path]
 
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):

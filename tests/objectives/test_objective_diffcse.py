@@ -155,7 +155,7 @@ def test_generators_and_encoders_that_do_not_fit_are_refused(tmp_path, tokenizer
     for folder, model_type, named in [
         (wide, "bert", "31 tokens.* 30"),
         (str(tmp_path / "nowhere"), "bert", "nowhere"),
-        (None, "bert", "generator"),
+        (None, "bert", "not loaded from a checkpoint, .* Set the option generator"),
         (str(headless), "bert", "headless has no trained masked-LM head"),
         (generator, "electra", "electra.* 16"),
     ]:

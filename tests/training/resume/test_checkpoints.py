@@ -15,6 +15,7 @@ from simcse_hf.training.checkpoints import (
     clear_output_dir,
     delete_old_checkpoints,
     newest_whole_checkpoint,
+    resolve_checkpoint,
 )
 
 NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
@@ -67,6 +68,11 @@ def test_a_run_without_the_whole_checkpoint_that_it_needs_is_refused_with_all_da
     os.remove(run / "checkpoint-3" / "model.safetensors")
     with pytest.raises(ValueError, match="checkpoint-6: scheduler.pt.*checkpoint-3: model.saf"):
         make_trainer(NAME, run, max_steps=6).train(resume_from_checkpoint=True)
+
+
+def test_a_folder_without_a_checkpoint_is_refused_with_what_to_leave_out(tmp_path):
+    with pytest.raises(ValueError, match=f"{tmp_path} holds no checkpoint .*leave out --resume_from_checkpoint"):
+        resolve_checkpoint(True, str(tmp_path))
 
 
 def test_folders_that_somebody_put_beside_the_checkpoints_stay(run):
