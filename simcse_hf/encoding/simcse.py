@@ -715,6 +715,7 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
     elif state.num_processes > 1:
         settings["device"] = str(state.device)
     if "dtype" in settings:
+        check_values(_DTYPES, dtype=settings["dtype"])
         settings["dtype"] = _DTYPES[settings["dtype"]]
     if "model_backend" in settings:
         settings["backend"] = settings.pop("model_backend")

@@ -8,8 +8,6 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 
-from simcse_hf.encoding.simcse import load_model
-
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
 USAGE = {
@@ -69,12 +67,6 @@ def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, t
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert line.startswith(f"simcse-hf {command}: error: ") and model in line and reason in line
         assert not (tmp_path / "output").exists()
-
-
-@pytest.mark.parametrize("name", ["meta", "toaster"])
-def test_a_device_that_this_machine_does_not_have(name):
-    with pytest.raises(ValueError, match=f"device {name}: this machine cannot use it"):
-        load_model("model", device=name)
 
 
 #: Options whose packages the tests do not install.

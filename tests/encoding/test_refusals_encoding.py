@@ -7,6 +7,7 @@ from conftest import tiny_config
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
+from simcse_hf.encoding.simcse import load_model
 
 VECTORS = np.ones((3, 4), dtype=np.float32)
 
@@ -31,6 +32,13 @@ OF_MODELS = {
     "codes": (lambda model: model.similarity(VECTORS.astype(np.int8), VECTORS), "int8"),
     "long texts of a model": (lambda model: SimCSE(model.name_or_path, long_texts="max"), "long_texts"),
     "pooler": (lambda model: SimCSE(model.name_or_path, pooler_type="sum"), "pooler_type"),
+    "head": (lambda model: SimCSE(model.name_or_path, head="dense"), "2_Dense"),
+    "graph": (lambda model: load_model(model.name_or_path, model_backend="onnx"), "has no .*onnx"),
+    "dtype": (lambda model: load_model(model.name_or_path, dtype="float32"), "dtype must be .*bf16.*'float32'"),
+    "options of a loaded model": (lambda model: load_model(model, dtype="fp32"), "loaded already: leave out dtype"),
+    "device of torch": (lambda model: load_model("model", device="meta"), "device meta: this machine cannot use it"),
+    "unknown device": (lambda model: load_model("model", device="toaster"), "device toaster: this machine cannot"),
+    "keywords": (lambda _: load_model("bm25"), "bm25 is keyword search, which has no vectors"),
     "sample for ranges": (lambda _: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),
     "shape of ranges": (lambda _: quantize(VECTORS, "int8", np.zeros((2, 3))), r"ranges must be \(2, 4\)"),
     "order of ranges": (lambda _: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])), "minimum"),

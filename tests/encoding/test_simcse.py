@@ -15,9 +15,11 @@ from simcse_hf.encoding.batching import BatchEncoder, tokenize_texts
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.encoding.probes import has_weights_of, probe_embedding
+from simcse_hf.encoding.simcse import load_model
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
+from simcse_hf.publishing.hub import push_model
 from simcse_hf.runtime.files import digest
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -273,3 +275,25 @@ def test_only_a_graph_that_rounds_may_have_a_probe_with_a_cosine_of_0_99(simcse)
     assert not has_weights_of(simcse, turned, None)
     simcse.model.rounds = True
     assert has_weights_of(simcse, turned, None)
+
+
+# --- a model of the hub, and what a command names ---
+
+
+def test_a_model_is_of_one_commit_although_the_branch_moves_while_it_is_loaded(hub, saved):
+    push_model(saved("bert"), "org/name", revision="main")
+    push_model(saved("distilbert"), "org/name", revision="next")
+    branches = hub.repositories["org/name"].branches
+    first = branches["main"]
+
+    def move_before_the_tokenizer(method, path):
+        if path.endswith("tokenizer_config.json"):
+            branches["main"] = branches["next"]
+        return False
+
+    hub.cut = move_before_the_tokenizer
+    model = SimCSE("org/name")
+    assert model.revision == first != branches["main"]
+    expected = load_model("org/name", revision=first, dtype="fp32").encode(TEXTS)
+    assert torch.equal(model.encode(TEXTS), expected)
+    assert load_model("org/name", dtype="bf16").model.dtype == torch.bfloat16

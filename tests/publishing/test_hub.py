@@ -127,20 +127,6 @@ def move(repository):
     repository.branches["main"] = repository.branches["next"]
 
 
-def test_a_model_is_of_one_commit_although_the_branch_moves_while_it_is_loaded(moving, hub):
-    first = moving.branches["main"]
-
-    def move_before_the_tokenizer(method, path):
-        if path.endswith("tokenizer_config.json"):
-            move(moving)
-        return False
-
-    hub.cut = move_before_the_tokenizer
-    model = SimCSE("org/name")
-    assert model.revision == first != moving.branches["main"]
-    assert torch.equal(model.encode(TEXTS), SimCSE("org/name", revision=first).encode(TEXTS))
-
-
 def test_an_index_opens_with_its_commit_and_not_with_a_branch_that_has_moved(moving, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     index(tmp_path / "texts.txt", tmp_path / "index", model="org/name")
