@@ -2,7 +2,6 @@
 
 import platform
 import re
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -258,10 +257,3 @@ def write_results(path: StrPath, document: dict, scores: Scores) -> None:
         write_arrays(scores_path, scores)
         document = document | {"scores": scores_path.name}
     write_json(path, document)
-
-
-def spread(values: Iterable[float], digits: int = 2) -> str:
-    """Format scores of several seeds as mean ± standard deviation, or a single one as it is."""
-    values = list(values)
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"

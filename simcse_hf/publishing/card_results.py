@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from huggingface_hub import EvalResult, EvalResultEntry
 
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import find_metric
-from ..evaluation.report import NOT_TASKS, Evaluation, average_rows, spread
+from ..evaluation.report import NOT_TASKS, Evaluation, average_rows
 from ..evaluation.tasks import class_of
 from ..evaluation.tasks.base import headline
 from ..evaluation.tasks.senteval import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
@@ -257,7 +258,9 @@ def format_scores(values: list, name: str = "") -> str:
     """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
     if None in values:
         return "n/a"
-    return spread(values, find_metric(name).digits)
+    digits = find_metric(name).digits
+    mean = f"{fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {stdev(values):.{digits}f}"
 
 
 # As the hub reads them: in the front matter of a card, and in `.eval_results` ---------------------------------------

@@ -12,6 +12,7 @@ from simcse_hf.evaluation.report import (
     write_results,
 )
 from simcse_hf.evaluation.scoring import Protocol
+from simcse_hf.runtime.identity import Identity
 
 
 def make_results():
@@ -99,6 +100,17 @@ def test_there_is_no_average_over_missing_tasks():
 # --- files ---
 
 
+#: What an evaluation knows beside its scores.
+BESIDE = {
+    "protocol": Protocol("dev", "wmean", "pearson"),
+    "identity": Identity("org/name", "4" * 40, max_length=32),
+    "dataset_revisions": {"STS12": "6" * 40},
+    "versions": {"torch": "2.9"},
+    "date": "2026-01-31",
+    "cost": {"megabytes": 1.0},
+}
+
+
 @pytest.fixture
 def file(tmp_path):
     """The file of some results, in a folder that is made for it; their scores are beside it."""
@@ -107,20 +119,15 @@ def file(tmp_path):
         "STS12": {"MSRpar": subset},
         "org/name": {"pairs": {"gold": np.array([3.0])}},
     }
-    document = {
-        "model": "m",
-        "protocol": Evaluation({}, {}).to_dict()["protocol"],
-        "results": make_results(),
-    }
     path = tmp_path / "new" / "results.json"
-    write_results(path, document, scores)
+    write_results(path, Evaluation(make_results(), scores, **BESIDE).to_dict(), scores)
     return path
 
 
 def test_results_and_scores_are_read_back(file):
     found = Evaluation.read(file)
     assert found.results == json.loads(file.read_text())["results"] == make_results()
-    assert found.protocol == Protocol()
+    assert {name: getattr(found, name) for name in BESIDE} == BESIDE
     assert found.scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
     assert found.scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
     file.with_name("results.scores.npz").unlink()
@@ -136,3 +143,10 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(file):
     scores.write_bytes(content)
     with pytest.raises(ValueError, match=r"results\.scores\.npz: damaged .*evaluate the model again"):
         Evaluation.read(file)
+
+
+def test_a_result_file_names_scores_beside_it_only(tmp_path):
+    (tmp_path / "inner").mkdir()
+    np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
+    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
+    assert Evaluation.read(tmp_path / "inner" / "e.json").scores == {}

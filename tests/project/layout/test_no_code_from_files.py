@@ -196,13 +196,6 @@ def test_result_files_run_nothing(payload, tmp_path):
         read_run(tmp_path / "results.json")
 
 
-def test_a_result_file_names_scores_beside_it_only(tmp_path):
-    (tmp_path / "inner").mkdir()
-    np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
-    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
-    assert Evaluation.read(tmp_path / "inner" / "e.json").scores == {}
-
-
 @pytest.mark.parametrize(
     "name",
     ["t.parquet", "t.csv", "t.txt", "t.json", "t.jsonl", "t.txt.gz"],
