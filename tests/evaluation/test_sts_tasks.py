@@ -1,18 +1,11 @@
-"""The STS tasks: scored pairs in every layout, SentEval's folders, tables and hub data sets, and the aggregations."""
+"""The STS tasks: SentEval's folders, tables and hub data sets, and the aggregations."""
 
-from dataclasses import replace
-
-import data_helpers
 import numpy as np
-import pandas
 import pytest
 import scipy.stats
-from datasets import Dataset
 from evaluation_helpers import SHARED, BagOfWords, random_pairs, write, write_rows, write_sts
 
-from simcse_hf.data import read
-from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation import ScoredPairs, evaluate, read_scored_pairs
+from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.tasks import senteval
 from simcse_hf.evaluation.tasks.senteval import (
     STS_PAIRS,
@@ -21,80 +14,6 @@ from simcse_hf.evaluation.tasks.senteval import (
     read_sts_task,
     score_subsets,
 )
-
-EXPECTED = ScoredPairs("x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0])
-STSB = 'g\tf\t2012\t1\t4.5\ta cat\ta dog\ng\tf\t2012\t2\t0.0\the said "no"\tit is , red\textra\tsource\n'
-RECORDS = [
-    {"sentence1": "a cat", "sentence2": "a dog", "similarity_score": 4.5},
-    {"sentence1": 'he said "no"', "sentence2": "it is , red", "similarity_score": 0.0},
-    {"sentence1": "not", "sentence2": "scored", "similarity_score": None},
-]
-
-
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("x.csv", STSB),
-        ("x.tsv", '4.5\ta cat\ta dog\n0.0\the said "no"\tit is , red\n'),
-        (
-            "x.tsv",
-            'sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nhe said "no"\tit is , red\t0.0\n',
-        ),
-        (
-            "x.csv",
-            '\ufeffsent1,sent2,label\r\na cat,a dog,4.5\r\n"he said ""no""","it is , red",0\r\n',
-        ),
-        (
-            "x.txt",
-            "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
-            '1\ta cat\ta dog\t4.5\n2\the said "no"\tit is , red\t0',
-        ),
-        (
-            "x.csv",
-            'score,Positive,anchor\n4.5,a dog,a cat\n0.0,"it is , red","he said ""no"""\n',
-        ),
-        ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
-        ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
-        ("x.csv", STSB.replace("a cat", "a\rcat")),
-        ("x.jsonl", data_helpers.content_of("jsonl", RECORDS)),
-        ("x.parquet", data_helpers.content_of("parquet", RECORDS)),
-    ],
-)
-def test_every_layout_is_read(tmp_path, name, text):
-    assert read_scored_pairs(data_helpers.write(tmp_path / name, text)) == EXPECTED
-
-
-TEXTS = [
-    'he said "no"',
-    '"Yes," she said',
-    "two  spaces",
-    'all of it is "quoted"',
-    "plain",
-]
-
-
-def test_a_table_of_pandas_gives_training_and_dev_sets_the_same_text(tmp_path):
-    frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
-    frame.to_csv(tmp_path / "pairs.tsv", sep="\t", index=False)
-    pairs = read_scored_pairs(tmp_path / "pairs.tsv")
-    assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
-    assert read_scored_pairs(frame).to_dataset()[:] == pairs.to_dataset()[:]
-    assert load_text_dataset(tmp_path / "pairs.tsv")[:] == pairs.to_dataset().remove_columns("score")[:]
-
-
-def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
-    raw = write(tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"])
-    pairs = read_scored_pairs(raw)
-    assert pairs.sentences1 == ['"quoted as a whole"', "a"]
-    assert pairs.sentences2 == ['"Yes," she said', "b"]
-    glue = write(
-        tmp_path / "glue.tsv",
-        ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'],
-    )
-    pairs = read_scored_pairs(glue)
-    assert [*pairs.sentences1, *pairs.sentences2] == ['"quoted as a whole"', '"Yes," she said']
-    assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
-
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
@@ -156,21 +75,6 @@ def test_results_name_the_commits_of_data_sets_of_the_hub_only(rows_of_hub, tmp_
     for data_dir in ("hub", tmp_path):
         commits[data_dir] = evaluate(BagOfWords(), data_dir=data_dir, tasks="STS12").dataset_revisions
     assert len(commits["hub"]["STS12"]) == 40 and not commits[tmp_path]
-
-
-def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
-    path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
-    assert read_scored_pairs(str(path)).name == "mine"
-    asked = []
-
-    def load_from_hub(source, split, **options):
-        asked.append((source, split))
-        return Dataset.from_list(RECORDS)
-
-    monkeypatch.setattr(read, "load_from_hub", load_from_hub)
-    for name in ("someone/sts-nl", "someone/sts-nl:validation"):
-        assert read_scored_pairs(name) == replace(EXPECTED, name="someone/sts-nl")
-    assert asked == [("someone/sts-nl", "test"), ("someone/sts-nl:validation", "test")]
 
 
 @needs_shared

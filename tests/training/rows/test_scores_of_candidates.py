@@ -1,6 +1,5 @@
-"""Scores of candidates as the teacher: files of FlagEmbedding, the losses of sentence-transformers, runs."""
+"""Scores of candidates as the teacher: the losses of sentence-transformers, runs."""
 
-import json
 import math
 import random
 
@@ -11,7 +10,6 @@ from process_helpers import in_processes
 from torch.nn import functional as F
 from trainer_helpers import make, model_of, refuses, sentences
 
-from simcse_hf.data.scored_pairs import read_scored_lists
 from simcse_hf.objectives import EncodedBatch, build_objective
 
 LOSSES = ("kl", "margin_mse")
@@ -132,51 +130,6 @@ def test_two_processes_have_the_gradient_of_one(tmp_path):
     for loss in LOSSES:
         whole = share_of(0, 1, loss)
         torch.testing.assert_close(torch.cat([part[loss] for part in parts]), whole)
-
-
-# --- reading ---
-
-
-def test_each_positive_becomes_a_row_with_all_negatives(tmp_path):
-    row = {
-        "query": "q",
-        "pos": ["a", "b"],
-        "neg": ["c"],
-        "pos_scores": [3, 2.5],
-        "neg_scores": [-1],
-    }
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    rows = read_scored_lists(tmp_path / "rows.jsonl")
-    assert rows["texts"][:] == [["q", "a", "c"], ["q", "b", "c"]]
-    assert rows["score"][:] == [[3.0, -1.0], [2.5, -1.0]]
-    assert rows["relations"][:] == [[0, 2], [0, 2]]
-
-
-def test_a_column_holds_the_scores_of_all_candidates_in_their_order():
-    row = {"query": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}
-    for column in ("scores", "label", "score"):
-        rows = read_scored_lists([row | {column: [3, 2, 1]}])
-        assert rows[0]["texts"] == ["q", "a", "b", "c"]
-        assert rows[0]["score"] == [3.0, 2.0, 1.0]
-
-
-GOOD = {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [3.0], "neg_scores": [1.0, 0.0]}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"neg_scores": [1.0, None]}, "2: None"),
-        ({"neg_scores": [1.0, "high"]}, "2: 'high'"),
-        ({"neg_scores": [1.0]}, "2: 1 2"),
-        ({"neg": [], "neg_scores": []}, "2: negative"),
-        ({"neg": ["b", " "]}, "2: empty"),
-        ({"query": None}, "2: text"),
-    ],
-)
-def test_a_row_with_a_wrong_score_or_text_is_refused_by_its_number(change, words):
-    with refuses(words):
-        read_scored_lists([GOOD, GOOD | change])
 
 
 # --- runs ---
