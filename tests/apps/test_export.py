@@ -167,6 +167,13 @@ def test_the_export_command_names_and_writes_the_pooler_and_does_not_change_the_
     assert contents(published) == before
 
 
+def test_an_export_does_not_replace_the_model_that_it_reads(published):
+    before = contents(published)
+    with pytest.raises(ValueError, match="holds the model that is read"):
+        export(published, published, to="sentence-transformers", pooler_type="avg", overwrite=True)
+    assert contents(published) == before
+
+
 @pytest.mark.slow
 def test_a_graph_with_wrong_embeddings_is_deleted(onnx, published, tmp_path, monkeypatch):
     monkeypatch.setattr("simcse_hf.encoding.graphs.TOLERANCE", -1.0)

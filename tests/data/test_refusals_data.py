@@ -126,6 +126,7 @@ OF_VALUES = [
     *((names(columns), "do not say") for columns in ("w x y z", "query pos sentence1 sentence2")),
     (lambda: find_parts(["text"], ("text", "label"), "x.csv"), "x.csv: .*'label'.*category"),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: .* 1"),
+    (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": "b", "score": " "}]), "every score is blank"),
     (nli([PAIR, PAIR | {"label": 3}]), "row 2: .* 3"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair"),
     (nli(negatives="contradiction"), "negatives"),
