@@ -74,6 +74,13 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
 
 
+def test_an_encoding_says_how_many_files_it_wrote(model, tmp_path):
+    said = []
+    for size in (1, 2):
+        said.append(str(encode(model, ["a cat", "a dog"], tmp_path / str(size), shard_size=size, format="parquet")))
+    assert said == [f"2 texts in 2 files under {tmp_path / '1'}", f"2 texts in 1 file under {tmp_path / '2'}"]
+
+
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 
