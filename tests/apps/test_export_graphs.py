@@ -253,10 +253,11 @@ def test_a_damaged_graph_is_named(copied, graph, backend):
 
 
 def write_graph(path, backend, inputs, output):
-    """Write a graph that returns its first input as numbers."""
+    """Write a graph that returns the largest of its inputs as numbers."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     declared = ", ".join(f"int64[batch, length] {name}" for name in inputs)
-    body = f"({declared}) => (float[batch, length] {output}) {{ {output} = Cast <to: int = 1> ({inputs[0]}) }}"
+    steps = f"largest = Max ({', '.join(inputs)}) {output} = Cast <to: int = 1> (largest)"
+    body = f"({declared}) => (float[batch, length] {output}) {{ {steps} }}"
     made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> graph {body}')
     if backend == "onnx":
         onnx.save(made, path)

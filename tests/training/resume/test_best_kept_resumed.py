@@ -1,5 +1,6 @@
 """The best checkpoint that was saved is kept, loaded at the end, and known again when a run is resumed."""
 
+import inspect
 import math
 import random
 import signal
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from trainer_helpers import End
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import DefaultFlowCallback, ExportableState
 
 from simcse_hf import WholeCheckpointTrainer
 from simcse_hf.training.checkpoints import checkpoints
@@ -84,6 +85,18 @@ def every(steps):
     return {*range(number, STEPS, number), STEPS}
 
 
+#: Earlier versions of transformers do not evaluate the last step if it is no multiple of `eval_steps`.
+EVALUATES_LAST = "should_evaluate" in inspect.getsource(DefaultFlowCallback.on_step_end).rpartition("max_steps:")[2]
+
+
+def evaluated_at(steps):
+    """The steps that are evaluated."""
+    if EVALUATES_LAST or steps == "epoch":
+        return every(steps)
+    number = math.ceil(STEPS * steps) if steps < 1 else steps
+    return {*range(number, STEPS + 1, number)}
+
+
 def expected(scores, evaluated, saved, limit, loads, stops):
     """The step of the final weights, the checkpoints, and the last step."""
     top, misses, made, kept, best = -1, 0, [], [], None
@@ -120,7 +133,7 @@ def test_the_best_saved_checkpoint_is_kept_and_loaded_also_after_a_resume(
     saved = saving if saving == "best" else every(saving)
     if loads and (evaluation, saving) == (0.25, 0.5):
         saved = {6, STEPS}  # rounded, they are 3 and 5, and step 5 is not evaluated
-    weight, kept, last = expected(scores, every(evaluation), saved, limit, loads, stops)
+    weight, kept, last = expected(scores, evaluated_at(evaluation), saved, limit, loads, stops)
 
     def run(folder, *callbacks):
         stop = [EarlyStoppingCallback(PATIENCE)] * stops
