@@ -36,7 +36,8 @@ SETTINGS = "run_settings.json"
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
 _NOT_HYPERPARAMETERS = tuple(
     "output_dir run_name project report_to logging_ log_ save_ hub_ push_to_hub trackio disable_tqdm do_ local_rank "
-    "accelerator_config resume_from_checkpoint fsdp dataloader_num_workers dataloader_pin_memory use_cpu include_".split()
+    "accelerator_config fsdp resume_from_checkpoint dataloader_num_workers dataloader_pin_memory use_cpu "
+    "include_".split()
 )
 # Further prefixes of arguments that may change when a run is resumed: evaluation, speed, checks, and names of files
 # that have digests among the settings.

@@ -170,7 +170,6 @@ OF_TRIALS = {
     "datasets": {"a": {}},
     "eval_steps": 3,
     "warmup_ratio": 0.1,
-    "warmup_steps": 3,
     "eval_strategy": "steps",
     "gradcache_chunk_size": 4,
     "hub_strategy": "end",
