@@ -161,6 +161,9 @@ def adapt(
                 # The output may lie within the folder of a task.
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
+        for name in filter(None, (model, pretrained)):
+            for weights in Path(name).glob("*.safetensors"):
+                digests[f"digest of {weights}"] = digest(weights)
         if (directory / RECORD_FILE).exists():
             begun = read_json(directory / RECORD_FILE, "arguments", advice=_GO_ON)["arguments"]
             refuse_changes(begun, asked | digests, f"The adaptation in {directory}", _GO_ON)

@@ -346,8 +346,14 @@ def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
 
-def test_a_changed_input_is_refused_by_name(run, tmp_path):
+def test_a_changed_input_is_refused_by_name(run, start, tmp_path):
     run(arms=("untrained",))
+    weights = start / "model.safetensors"
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    with pytest.raises(ValueError, match="digest of .*model.safetensors"):
+        run(arms=("untrained",))
+    weights.write_bytes(before)
     write(tmp_path / "corpus.txt", sentences(121))
     with pytest.raises(ValueError, match="digest of .*corpus.txt"):
         run(arms=("untrained",))
