@@ -29,7 +29,7 @@ logger = logging.get_logger(__name__)
 
 
 @dataclass
-class Scored:
+class WayScores:
     """The scores of one way with each seed, on each task.
 
     Args:
@@ -80,7 +80,7 @@ def judge_runs(
             finished[way.name] = own
 
     # 2. Their scores: of the ways, of what the dev set chooses in each grid, of each start, and of keyword search.
-    scored: dict[str, Scored] = {}
+    scored: dict[str, WayScores] = {}
     chosen: dict[str, str] = {}
     dev: dict[str, float] = {}
     for name in asked.compared:
@@ -165,11 +165,11 @@ def judge_runs(
     )
 
 
-def sample_scores(scored: Mapping[str, Scored], protocol: Protocol) -> dict[str, dict[str, Sample]]:
+def sample_scores(scored: Mapping[str, WayScores], protocol: Protocol) -> dict[str, dict[str, Sample]]:
     """Resample the scores of each task and, where there are several, their mean.
 
     Args:
-        scored (`Mapping[str, Scored]`): The scores of each way on the same tasks.
+        scored (`Mapping[str, WayScores]`): The scores of each way on the same tasks.
         protocol (`Protocol`): How tasks are scored.
 
     Returns:
@@ -198,7 +198,7 @@ def score_runs(
     protocol: Protocol,
     bar: bool,
     model: Callable[[], Any] | None = None,
-) -> Scored:
+) -> WayScores:
     """Return the scores of runs with different seeds on the test tasks or, without any, on the dev set.
 
     Args:
@@ -209,9 +209,9 @@ def score_runs(
         model (`Callable`, *optional*): Loads what is not trained. By default each run has its own model.
 
     Returns:
-        [`Scored`]: The scores.
+        [`WayScores`]: The scores.
     """
-    scored = Scored()
+    scored = WayScores()
     for run in runs:
         if not tasks:
             results = Results.read(run.folder)
@@ -227,7 +227,7 @@ def score_runs(
     return scored
 
 
-def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> Scored:
+def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> WayScores:
     """Return the scores of the model that a run begins with, as one would use it.
 
     An encoder that names no pooler is used with the plain one that scores better on the dev set.
@@ -240,13 +240,13 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
-        [`Scored`]: The scores.
+        [`WayScores`]: The scores.
     """
     if not tasks:
         results = Results.read(run.folder)
         scores = dev_scores(run.folder, results)
         assert scores is not None
-        scored = Scored()
+        scored = WayScores()
         scored.add(None, str(results.dev_metric), results.score("start"), scores.start)
         return scored
     name = run.way.start
