@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy import ndarray
 import torch
 import yaml
 from tqdm.auto import tqdm
@@ -382,6 +383,11 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
     return examples
 
 
+def pair_features(a: ndarray, b: ndarray) -> ndarray:
+    """Return SentEval's features [|a - b|, a * b] of pairs of embeddings `(n, dim)`, of shape `(n, 2 dim)`."""
+    return np.concatenate([np.abs(a - b), a * b], axis=1)
+
+
 def _in_order(examples: LabelledTexts) -> LabelledTexts:
     """Sort examples as SentEval does before it makes its folds: by the number of tokens of each text, and by class."""
     return sorted(examples, key=lambda example: ([len(text.split()) for text in example[0]], example[1]))
@@ -447,9 +453,7 @@ class TransferTask(SentEvalTask):
         for split, examples in self.splits.items():
             texts, classes = zip(*_in_order(examples), strict=True)
             features = [embeddings(column) for column in zip(*texts, strict=True)]
-            x = features[0]
-            if len(features) == 2:
-                x = np.concatenate([np.abs(x - features[1]), x * features[1]], axis=1)
+            x = pair_features(*features) if len(features) == 2 else features[0]
             data[split] = x, np.array(classes)
         x, y = data["train"]
         tested_x, gold = data.get("test", data["train"])
