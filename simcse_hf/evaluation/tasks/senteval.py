@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy import ndarray
 import torch
 import yaml
+from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
