@@ -1,5 +1,6 @@
 """Distillation: the losses are those of the papers, in float64, one text and one comparison at a time."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -33,14 +34,10 @@ def distilled(student, teacher, **options):
 
 def slow_similarities(student, teacher):
     """The mean squared difference of two cosines, over all pairs of texts."""
-    student = student.flatten(0, 1)
-    teacher = teacher.flatten(0, 1)
+    texts = list(zip(student.flatten(0, 1), teacher.flatten(0, 1), strict=True))
     errors = []
-    for i in range(len(student)):
-        for j in range(len(student)):
-            found = cosine(student[i], student[j])
-            wanted = cosine(teacher[i], teacher[j])
-            errors.append((found - wanted) ** 2)
+    for (x, of_x), (y, of_y) in itertools.product(texts, texts):
+        errors.append((cosine(x, y) - cosine(of_x, of_y)) ** 2)
     return sum(errors) / len(errors)
 
 
@@ -56,32 +53,16 @@ def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
 LISTS = pytest.mark.parametrize("loss", ["listnet", "listmle"])
 
 
-def softmax(values):
-    total = sum(value.exp() for value in values)
-    return [value.exp() / total for value in values]
-
-
-def divergence(p, q):
-    """The Kullback-Leibler divergence of q from p."""
-    return sum(a * (a / b).log() for a, b in zip(p, q, strict=True))
-
-
 def slow_consistency(student, temperature):
     """The mean Jensen-Shannon divergence of what an anchor and what its positive looks at."""
     anchors, positives = student.unbind(1)
     divergences = []
     for anchor, positive in zip(anchors, positives, strict=True):
-        p = softmax([cosine(anchor, other) / temperature for other in positives])
-        q = softmax([cosine(other, positive) / temperature for other in anchors])
-        middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
-        divergences.append((divergence(p, middle) + divergence(q, middle)) / 2)
+        p = (F.cosine_similarity(anchor, positives) / temperature).softmax(0)
+        q = (F.cosine_similarity(anchors, positive) / temperature).softmax(0)
+        middle = ((p + q) / 2).log()
+        divergences.append((F.kl_div(middle, p, reduction="sum") + F.kl_div(middle, q, reduction="sum")) / 2)
     return sum(divergences) / len(divergences)
-
-
-def slow_listnet(scores, wanted, teacher_temperature):
-    """The cross-entropy of the student's list under the teacher's."""
-    targets = softmax([each / teacher_temperature for each in wanted])
-    return -sum(target * probability.log() for target, probability in zip(targets, softmax(scores), strict=True))
 
 
 def slow_listmle(scores, wanted):
@@ -99,15 +80,11 @@ def slow_ranking(student, teacher, loss, student_temperature, teacher_temperatur
     """The mean loss of the lists of all other rows."""
     losses = []
     for i in range(len(student)):
-        scores = []
-        wanted = []
-        for j in range(len(student)):
-            if j != i:
-                scores.append(cosine(student[i, 0], student[j, 1]))
-                wanted.append(cosine(teacher[i, 0], teacher[j, 1]))
-        scores = [score / student_temperature for score in scores]
+        others = torch.arange(len(student)) != i
+        scores = F.cosine_similarity(student[i, 0], student[others, 1]) / student_temperature
+        wanted = F.cosine_similarity(teacher[i, 0], teacher[others, 1])
         if loss == "listnet":
-            losses.append(slow_listnet(scores, wanted, teacher_temperature))
+            losses.append(F.cross_entropy(scores, (wanted / teacher_temperature).softmax(0)))
         else:
             losses.append(slow_listmle(scores, wanted))
     return sum(losses) / len(losses)
