@@ -24,17 +24,6 @@ def random_embeddings(rows=6, columns=2, dim=8):
 # --- sums ---
 
 
-def test_a_part_of_a_sum_has_the_loss_that_it_has_alone_times_its_weight():
-    options = {"simcse.temperature": 0.2, "projector_dim": 7}
-    total = build_objective(SIMCSE_AND_BARLOW_TWINS, 8, options).double()
-    batch = EncodedBatch(random_embeddings())
-    losses = total(batch)
-    assert list(losses) == ["simcse_loss", "barlow_twins_loss"]
-    alone = build_objective("simcse", 8, {"temperature": 0.2})
-    assert_same(losses["simcse_loss"], alone(batch), batch.embeddings)
-    assert_same(losses["barlow_twins_loss"], 0.1 * total.parts["barlow_twins"](batch), batch.embeddings)
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_an_option_goes_to_every_part_that_has_it_and_with_a_prefix_to_one_part(order):
     sizes = [("projector_dim", 6), ("vicreg.projector_dim", 8), ("temperature", 0.3)]

@@ -67,13 +67,8 @@ def slow_consistency(student, temperature):
 
 def slow_listmle(scores, wanted):
     """The negative log-likelihood of the teacher's order, one place of the list after the other."""
-    best_first = sorted(range(len(wanted)), key=lambda place: -wanted[place])
-    loss = 0.0
-    while best_first:
-        left = torch.stack([scores[place] for place in best_first])
-        loss -= left[0] - left.exp().sum().log()
-        best_first.pop(0)
-    return loss
+    best_first = scores[wanted.argsort(descending=True)]
+    return sum(best_first[place:].logsumexp(0) - best_first[place] for place in range(len(scores)))
 
 
 def slow_ranking(student, teacher, loss, student_temperature, teacher_temperature):

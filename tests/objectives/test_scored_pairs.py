@@ -65,21 +65,11 @@ def test_pairs_without_an_order_have_no_loss_and_no_gradient(embeddings, scores)
 # --- AnglE ---
 
 
-def norm(x):
-    return x.square().sum().sqrt()
-
-
 def slow_angle(z, w):
     """The authors' definition: a quotient of complex numbers, divided by the ratio of the norms."""
-    half = len(z) // 2
-    total = 0.0
-    for k in range(half):
-        a, b = z[k], z[half + k]
-        c, d = w[k], w[half + k]
-        real = (a * c + b * d) / norm(w) ** 2
-        imaginary = (b * c - a * d) / norm(w) ** 2
-        total = total + (real + imaginary) / (norm(z) / norm(w))
-    return total.abs()
+    z, w = (torch.complex(*vector.chunk(2)) for vector in (z, w))
+    quotients = z * w.conj() / w.norm() ** 2 / (z.norm() / w.norm())
+    return (quotients.real + quotients.imag).sum().abs()
 
 
 @pytest.mark.parametrize("positive_score", [1.0, 2.0])
