@@ -53,11 +53,7 @@ CASES = [
     ("simcse", SIMCSE, 3),
     ("simcse", {"symmetric": True}, 3),  # with the guide of the batch
     ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
-    (
-        "simcse",
-        {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1},
-        3,
-    ),
+    ("simcse", {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1}, 3),
     ("simcse", {"matryoshka_dims": [2, 5]}, 3),
     ("simcse", SIMCSE, OTHER_NUMBERS),
     ("simcse", {"negatives": "own"}, OTHER_NUMBERS),
@@ -65,11 +61,7 @@ CASES = [
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
     ("contrastive_tension", {"negatives_per_positive": 3}, 2),
-    (
-        "simcse+barlow_twins:0.1",
-        {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12},
-        2,
-    ),
+    ("simcse+barlow_twins:0.1", {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12}, 2),
     ("is_bert", {}, 1),
     ("declutr", {"anchors": 2}, 6),
     ("cosent", {}, 2),
@@ -98,11 +90,8 @@ class Encoded(nn.Module):
         name, options, _ = CASES[number]
         self.encoder = nn.Linear(WIDTH, DIM)
         self.objective = build_objective(name, DIM, options)
-        if name == "distill":
-            self.objective.attach(SimpleNamespace(teacher_dim=4))
-        if name == "is_bert":
-            settings = SimpleNamespace(pooler_type="avg")
-            self.objective.attach(SimpleNamespace(settings=settings))
+        if name in ("distill", "is_bert"):
+            self.objective.attach(SimpleNamespace(teacher_dim=4, settings=SimpleNamespace(pooler_type="avg")))
         self.double()
 
     def forward(self, vectors, **inputs):

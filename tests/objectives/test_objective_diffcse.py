@@ -55,7 +55,7 @@ def edited_by_generator(generator, text, masked):
 
 
 def token_losses(model, text, masked):
-    """The binary cross-entropy of each word of a sentence, and whether the word was replaced."""
+    """The binary cross-entropy of each word of a sentence, and whether one of them was replaced."""
     objective = model.objective
     edited = edited_by_generator(objective._generator[0], text, masked)
     embedding = model.embed(torch.tensor([text]))[0]
@@ -63,15 +63,12 @@ def token_losses(model, text, masked):
     weight = objective.classifier.weight[0]
     bias = objective.classifier.bias[0]
     losses = []
-    is_replaced = []
     for place, token in enumerate(text):
-        if token in SPECIAL:
-            continue
-        replaced = edited[place] != token
-        probability = torch.sigmoid((weight * states[place]).sum() + bias)
-        losses.append(-(probability if replaced else 1 - probability).log())
-        is_replaced.append(replaced)
-    return losses, is_replaced
+        if token not in SPECIAL:
+            is_replaced = edited[place] != token
+            probability = torch.sigmoid((weight * states[place]).sum() + bias)
+            losses.append(-(probability if is_replaced else 1 - probability).log())
+    return losses, edited != text
 
 
 def slow_loss(model, batch, masked):
@@ -79,13 +76,13 @@ def slow_loss(model, batch, masked):
     ids = batch["input_ids"].flatten(0, 1)
     lengths = batch["attention_mask"].flatten(0, 1).sum(1).tolist()
     losses = []
-    is_replaced = []
+    is_replaced = False
     for row, length in enumerate(lengths):
         if length:
-            found = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
-            losses += found[0]
-            is_replaced += found[1]
-    assert any(is_replaced)
+            found, replaced = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
+            losses += found
+            is_replaced |= replaced
+    assert is_replaced
     return sum(losses) / len(losses)
 
 

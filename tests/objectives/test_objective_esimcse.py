@@ -62,9 +62,9 @@ class Runs:
         for encoder in (self.model.bert, self.slow.encoder):
             self.optimizers.append(torch.optim.SGD(encoder.parameters(), lr=0.1))
 
-    def steps(self, number=4):
+    def steps(self):
         """Train, and yield both losses after each backward pass, before the weights change."""
-        for step in range(number):
+        for step in range(4):
             batch = make_batch(step, self.sentences)
             expected = self.slow.loss(batch)
             loss = self.model(**batch).loss
@@ -84,11 +84,8 @@ def gradients(module):
 @pytest.mark.parametrize("queue_size", [4, 7, 40])
 @pytest.mark.parametrize(
     "settings",
-    [
-        pytest.param({"sentences": 2}, id="pairs"),
-        pytest.param({"sentences": 4}, id="hard negatives"),
-        pytest.param({"sentences": 3, "similarity": "dot", "temperature": 2.0}, id="dot product"),
-    ],
+    [{"sentences": 2}, {"sentences": 4}, {"sentences": 3, "similarity": "dot", "temperature": 2.0}],
+    ids=["pairs", "hard negatives", "dot product"],
 )
 def test_loss_gradient_and_queue_of_each_step_are_those_of_the_slow_run(settings, queue_size):
     runs = Runs(queue_size, **settings)

@@ -69,11 +69,7 @@ def test_a_decoder_is_the_encoder_with_cross_attention(model_type):
 def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):
     torch.manual_seed(1)
     masked_lm = AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2))
-    model = AutoModelForCL.from_pretrained(
-        save_checkpoint(masked_lm, "start"),
-        objective="tsdae",
-        pooler_type="avg",
-    )
+    model = AutoModelForCL.from_pretrained(save_checkpoint(masked_lm, "start"), objective="tsdae", pooler_type="avg")
     model.prepare_objective()
     head = model.objective.lm_head["cls"].predictions
     assert torch.equal(head.transform.dense.weight, masked_lm.cls.predictions.transform.dense.weight)
@@ -115,10 +111,8 @@ TEN_WORDS = " ".join(VOCABULARY[5:15])
 
 @pytest.mark.parametrize(
     "arguments, view, rate, words",
-    [
-        pytest.param({}, "delete_words", 0.6, 4, id="60% deleted by default"),
-        pytest.param({"view": "shuffle"}, "shuffle", None, 10, id="another view"),
-    ],
+    [({}, "delete_words", 0.6, 4), ({"view": "shuffle"}, "shuffle", None, 10)],
+    ids=["60% deleted by default", "another view"],
 )
 def test_the_second_text_of_a_row_is_damaged(tmp_path, tokenizer, arguments, view, rate, words):
     rows = Dataset.from_dict({"sent0": [TEN_WORDS] * 8})
