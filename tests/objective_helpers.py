@@ -33,7 +33,7 @@ def gradients_of(loss, leaves):
 
 
 def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
-    """That a loss and its gradients, of tensors or of what a model trains, are those of a slow reference, and not 0."""
+    """That a loss and its gradients, of leaves or of a model, are those of a slow reference, and not all 0."""
     assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
     if isinstance(leaves, torch.nn.Module):
         leaves = [parameter for parameter in leaves.parameters() if parameter.requires_grad]

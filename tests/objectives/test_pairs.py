@@ -1,4 +1,4 @@
-"""Sums of all pairs of objectives that read the same rows: a part has its weight of the loss that it has alone, and all trains."""
+"""Sums of all pairs of objectives that read the same rows: a part has its share of its loss alone, and all trains."""
 
 import functools
 import itertools
