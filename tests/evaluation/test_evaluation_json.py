@@ -5,13 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import (
-    BagOfWords,
-    write_beir,
-    write_sts,
-    write_stsb,
-    write_transfer,
-)
+from evaluation_helpers import BagOfWords, write_beir, write_sts, write_stsb, write_transfer
 
 from simcse_hf import evaluate, read_task
 from simcse_hf.evaluation.embeddings import embed_all
@@ -56,10 +50,10 @@ def write_tasks(folder):
     return [*words, f"classification={folder / 'several.jsonl'}"], [str(folder / "own.csv")]
 
 
-def written(folder, knn="knn"):
+def written(folder):
     """Evaluate all kinds of task, and return the document and the names and shapes of the scores beside it."""
     task, pairs = write_tasks(folder)
-    task.append(f"{knn}={folder / 'labels.csv'}")
+    task.append(f"knn={folder / 'labels.csv'}")
     path = folder / "evaluation.json"
     options = {"mode": "fasttest", "geometry": True, "device": "cpu", "output": path}
     evaluate(BagOfWords(), data_dir=folder, tasks=SENTEVAL, pairs=pairs, task=task, **options)
@@ -72,10 +66,7 @@ def written(folder, knn="knn"):
     for result in document["results"].values():
         result.pop("texts", None)
     with np.load(folder / "evaluation.scores.npz") as scores:
-        return {
-            "document": document,
-            "scores": {name: list(scores[name].shape) for name in scores.files},
-        }
+        return {"document": document, "scores": {name: list(scores[name].shape) for name in scores.files}}
 
 
 def flat(value, name=""):
