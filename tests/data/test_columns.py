@@ -7,7 +7,7 @@ from data_helpers import write
 from datasets import Dataset
 
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.read import load_class_rows, load_text_dataset
+from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs
 
 
@@ -80,21 +80,6 @@ def test_parts_are_found_by_their_names_in_any_case():
     assert parts == {"sentence1": " Sentence_A", "score": "relatedness_score"}
 
 
-def upper(batch):
-    return {"text": [f"passage: {text.upper()}" for text in batch["text"]]}
-
-
-def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
-    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(upper)
-    assert load_text_dataset(rows)[:] == {"sent0": ["passage: A CAT", "passage: A DOG"]}
-    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(lambda batch: {"input_ids": [[[1], [2]]] * 2})
-    assert load_text_dataset(tokens)[0] == {"input_ids": [[1], [2]]}
-    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
-    assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
-    groups = {"texts": [["a", "b"]], "relations": [[0]]}
-    assert load_class_rows(Dataset.from_dict({"text": ["a"]}).with_transform(lambda batch: groups))[:] == groups
-
-
 def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
     columns = {"sent0": ["a", "b", "", "d"], "sent1": ["p", "q", "r", None], "hard_neg": ["n", " ", "m", "o"]}
     rows = load_text_dataset(Dataset.from_dict(columns))
@@ -115,6 +100,11 @@ def test_scores_of_minus_one_are_said(caplog):
 def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
     dataset = Dataset.from_dict(columns)
     assert load_text_dataset(dataset) is dataset
+
+
+def test_token_ids_of_a_transform_are_drawn_whenever_a_row_is_read():
+    drawn = Dataset.from_dict({"input_ids": [[[1]]]}).with_transform(lambda batch: {"input_ids": [[[2]]]})
+    assert load_text_dataset(drawn) is drawn
 
 
 def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
