@@ -18,7 +18,6 @@ USAGE = {
     "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
     "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
     "an unknown pooler": (["train", "unsup", "--pooler", "clss"], r"did you mean cls\?"),
-    "an unknown view": (["train", "unsup", "--view", "delete_word"], r"did you mean delete_words\?"),
     "an unknown form": (["export", "m", "--to", "onx", "--output", "x"], r"did you mean onnx\?"),
     "an option of another library": (["train", "unsup", "--lora_rank", "4"], r"did you mean --lora_r\?"),
     "data sets that are no table": (["train", "sup", "--datasets", "[1"], "--datasets takes a table"),
