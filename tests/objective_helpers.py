@@ -134,15 +134,6 @@ def slow_info_nce(
     return sum(losses) / len(losses)
 
 
-def embeddings_of_card(card):
-    """What the program for `transformers` alone on a model card embeds its texts to, and these texts."""
-    of_transformers = card.split("With `transformers` alone:")[1]
-    program = of_transformers.split("```python")[1].split("```")[0]
-    names = {}
-    exec(program, names)
-    return names["embeddings"], ["A cat sits on the mat.", "A feline rests on a rug."]
-
-
 def assert_opens_in_transformers(folder):
     _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]

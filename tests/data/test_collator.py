@@ -47,15 +47,6 @@ def test_rows_of_different_numbers_of_texts_are_padded_to_the_widest_row_and_the
     assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
 
 
-def test_equal_texts_have_equal_text_ids_and_a_text_without_tokens_has_0(tokenizer):
-    ids = ContrastiveCollator(tokenizer, add_text_ids=True)(RAGGED)["text_ids"]
-    numbers = {}
-    for length, number in zip(sum(LENGTHS, []), ids.flatten().tolist(), strict=True):
-        numbers.setdefault(length, set()).add(number)
-    assert numbers[0] == {0}
-    assert len(set().union(*numbers.values())) == len(numbers)
-
-
 def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
     vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
     collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from data_helpers import content_of, write
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset
 
 from simcse_hf.cli.main import main
 from simcse_hf.data.nli import build_nli_groups, build_nli_triplets
@@ -71,14 +71,8 @@ def test_a_random_sample_of_the_rows_keeps_their_order():
 
 def test_a_class_label_column_uses_its_own_names():
     names = ["contradiction", "neutral", "entailment"]
-    features = Features(
-        {
-            "premise": Value("string"),
-            "hypothesis": Value("string"),
-            "label": ClassLabel(names=names),
-        }
-    )
-    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS], features=features)
+    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS])
+    data = data.cast_column("label", ClassLabel(names=names))
     assert build_nli_triplets(data).to_list() == build_nli_triplets(ROWS).to_list()
 
 

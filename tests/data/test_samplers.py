@@ -101,19 +101,6 @@ def test_rows_of_one_class_each_have_the_same_order_as_a_list():
 # --- no duplicates ---
 
 
-@pytest.mark.parametrize("columns, batch_size", [(2, 8), (3, 16)])
-def test_no_text_stands_in_two_rows_of_a_batch_and_few_rows_are_left_out(columns, batch_size):
-    texts = numbers_of_texts(200, columns)
-    order = np.array(list(NoDuplicatesSampler(texts, batch_size, seed=1)))
-    assert len(set(order)) == len(order) > 200 - 3 * batch_size
-    for batch in order.reshape(-1, batch_size):
-        seen = set()
-        for row in texts[batch].tolist():
-            present = set(row) - {0}
-            assert not present & seen
-            seen |= present
-
-
 #: Of 32 rows, twelve have the same anchor.
 ANCHORS = np.array([*[1] * 12, *range(2, 22)])
 

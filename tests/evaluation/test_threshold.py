@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cli_helpers import card_main, status
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY
 from datasets import Dataset
 from tokenizers.normalizers import Lowercase
 

@@ -7,7 +7,6 @@ import torch
 from conftest import flat, random_batch
 from objective_helpers import assert_same, esimcse, slow_info_nce
 
-from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import ByDataset, EncodedBatch, Objective, build_objective
 from simcse_hf.objectives.base import named_losses
 from simcse_hf.objectives.registry import Sum
@@ -79,7 +78,7 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name, options):
     torch.testing.assert_close(found, expected)
 
 
-def test_all_widths_share_the_queue_of_one_momentum_encoder(tmp_path):
+def test_all_widths_share_the_queue_of_one_momentum_encoder():
     model = esimcse(matryoshka_dims=[8, 16])
     [objective] = model.objective.objectives
     passes = []
@@ -100,10 +99,6 @@ def test_all_widths_share_the_queue_of_one_momentum_encoder(tmp_path):
         optimizer.step()
         optimizer.zero_grad()
     assert len(passes) == 3
-    model.save_pretrained(tmp_path)
-    [loaded] = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).prepare_objective().objectives
-    assert loaded.filled == 7
-    assert torch.equal(loaded.queue, objective.queue.float())
 
 
 # --- another objective for each data set ---

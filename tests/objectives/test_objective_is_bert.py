@@ -4,14 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from card_helpers import EXAMPLES, check_examples
 from conftest import random_batch
 from model_helpers import unused
-from objective_helpers import (
-    assert_opens_in_transformers,
-    assert_same,
-    embeddings_of_card,
-    model_of,
-)
+from objective_helpers import assert_opens_in_transformers, assert_same, model_of
 from torch.nn.functional import conv1d, softplus
 
 from simcse_hf import SimCSE
@@ -123,9 +119,6 @@ def test_the_papers_pooler_refuses_leading_dimensions():
 
 # --- saved and loaded ---
 
-TEXTS = ["The cat sat on the mat.", "A dog ran."]
-
-
 def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_path, caplog):
     model = ngram_model().float().eval()
     model.save_pretrained(tmp_path)
@@ -133,14 +126,13 @@ def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_p
     assert "no pooling like 'ngrams'" in caplog.text
     assert "ngrams" in (tmp_path / "modules.json").read_text(), "sentence-transformers does not open it without us"
     simcse = SimCSE(tmp_path)
-    ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    ids = tokenizer(EXAMPLES, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings
-    torch.testing.assert_close(simcse.encode(TEXTS, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(simcse.encode(EXAMPLES, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
     assert_opens_in_transformers(tmp_path)
     card = write_card(tmp_path, repo_id=str(tmp_path)).read_text()
-    embeddings, texts = embeddings_of_card(card)
-    torch.testing.assert_close(embeddings, simcse.encode(texts), rtol=0, atol=1e-5)
+    check_examples(card, simcse.encode(EXAMPLES), ["simcse_hf", "transformers"])
     (tmp_path / "ngrams" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="'ngrams'"):
         SimCSE(tmp_path)
