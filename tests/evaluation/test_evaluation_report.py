@@ -76,23 +76,16 @@ def test_details_show_every_subset_and_split_with_both_metrics():
 # --- averages ---
 
 
-def average(tasks, protocol):
+def average(protocol, *tasks):
     results = {task: make_results()[task] for task in tasks}
     add_averages(results, protocol)
     return results["average"]
 
 
-def test_the_average_uses_the_scores_of_the_protocol():
-    tasks = ("STS12", "STSBenchmark", "STS16")
-    assert average(tasks, Protocol("test", "wmean", "pearson")) == {
-        "value": (45.0 + 81.0) / 2,
-        "tasks": ["STS12", "STSBenchmark"],
-        "missing": ["STS16"],
-    }
-
-
-def test_there_is_no_average_over_missing_tasks():
-    missing = average(("STS16",), Protocol())
+def test_the_average_uses_the_scores_of_the_protocol_and_there_is_none_over_missing_tasks():
+    found = average(Protocol("test", "wmean", "pearson"), "STS12", "STSBenchmark", "STS16")
+    assert found == {"value": (45.0 + 81.0) / 2, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
+    missing = average(Protocol(), "STS16")
     assert missing == {"value": None, "tasks": [], "missing": ["STS16"]}
     assert "n/a" in str(Evaluation({"STS16": {"missing": "no folder"}, "average": missing}, {}))
 

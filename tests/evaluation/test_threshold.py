@@ -9,6 +9,7 @@ import torch
 from cli_helpers import card_main, status
 from conftest import VOCABULARY
 from datasets import Dataset
+from sklearn.metrics import f1_score, precision_score, recall_score
 from tokenizers.normalizers import Lowercase
 
 import simcse_hf
@@ -34,12 +35,6 @@ def labelled(n):
     return {"similarity": similarity, "gold": gold, "group": np.arange(n)}
 
 
-def written_out(similarity, gold, cosine):
-    similar = similarity >= cosine
-    hits = (similar & (gold == 1)).sum()
-    return hits / max(similar.sum(), 1), hits / (gold == 1).sum()
-
-
 @pytest.mark.parametrize("precision", [None, 0.7, 0.9])
 def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
     scores = labelled(600)
@@ -48,13 +43,14 @@ def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
     similarity, gold = scores["similarity"], scores["gold"]
 
     def value(cosine):
-        share, recall = written_out(similarity[first], gold[first], cosine)
-        if precision is not None:
-            return recall if share >= precision else -1
-        return 2 * share * recall / max(share + recall, 1e-9)
+        answers = gold[first], similarity[first] >= cosine
+        if precision is None:
+            return f1_score(*answers)
+        return recall_score(*answers) if precision_score(*answers, zero_division=0) >= precision else -1
 
     assert value(found["cosine"]) == pytest.approx(max(map(value, np.unique(similarity))))
-    measured = [100 * share for share in written_out(similarity[~first], gold[~first], found["cosine"])]
+    answers = gold[~first], similarity[~first] >= found["cosine"]
+    measured = [100 * precision_score(*answers), 100 * recall_score(*answers)]
     assert [found["precision"][0], found["recall"][0]] == pytest.approx(measured, abs=0.01)
     for share, low, high in (found["precision"], found["recall"]):
         assert low < share < high < low + 25

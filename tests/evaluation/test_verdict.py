@@ -83,22 +83,19 @@ def of_normals(drawing, ways, seeds, spread, start=True, resamples=1000):
 
 
 def test_the_interval_of_one_pair_is_cochrans_mean_of_two_quantiles():
-    """Written out with loops: the seeds vary by Student's t, and the examples that they share as normal variables."""
+    """The seeds vary by Student's t, and the examples that they share as normal variables."""
     samples = of_normals(np.random.default_rng(1), 1, 3, 2.0)
     found = differences(samples, [("way 0", "start")])["way 0", "start"]
-    changes = [samples["way 0"].resampled[seed] - samples["start"].resampled[None] for seed in range(3)]
-    figures = [samples["way 0"].figures[seed] - samples["start"].figures[None] for seed in range(3)]
-    mean_change = [sum(values) / 3 for values in zip(*changes, strict=True)]
-    within = 0.0
-    for values in zip(*changes, strict=True):
-        within += sum((value - sum(values) / 3) ** 2 for value in values) / 2 / len(mean_change)
-    within -= np.var([np.mean(change) for change in changes], ddof=1)
-    of_seeds = np.var(figures, ddof=1) / 3
-    of_examples = np.var(mean_change) - within / 3
+    way, start = samples["way 0"], samples["start"]
+    changes = np.array([way.resampled[seed] - start.resampled[None] for seed in range(3)])
+    figures = np.array([way.figures[seed] - start.figures[None] for seed in range(3)])
+    within = changes.var(axis=0, ddof=1).mean() - changes.mean(axis=1).var(ddof=1)
+    of_seeds = figures.var(ddof=1) / 3
+    of_examples = changes.mean(axis=0).var() - within / 3
     t, normal = scipy.stats.t.ppf(0.975, 2), scipy.stats.norm.ppf(0.975)
     half = (normal * of_examples + t * of_seeds) / np.sqrt(of_examples + of_seeds)
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.02)
-    assert found.value == pytest.approx(np.mean(figures))
+    assert found.value == pytest.approx(figures.mean())
 
 
 def test_all_intervals_of_equal_ways_hold_together_in_95_percent_of_studies():

@@ -19,16 +19,19 @@ def anchors_of(batch):
 # --- a run of three steps against a slow one ---
 
 
-class SlowRun:
-    """The same encoder with a queue and a momentum encoder of its own."""
+class Runs:
+    """A model and a copy of its encoder with a queue of its own, which are trained on the same batches."""
 
-    def __init__(self, encoder, queue_size, similarity, temperature):
-        self.encoder = encoder
-        self.momentum_encoder = copy.deepcopy(encoder)
+    def __init__(self, queue_size, sentences, similarity="cosine", temperature=0.05):
+        options = {"similarity": similarity, "temperature": temperature}
+        self.model = esimcse(queue_size, **options)
+        self.encoder = esimcse(queue_size, **options).bert
+        self.momentum_encoder = copy.deepcopy(self.encoder)
         self.queue = []
         self.queue_size = queue_size
         self.similarity = similarity
         self.temperature = temperature
+        self.sentences = sentences
 
     def average_weights(self):
         """Move the momentum encoder by a tenth; the dense layer of the head has no momentum."""
@@ -37,44 +40,27 @@ class SlowRun:
             momentum = 0.0 if name.startswith("pooler.") else 0.9
             average[name].mul_(momentum).add_((1 - momentum) * parameter.detach())
 
-    def loss(self, batch):
+    def slow_loss(self, batch):
         self.average_weights()
-        vectors = self.encoder(**flat(batch)).pooler_output
-        vectors = vectors.view(*batch["input_ids"].shape[:2], -1)
-        return slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
-
-    @torch.no_grad()
-    def queue_anchors(self, batch):
-        anchors = self.momentum_encoder(**anchors_of(batch)).pooler_output
+        vectors = self.encoder(**flat(batch)).pooler_output.view(*batch["input_ids"].shape[:2], -1)
+        loss = slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
+        with torch.no_grad():
+            anchors = self.momentum_encoder(**anchors_of(batch)).pooler_output
         self.queue = [*anchors, *self.queue][: self.queue_size]
-
-
-class Runs:
-    """A model and the slow run, which are trained on the same batches."""
-
-    def __init__(self, queue_size, sentences, similarity="cosine", temperature=0.05):
-        options = {"similarity": similarity, "temperature": temperature}
-        self.model = esimcse(queue_size, **options)
-        encoder = esimcse(queue_size, **options).bert
-        self.slow = SlowRun(encoder, queue_size, similarity, temperature)
-        self.sentences = sentences
-        self.optimizers = []
-        for encoder in (self.model.bert, self.slow.encoder):
-            self.optimizers.append(torch.optim.SGD(encoder.parameters(), lr=0.1))
+        return loss
 
     def steps(self):
         """Train, and yield both losses after each backward pass, before the weights change."""
+        optimizer = torch.optim.SGD([*self.model.bert.parameters(), *self.encoder.parameters()], lr=0.1)
         for step in range(4):
             batch = make_batch(step, self.sentences)
-            expected = self.slow.loss(batch)
+            expected = self.slow_loss(batch)
             loss = self.model(**batch).loss
             loss.backward()
             expected.backward()
-            self.slow.queue_anchors(batch)
             yield loss.item(), expected.item()
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def gradients(module):
@@ -91,11 +77,11 @@ def test_loss_gradient_and_queue_of_each_step_are_those_of_the_slow_run(settings
     runs = Runs(queue_size, **settings)
     for loss, expected in runs.steps():
         assert loss == pytest.approx(expected, rel=1e-9)
-        slow = {f"bert.{name}": gradient for name, gradient in gradients(runs.slow.encoder).items()}
+        slow = {f"bert.{name}": gradient for name, gradient in gradients(runs.encoder).items()}
         torch.testing.assert_close(gradients(runs.model), slow, rtol=1e-7, atol=1e-10)
         objective = runs.model.objective
         queued = objective.queue[: objective.filled]
-        torch.testing.assert_close(queued, torch.stack(runs.slow.queue), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(queued, torch.stack(runs.queue), rtol=1e-9, atol=1e-12)
 
 
 # --- the momentum encoder ---

@@ -119,6 +119,7 @@ def test_the_papers_pooler_refuses_leading_dimensions():
 
 # --- saved and loaded ---
 
+
 def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_path, caplog):
     model = ngram_model().float().eval()
     model.save_pretrained(tmp_path)
