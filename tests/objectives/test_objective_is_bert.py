@@ -14,9 +14,6 @@ from simcse_hf import SimCSE
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.publishing.card import write_card
 
-#: Those of the sentences of a batch, in tokens.
-LENGTHS = [[2, 2], [3, 1, 5], [7, 4, 1, 6]]
-
 
 def slow_features(convolutions, states, lengths):
     """The features of the tokens of each sentence, as if it were alone and not padded."""
@@ -45,16 +42,6 @@ def slow_loss(features, sentences):
 # --- the objective ---
 
 
-def drawn_vectors(lengths, dim):
-    return torch.randn(len(lengths), dim, dtype=torch.float64).requires_grad_()
-
-
-def drawn_states(lengths, dim, padding=2):
-    """Hidden states of the tokens, and of some padding behind the longest sentence."""
-    shape = (len(lengths), max(lengths) + padding, dim)
-    return torch.randn(shape, dtype=torch.float64).requires_grad_()
-
-
 def encoded(vectors, states, lengths):
     """A batch of rows of one sentence."""
     is_token = torch.arange(states.shape[1]) < torch.tensor(lengths)[:, None]
@@ -62,19 +49,16 @@ def encoded(vectors, states, lengths):
     return EncodedBatch(vectors[:, None], mask, None, states[:, None])
 
 
-def objective_of(dim):
-    """The objective of a model whose pooler is not `ngrams`."""
-    objective = build_objective("is_bert", dim)
-    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
-    return objective.double()
-
-
-@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("lengths", [[2, 2], [3, 1, 5], [7, 4, 1, 6]])
 @pytest.mark.parametrize("dim", [3, 8])
 def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
-    objective = objective_of(dim)
-    vectors = drawn_vectors(lengths, dim)
-    states = drawn_states(lengths, dim)
+    objective = build_objective("is_bert", dim)
+    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+    objective.double()
+    vectors = torch.randn(len(lengths), dim, dtype=torch.float64, requires_grad=True)
+    padding = 2
+    shape = (len(lengths), max(lengths) + padding, dim)
+    states = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     loss = objective(encoded(vectors, states, lengths))
     features = slow_features(objective.ngrams.convolutions, states, lengths)
     layer = objective.to_global
