@@ -7,7 +7,7 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import BagOfWords, labelled_rows, write_rows, write_senteval, write_user_tasks
 
-from simcse_hf.evaluation import Comparison, Evaluation, evaluate, scoring
+from simcse_hf.evaluation import Comparison, scoring
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,6 @@ def test_compares_result_files_with_models(run, folder):
     assert differences["STS12"]["low"] < differences["STS12"]["difference"] < differences["STS12"]["high"]
     assert differences == mixed["differences"]["narrow"] and differences["average"]["high"] < 0
     assert Comparison.read("results.json").differences == mixed["differences"]
-
-
-def test_a_script_gets_what_the_command_writes(run, folder):
-    document, printed = run("evaluate", f"--model wide --data_dir {folder} --tasks STS12,STSBenchmark")
-    evaluation = evaluate("wide", data_dir=folder, tasks=["STS12", "STSBenchmark"], output="mine.json")
-    assert f"{evaluation}\n" == printed
-    assert evaluation.to_dict()["results"] == document["results"] == Evaluation.read("mine.json").results
-    assert Evaluation.read("mine.json").identity == evaluation.identity
 
 
 # --- tasks from the user's own files ---------------------------------------------------------------------------------

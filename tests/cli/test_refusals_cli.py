@@ -8,6 +8,12 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
 USAGE = {
@@ -55,8 +61,7 @@ MODEL_COMMANDS = {
 
 
 @pytest.mark.parametrize("command", MODEL_COMMANDS)
-def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "texts.txt", ["a cat", "a dog"])
     write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
@@ -80,12 +85,9 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_an_option_whose_package_is_missing_is_refused_before_an_earlier_run_is_deleted(
-    package, tmp_path, capsys, monkeypatch
-):
+def test_an_option_whose_package_is_missing_is_refused_before_an_earlier_run_is_deleted(package, tmp_path, capsys):
     if find_spec(package):
         pytest.skip(f"{package} is installed")
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/results.json").write_text("{}")
     words = f"train unsup --use_cpu --max_train_samples 64 --output_dir out --overwrite_output_dir {PACKAGES[package]}"
@@ -100,8 +102,7 @@ FOREIGN = ["config.json", "adapter_config.json", "modules.json", "checkpoint-500
 
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("words", ["unsup", "unsup --seeds 2", "mlm --train_tokenizer"])
-def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, capsys):
     path = tmp_path / "model" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
@@ -117,8 +118,7 @@ def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, caps
 @pytest.mark.parametrize(
     "words", ["train unsup --output_dir", "train mlm --output_dir", "train unsup --seeds 2 --output_dir"]
 )
-def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(words, output, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(words, output, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert status(*words.split(), output) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]

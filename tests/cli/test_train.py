@@ -27,6 +27,11 @@ METHODS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_poolers(method, capsys):
     assert status("train", method, "--help") == 0
@@ -39,8 +44,7 @@ def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_po
         assert {name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")} <= words
 
 
-def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_help_of_a_recipe_shows_what_it_sets(capsys):
     assert status("train", "sup", "rankcse-bert-base", "--help") == 0
     assert (RECIPES / "rankcse-bert-base.yaml").read_text() in capsys.readouterr().out
     Path("rankcse-bert-base.yaml").write_text("temp: 0.125\n")  # a file of the user goes first, as in training
@@ -67,7 +71,6 @@ class Hinge(Objective):
 @pytest.fixture
 def losses(tmp_path, monkeypatch):
     """A module with an objective of the user, and a recipe `r` with it, in the current folder."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("losses.py").write_text(LOSS)
     Path("r").write_text("objective: losses:Hinge\n")
@@ -134,8 +137,7 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
         ("mlm", "--train_file nosuch.csv"),
     ],
 )
-def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, capsys):
     Path("out/checkpoint-1").mkdir(parents=True)
     Path("out/results.json").write_text("{}")
     Path("texts.txt").write_text("a cat\n" * 20)
@@ -152,8 +154,7 @@ METHOD_OPTIONS = {
 
 
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, capsys):
     lines = [f"a {size} cat {animal}\n" for size in "abcdefg" for animal in ["sat", "ran"] * 4]
     Path("texts.txt").write_text("".join(lines))
     line = f"train {method} --train_file texts.txt --output_dir out --max_steps 2 --use_cpu --report_to none "

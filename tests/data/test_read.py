@@ -114,9 +114,8 @@ def test_quoted_cells_over_several_lines_are_read_and_reported_once(tmp_path, ca
         TRIPLETS,
         DatasetDict(train=Dataset.from_list(AS_ROWS)),
         Dataset.from_list(AS_ROWS, features=Features({f"sent{i}": Value("large_string") for i in range(3)})),
-        pd.DataFrame(TRIPLETS[::-1], columns=NAMES)[::-1].reset_index(),
     ],
-    ids=["tuples", "dataset_dict", "large_string", "frame with index"],
+    ids=["tuples", "dataset_dict", "large_string"],
 )
 def test_reads_triplets_from_memory(load, source):
     data = load(source)

@@ -7,7 +7,7 @@ import torch
 from conftest import VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
 from model_helpers import unused
-from objective_helpers import assert_opens_in_transformers, assert_same, tsdae
+from objective_helpers import assert_same, tsdae
 from safetensors.torch import load_file
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
@@ -75,16 +75,11 @@ def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoi
     assert torch.equal(head.transform.dense.weight, masked_lm.cls.predictions.transform.dense.weight)
 
 
-def test_a_checkpoint_holds_what_the_encoder_does_not_have_and_continues_with_the_same_loss(tmp_path):
-    model = tsdae()
-    model.save_pretrained(tmp_path)
+def test_a_checkpoint_holds_what_the_encoder_does_not_have(tmp_path):
+    tsdae().save_pretrained(tmp_path)
     saved = load_file(tmp_path / "_objective.safetensors")
     assert all(".crossattention." in name or ".lm_head." in name for name in saved)
     assert not [x for x in saved.values() if x.dim() == 2 and len(x) == len(VOCABULARY)], "word embeddings"
-    assert_opens_in_transformers(tmp_path)
-    loaded = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
-    batch = random_batch(3, 2)
-    assert loaded(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
 
 
 # --- refusals ---

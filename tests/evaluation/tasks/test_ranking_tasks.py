@@ -131,47 +131,31 @@ def scores_of(query, texts):
 
 
 def tied_collection(seed):
-    """Ids that queries and documents share, texts that repeat, and texts whose words are in another order."""
+    """Texts that repeat, and texts whose words are in another order."""
     random = np.random.RandomState(seed)
     texts = []
     for _ in range(random.randint(20, 160)):
         texts.append(" ".join(random.choice(WORDS[:6], 2)))
     corpus = {str(number): text for number, text in enumerate(texts)}
-    queries = {str(number): random.choice(texts) for number in range(10)}
+    queries = {f"q{number}": random.choice(texts) for number in range(10)}
     qrels = {}
     for query in queries:
         chosen = random.choice(list(corpus), 8, replace=False).tolist()
-        judged = {"1": 1} | {id: int(random.randint(3)) for id in chosen}
-        judged.pop(query, None)
-        if any(judged.values()):
-            qrels[query] = judged
+        qrels[query] = {"1": 1} | {id: int(random.randint(3)) for id in chosen}
+    qrels = {query: judged for query, judged in qrels.items() if any(judged.values())}
     return Collection(corpus, queries, qrels)
 
 
-def is_the_query(tied, query, document):
-    return document == query and tied.corpus[document] == tied.queries[query]
-
-
-def judge_tied(tied):
-    """The metrics of trec_eval for each query, over all documents but the query itself."""
-    judged = []
-    for query, grades in tied.qrels.items():
-        others = {document: text for document, text in tied.corpus.items() if not is_the_query(tied, query, document)}
-        judged.append(trec_eval(scores_of(tied.queries[query], others), grades))
-    return judged
-
-
 def test_a_retrieval_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
-    left_out = 0
     for seed in range(25):
         tied = tied_collection(seed)
         result = tied.read(tmp_path / str(seed)).evaluate(encode_rounded)
-        left_out += sum(is_the_query(tied, query, query) for query in tied.qrels)
-        judged = judge_tied(tied)
+        judged = []
+        for query, grades in tied.qrels.items():
+            judged.append(trec_eval(scores_of(tied.queries[query], tied.corpus), grades))
         assert result.scores["retrieval"]["value"] == pytest.approx([each["ndcg_cut_10"] for each in judged])
         for metric, measure in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100"), ("mrr@10", "recip_rank")):
             assert result.metrics[metric] == pytest.approx(mean_of(measure, judged))
-    assert left_out > 5
 
 
 def tied_reranking_rows():
