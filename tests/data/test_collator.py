@@ -21,10 +21,8 @@ def sentence(words, word=7):
 def test_a_single_sentence_is_repeated_in_the_batch_and_not_in_its_row(repeat, tokenizer):
     rows = [{"input_ids": [sentence(3, word=8)]}, {"input_ids": [sentence(1, word=9)]}]
     ids = ContrastiveCollator(tokenizer, repeat=repeat)(rows)["input_ids"]
-    first = sentence(3, word=8)
-    second = sentence(1, word=9) + [PAD, PAD]
-    assert ids.tolist() == [[first] * repeat, [second] * repeat]
-    assert rows[0] == {"input_ids": [first]}
+    assert ids.tolist() == [[sentence(3, word=8)] * repeat, [sentence(1, word=9) + [PAD, PAD]] * repeat]
+    assert rows[0] == {"input_ids": [sentence(3, word=8)]}
 
 
 # --- rows with different numbers of texts ---

@@ -141,8 +141,7 @@ def tied_collection(seed):
     qrels = {}
     for query in queries:
         chosen = random.choice(list(corpus), 8, replace=False).tolist()
-        qrels[query] = {"1": 1} | {id: int(random.randint(3)) for id in chosen}
-    qrels = {query: judged for query, judged in qrels.items() if any(judged.values())}
+        qrels[query] = {id: int(random.randint(3)) for id in chosen} | {"1": 1}
     return Collection(corpus, queries, qrels)
 
 

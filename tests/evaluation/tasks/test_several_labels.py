@@ -73,7 +73,6 @@ def test_a_label_of_one_row_is_left_out_and_its_row_stays(tmp_path, caplog):
 @pytest.mark.parametrize(
     "kind, rows, words",
     [
-        ("classification", [("a", ()), ("b", ())], "a label needs 2 row.s. .* none has as many"),
         ("classification", [("a", "x"), ("b", [["x"], "y"])], r"own.jsonl, line 2: the label \['x'\]"),
         ("clustering", [("a", "x"), ("b", ["x", "y"])], "own.jsonl: texts have several labels, .* clustering"),
     ],
