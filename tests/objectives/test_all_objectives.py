@@ -1,7 +1,7 @@
 """Every objective: two processes equal one, and half precision is compared in float32."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
@@ -199,9 +199,8 @@ def model_and_batch(name, source):
     return model, batch
 
 
-def steps_of(name):
-    """The steps to compare; ESimCSE has a queue, which other steps fill."""
-    return 3 if name == "esimcse" else 1
+#: The steps to compare, 1 of all others; ESimCSE has a queue, which other steps fill.
+STEPS = {"esimcse": 3}
 
 
 @pytest.fixture(scope="module")
@@ -231,30 +230,25 @@ def train(model, batch, steps=1):
     return found
 
 
-class Share:
+def train_share(source, rank, processes):
     """All steps of one process."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def __call__(self, rank, processes):
-        found = {}
-        for number in NUMBERS:
-            model = DistributedDataParallel(Encoded(number))
-            found[number] = train(model, share_of(number, rank))
-            found["evaluated", number] = evaluated(number, rank)
-        for name in WITH_ENCODER:
-            model, batch = model_and_batch(name, self.source)
-            rows = rows_of_process(batch, rank)
-            found[name] = train(DistributedDataParallel(model), rows, steps_of(name))
-        return found
+    found = {}
+    for number in NUMBERS:
+        model = DistributedDataParallel(Encoded(number))
+        found[number] = train(model, share_of(number, rank))
+        found["evaluated", number] = evaluated(number, rank)
+    for name in WITH_ENCODER:
+        model, batch = model_and_batch(name, source)
+        rows = rows_of_process(batch, rank)
+        found[name] = train(DistributedDataParallel(model), rows, STEPS.get(name, 1))
+    return found
 
 
 @pytest.fixture(scope="module")
 def of_processes(source, tmp_path_factory):
     """What each of the two processes found."""
     folder = tmp_path_factory.mktemp("processes")
-    return in_processes(Share(source), folder, PROCESSES)
+    return in_processes(partial(train_share, source), folder, PROCESSES)
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +258,7 @@ def of_one_process(source):
     @cache
     def train_on_the_whole_batch(case):
         if case in WITH_ENCODER:
-            return train(*model_and_batch(case, source), steps_of(case))
+            return train(*model_and_batch(case, source), STEPS.get(case, 1))
         return train(Encoded(case), batch_of(CASES[case][2]))
 
     return train_on_the_whole_batch

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import MASK, flat, random_batch
 from objective_helpers import assert_same, model_of, slow_info_nce
+from torch.nn.functional import cross_entropy
 
 from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
@@ -66,13 +67,6 @@ def slow_contrastive_loss(model, batch, anchors, widths):
     return sum(slow_nt_xent(vectors[..., :width], anchors, 0.05) for width in widths)
 
 
-def slow_masked_lm_loss(model, batch):
-    targets = batch["mlm_targets"]
-    is_target = targets != -100
-    logits = model._stock_mlm_head.logits(stock_states(model, batch)[is_target])
-    return torch.nn.functional.cross_entropy(logits, targets[is_target])
-
-
 @pytest.mark.parametrize("widths", [[32], [32, 16]])
 @pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
 def test_anchors_are_masked_and_give_both_losses_in_one_pass(anchors, columns, widths):
@@ -90,6 +84,8 @@ def test_anchors_are_masked_and_give_both_losses_in_one_pass(anchors, columns, w
     contrastive = slow_contrastive_loss(model, batch, anchors, widths)
     torch.testing.assert_close(output.contrastive_loss, contrastive)
     # The logits of its head are in float32.
-    masked_lm = slow_masked_lm_loss(model, batch).item()
+    is_target = batch["mlm_targets"] != -100
+    logits = model._stock_mlm_head.logits(stock_states(model, batch)[is_target])
+    masked_lm = cross_entropy(logits, batch["mlm_targets"][is_target]).item()
     assert output.mlm_loss.item() == pytest.approx(masked_lm, rel=1e-5)
     assert output.loss.item() == pytest.approx(contrastive.item() + masked_lm, rel=1e-5)
