@@ -36,20 +36,16 @@ LENGTHS = [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
 
 
 def test_rows_of_different_numbers_of_texts_are_padded_to_the_widest_row_and_the_longest_text(tokenizer):
-    batch = ContrastiveCollator(tokenizer)(RAGGED)
+    teacher = np.arange(3.0 * 5).reshape(3, 5, 1)
+    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda rows: teacher[rows]})
+    batch = collator([row | {"row": number} for number, row in enumerate(RAGGED)])
     ids = batch["input_ids"]
     assert ids.shape == (3, 4, 6) and ids.dtype == torch.long
     assert ids[1, :2].tolist() == [sentence(1) + [PAD, PAD, PAD], sentence(4)]
     assert (ids[2, 2:] == PAD).all()
     assert batch["attention_mask"].sum(-1).tolist() == LENGTHS
     assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
-
-
-def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
-    vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
-    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})
-    rows = [row | {"row": number} for number, row in enumerate(RAGGED)]
-    assert collator(rows)["teacher"].shape == (3, 4, 1)
+    assert batch["teacher"].shape == (3, 4, 1)
 
 
 def test_a_batch_holds_the_columns_asked_for_that_the_rows_have(tokenizer):

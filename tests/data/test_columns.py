@@ -3,10 +3,9 @@
 import logging
 
 import pytest
-from data_helpers import write
 from datasets import Dataset
 
-from simcse_hf.data.columns import find_parts, resolve_columns
+from simcse_hf.data.columns import resolve_columns
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs
 
@@ -75,11 +74,6 @@ def test_logs_which_column_plays_which_part(caplog):
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
 
 
-def test_parts_are_found_by_their_names_in_any_case():
-    parts = find_parts(["id", " Sentence_A", "relatedness_score"], ("sentence1", "score", "split"))
-    assert parts == {"sentence1": " Sentence_A", "score": "relatedness_score"}
-
-
 def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
     columns = {"sent0": ["a", "b", "", "d"], "sent1": ["p", "q", "r", None], "hard_neg": ["n", " ", "m", "o"]}
     rows = load_text_dataset(Dataset.from_dict(columns))
@@ -116,8 +110,3 @@ def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
         assert list(read_scored_pairs(pairs.to_dataset()).rows()) == list(pairs.rows())
     assert "1 of 3 rows dropped for an empty cell: x, row 3" in caplog.text
     assert "Every row counts as a positive pair" not in caplog.text
-
-
-def test_scored_files_without_a_header_are_read_by_the_places_of_their_columns(tmp_path):
-    for name, line in (("a.tsv", "4.5\ta\tb\n"), ("sts-dev.csv", "main\tx\t2012\t2\t4.5\ta\tb\textra\n")):
-        assert list(read_scored_pairs(write(tmp_path / name, line)).rows()) == [("a", "b", 4.5)]
