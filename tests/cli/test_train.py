@@ -33,7 +33,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_poolers(method, capsys):
+def test_help_of_a_method_is_short_and_shows_its_names_and_the_defaults_of_a_real_run(method, capsys):
     assert status("train", method, "--help") == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
@@ -42,6 +42,15 @@ def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_po
     assert [name for name, recipe in recipes.items() if recipe in words] == [method]
     for table in (OBJECTIVES, VIEW_CLASSES, POOLERS) if method != "mlm" else ():
         assert {name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")} <= words
+    classes, defaults = METHODS[method]
+    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
+    options = text.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
+    assert len(options) > 12
+    for option in options:
+        name, *described = option.split()
+        default = " ".join(described).partition("default: ")[2]
+        is_open = actual[name] in (None, MISSING)  # the words say what decides it, if they say anything
+        assert is_open or default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
 
 
 def test_help_of_a_recipe_shows_what_it_sets(capsys):
@@ -95,20 +104,6 @@ def test_help_lists_the_options_of_an_objective_that_is_named_with_their_default
     assert status("train", "unsup", *words.split(), option) == 0
     entry = capsys.readouterr().out.partition(f"\n  {name} ")[2].partition(")\n")[0]
     assert described in " ".join(entry.split())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
-    classes, defaults = METHODS[method]
-    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
-    assert status("train", method, "--help") == 0
-    options = capsys.readouterr().out.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
-    assert len(options) > 12
-    for option in options:
-        name, *words = option.split()
-        default = " ".join(words).partition("default: ")[2]
-        is_open = actual[name] in (None, MISSING)  # the words say what decides it, if they say anything
-        assert is_open or default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
 
 
 @pytest.mark.parametrize("words, listed", [("", "build-nli"), ("train", "unsup"), ("train unsup --help", "RECIPE")])

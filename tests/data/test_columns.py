@@ -90,15 +90,20 @@ def test_scores_of_minus_one_are_said(caplog):
     assert "pairs: 1 of 3 scores are -1" in caplog.text
 
 
-@pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
-def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
-    dataset = Dataset.from_dict(columns)
+TOKENS = Dataset.from_dict({"input_ids": [[[1, 2]]]})
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TOKENS,
+        TOKENS.with_transform(lambda batch: {"input_ids": [[[3]]]}),
+        Dataset.from_dict({"texts": [["a", "b"]], "relations": [[0]]}),
+    ],
+    ids=["token ids", "token ids that are drawn whenever a row is read", "groups"],
+)
+def test_tokenized_and_grouped_datasets_stay_as_they_are(dataset):
     assert load_text_dataset(dataset) is dataset
-
-
-def test_token_ids_of_a_transform_are_drawn_whenever_a_row_is_read():
-    drawn = Dataset.from_dict({"input_ids": [[[1]]]}).with_transform(lambda batch: {"input_ids": [[[2]]]})
-    assert load_text_dataset(drawn) is drawn
 
 
 def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):

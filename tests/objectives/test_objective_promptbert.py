@@ -22,7 +22,7 @@ from objective_helpers import (
     slow_info_nce,
 )
 from trainer_helpers import make
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.token_ids import parse_template
@@ -224,9 +224,3 @@ def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(st
     stock = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.state_dict()
     model = AutoModelForCL.from_pretrained(start, denoising="transform", do_mlm=do_mlm, **OPTIONS)
     torch.testing.assert_close(model.template_head.layer.state_dict(), stock, rtol=0, atol=0)
-
-
-def test_a_checkpoint_without_a_masked_lm_head_has_no_transform(start, tmp_path):
-    AutoModel.from_pretrained(start).save_pretrained(tmp_path / "bare")
-    with pytest.raises(ValueError, match="bare has no trained masked-LM head"):
-        AutoModelForCL.from_pretrained(tmp_path / "bare", denoising="transform", **OPTIONS)
