@@ -128,8 +128,7 @@ def batch_of_sentences(columns):
     shape = (6, columns, 6, WIDTH) if columns == 1 else (6, columns, WIDTH)
     vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
     text_ids = torch.randint(0, 9, (6, columns), generator=generator)
-    of_teacher = torch.Generator().manual_seed(1)
-    teacher = F.normalize(torch.randn(6, columns, 4, generator=of_teacher))
+    teacher = F.normalize(torch.randn(6, columns, 4, generator=generator))
     lengths = torch.tensor([5, 2, 1, 4, 4, 3])
     mask = (torch.arange(6) < lengths[:, None]).long()
     return {

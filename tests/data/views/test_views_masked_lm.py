@@ -26,21 +26,17 @@ def reference(model, ids, mask, seed, rate, special):
     rng = random.Random(seed)
     places = [i for i in range(len(ids)) if mask[i] and ids[i] not in special]
     exact = rate * len(places)
-    number = int(exact) + (rng.random() < exact - int(exact))
-    selected = sorted(rng.sample(places, number))
+    selected = sorted(rng.sample(places, int(exact) + (rng.random() < exact % 1)))
     masked = [MASK if i in selected else token for i, token in enumerate(ids)]
     with torch.no_grad():
         logits = model.double().eval()(torch.tensor([masked]), torch.tensor([mask])).logits[0]
     model.float()
     replaced = list(ids)
     for i in selected:
-        weights = [0.0 if k in special or k == ids[i] else float(logits[i, k].exp()) for k in range(len(VOCABULARY))]
-        left = rng.random() * sum(weights)
-        for k, weight in enumerate(weights):
-            if left < weight:
-                replaced[i] = k
-                break
-            left -= weight
+        weights = logits[i].exp()
+        weights[[*special, ids[i]]] = 0
+        cumulative = weights.cumsum(0)
+        replaced[i] = int((cumulative <= rng.random() * cumulative[-1]).sum())
     return replaced
 
 
