@@ -28,7 +28,7 @@ def base(tmp_path_factory, tokenizer):
 
 
 def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
-    words = ["search", "--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1"]
+    words = f"search --index {base / 'index'} --device cpu cat --threshold 1".split()
     assert status(*words, "--json", "--quiet") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["results"] == [] and 0 < answer["best_score"] < 1
@@ -47,11 +47,11 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
     pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
-    words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
+    words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs)
     output = tmp_path / "output"
 
-    def run(*more, output=output):
-        return status(command, *words, "--output", str(output), *more)
+    def run(more="", output=output):
+        return status(command, *f"{words} --output {output} {more}".split())
 
     assert run("--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -63,7 +63,7 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     before = files_of(output)
     if "--input" in words:  # the last one counts
         empty = write(tmp_path / "empty.txt", [""])
-        for wrong in (["--column", "nosuch"], ["--input", str(empty)], ["--input", str(tmp_path / "nosuch.txt")]):
-            assert run("--overwrite", *wrong) == 2 and files_of(output) == before
+        for wrong in ("--column nosuch", f"--input {empty}", f"--input {tmp_path / 'nosuch.txt'}"):
+            assert run(f"--overwrite {wrong}") == 2 and files_of(output) == before
     read = files_of(base / "model")
     assert run("--overwrite", output=base / "model") == 2 and files_of(base / "model") == read

@@ -107,14 +107,14 @@ def pairs(tmp_path):
     return data_helpers.write(tmp_path / "pairs.csv", "\n".join(rows) + "\n")
 
 
-def evaluate(model, pairs, *more):
-    return main(["evaluate", "--model", str(model), "--task", f"pairs={pairs}", *map(str, more)])
+def evaluate(model, pairs, words):
+    return main(f"evaluate --model {model} --task pairs={pairs} {words}".split())
 
 
 @pytest.fixture
 def with_threshold(checkpoint, pairs, monkeypatch):
     monkeypatch.setattr(probes_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
-    assert evaluate(checkpoint, pairs, "--threshold", "f1", "--save_threshold", "--quiet") == 0
+    assert evaluate(checkpoint, pairs, "--threshold f1 --save_threshold --quiet") == 0
     return checkpoint
 
 
@@ -123,8 +123,8 @@ def test_the_threshold_is_saved_and_used(checkpoint, pairs, tmp_path, capsys):
     before = json.loads(file.read_text())
     with pytest.raises(ValueError, match="has no saved threshold.*simcse-hf evaluate .* --save_threshold"):
         SimCSE(checkpoint).is_similar("a", "b")
-    words = ["--threshold", "precision=0.9", "--save_threshold", "--output", tmp_path / "result.json"]
-    assert evaluate(checkpoint, pairs, *words) == 0
+    words = f"--threshold precision=0.9 --save_threshold --output {tmp_path / 'result.json'}"
+    assert evaluate(checkpoint, pairs, words) == 0
     printed = capsys.readouterr().out
     threshold = json.loads((tmp_path / "result.json").read_text())["threshold"]
     assert f"threshold: written into {file}" in printed
@@ -193,7 +193,7 @@ def test_a_threshold_holds_in_half_precision_and_with_other_prompts_of_search_an
 def test_the_results_are_written_although_no_threshold_can_be_chosen(checkpoint, tmp_path, capsys, caplog):
     rows = [f"{WORDS[0]},{text} {WORDS[-i]},{i % 2}" for i, text in enumerate(WORDS)]
     star = data_helpers.write(tmp_path / "star.csv", "\n".join(["sentence1,sentence2,label", *rows]) + "\n")
-    assert evaluate(checkpoint, star, "--threshold", "f1", "--output", tmp_path / "out.json") == 2
+    assert evaluate(checkpoint, star, f"--threshold f1 --output {tmp_path / 'out.json'}") == 2
     assert "Give pairs with more different texts" in capsys.readouterr().err
     document = json.loads((tmp_path / "out.json").read_text())
     assert "average_precision" in document["results"]["pairs"] and "threshold" not in document
@@ -227,10 +227,10 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
     saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
     card = " ".join((with_threshold / "README.md").read_text().split())
     assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in card
-    assert evaluate(with_threshold, pairs, "--threshold", "precision=0.6", "--save_threshold") == 0
+    assert evaluate(with_threshold, pairs, "--threshold precision=0.6 --save_threshold") == 0
     assert "chosen for precision=0.6" in (with_threshold / "README.md").read_text()
     (with_threshold / "README.md").write_text("My model.")
-    assert evaluate(with_threshold, pairs, "--threshold", "f1", "--save_threshold") == 0
+    assert evaluate(with_threshold, pairs, "--threshold f1 --save_threshold") == 0
     assert "README.md, which this package did not write" in caplog.text
     assert (with_threshold / "README.md").read_text() == "My model."
 
@@ -238,13 +238,13 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--threshold", "f1"], "add --task pairs=FILE"),
-        (["--threshold", "f2"], "must be f1, or precision=P"),
-        (["--save_threshold"], "add --threshold f1"),
-        (["--threshold", "f1", "--save_threshold", "--task", "pairs=p.csv"], "org/name is none"),
+        ("--threshold f1", "add --task pairs=FILE"),
+        ("--threshold f2", "must be f1, or precision=P"),
+        ("--save_threshold", "add --threshold f1"),
+        ("--threshold f1 --save_threshold --task pairs=p.csv", "org/name is none"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, tmp_path, capsys):
     scored = data_helpers.write(tmp_path / "sts.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n")
-    assert status("evaluate", "--model", "org/name", "--pairs", str(scored), *words) == 2
+    assert status(*f"evaluate --model org/name --pairs {scored} {words}".split()) == 2
     assert message in " ".join(capsys.readouterr().err.split())
