@@ -21,17 +21,7 @@ HELP = [
 ]
 HELP += [["train", method, "--help"] for method in ("unsup", "sup", "mlm")]
 #: What a user waits seconds for.
-HEAVY = {
-    "torch",
-    "transformers",
-    "datasets",
-    "numpy",
-    "accelerate",
-    "evaluate",
-    "matplotlib",
-    "mteb",
-    "gradio",
-}
+HEAVY = set("torch transformers datasets numpy accelerate evaluate matplotlib mteb gradio".split())
 
 
 def python(*words, **options):

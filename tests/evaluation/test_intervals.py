@@ -166,11 +166,12 @@ def test_a_difference_that_is_the_same_in_every_group_has_wilsons_interval():
 @pytest.mark.parametrize(
     "groups, by_row",
     [
-        pytest.param(np.maximum(np.arange(15) - 1, 0), False, id="few rows, of which two share a text"),
-        pytest.param(np.arange(400) // 20, False, id="20 groups"),
-        pytest.param(np.arange(400) // 21, True, id="19 groups and a rest"),
-        pytest.param(np.maximum(np.arange(400) - 200, 0), True, id="one group has half of the rows"),
+        (np.maximum(np.arange(15) - 1, 0), False),
+        (np.arange(400) // 20, False),
+        (np.arange(400) // 21, True),
+        (np.maximum(np.arange(400) - 200, 0), True),
     ],
+    ids=["few rows, of which two share a text", "20 groups", "19 groups and a rest", "one group has half of the rows"],
 )
 def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, by_row, caplog):
     drawn = groups_to_draw(groups, f"part {groups.sum()}")

@@ -12,10 +12,8 @@ from simcse_hf.objectives.base import named_losses
 from simcse_hf.objectives.registry import Sum
 
 
-def random_embeddings(rows=6, columns=2, dim=8):
-    generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64)
-    return embeddings.requires_grad_()
+def random_embeddings():
+    return torch.randn(6, 2, 8, dtype=torch.float64, requires_grad=True)
 
 
 # --- sums ---

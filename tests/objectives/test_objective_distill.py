@@ -18,10 +18,9 @@ TEACHER_DIM = 4
 
 def draw(rows=5, columns=2):
     """Embeddings of a student, and unit vectors of a teacher of another size."""
-    generator = torch.Generator().manual_seed(0)
-    student = torch.randn(rows, columns, DIM, dtype=torch.float64, generator=generator)
-    teacher = torch.randn(rows, columns, TEACHER_DIM, dtype=torch.float64, generator=generator)
-    return student.requires_grad_(), F.normalize(teacher, dim=-1)
+    student = torch.randn(rows, columns, DIM, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(rows, columns, TEACHER_DIM, dtype=torch.float64)
+    return student, F.normalize(teacher, dim=-1)
 
 
 def distilled(student, teacher, **options):

@@ -14,18 +14,13 @@ TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [2, 7], [8, 8], [10, 3]])
 @pytest.fixture
 def embeddings(rows):
     """Those of pairs."""
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(rows, 2, 6, dtype=torch.float64, generator=generator)
-    return vectors.requires_grad_()
+    return torch.randn(rows, 2, 6, dtype=torch.float64, requires_grad=True)
 
 
 @pytest.fixture
 def scores(rows):
     """Scores from 0 to 2, some of which are equal and the first two of which are not."""
-    generator = torch.Generator().manual_seed(1)
-    scores = torch.randint(0, 3, (rows,), generator=generator).double()
-    scores[:2] = torch.tensor([0.0, 2.0])
-    return scores
+    return torch.cat([torch.tensor([0, 2]), torch.randint(0, 3, (rows - 2,))]).double()
 
 
 @pytest.fixture
