@@ -13,19 +13,19 @@ from simcse_hf.data.read import is_labelled, load_class_rows
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (["text", "label"], ["text", "label"]),
-        (["text", "labels"], ["text", "labels"]),
-        (["Category", "sentence"], ["sentence", "Category"]),
-        (["id", "text", "label", "label_text"], ["text", "label"]),
-        (["sentence1", "sentence2", "label"], None),
-        (["text", "score"], None),
-        (["label"], None),
-        (["a", "b", "label"], None),
-        (["title", "body", "text", "label"], ["text", "label"]),
+        ("text label", "text label"),
+        ("text labels", "text labels"),
+        ("Category sentence", "sentence Category"),
+        ("id text label label_text", "text label"),
+        ("sentence1 sentence2 label", None),
+        ("text score", None),
+        ("label", None),
+        ("a b label", None),
+        ("title body text label", "text label"),
     ],
 )
 def test_one_text_and_a_label_are_a_class_row_and_pairs_are_not(columns, expected):
-    assert class_columns(columns) == expected
+    assert class_columns(columns.split()) == (expected and expected.split())
 
 
 def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):

@@ -18,7 +18,7 @@ def study(task, seeds=(1, 2, 3)):
     """Ways of which each is right in 70% of the rows, beside the start."""
     drawing = np.random.default_rng(5)
     scores = {"start": {None: answers(drawing, 0.5)}}
-    for way in ("a", "b", "c"):
+    for way in "abc":
         scores[way] = {seed: answers(drawing, 0.7) for seed in seeds}
     figures = {}
     for way, by_seed in scores.items():

@@ -18,14 +18,14 @@ def rows_of_several(number, seed):
     random = np.random.default_rng(seed)
     rows = []
     for i in range(number):
-        labels = [label for label in ("x", "y", "z") if random.random() < 0.4]
+        labels = [label for label in "xyz" if random.random() < 0.4]
         rows.append((f"{seed}-{i} {' '.join(labels)}".strip(), tuple(labels)))
     return rows
 
 
 def encode_several(texts):
     noise = np.random.default_rng(len(texts)).standard_normal((len(texts), 5))
-    return np.array([[label in text.split()[1:] for label in ("x", "y", "z", "-", "-")] for text in texts]) + noise
+    return np.array([[label in text.split()[1:] for label in "xyz--"] for text in texts]) + noise
 
 
 def read_several(folder, rows):
@@ -47,7 +47,7 @@ def test_several_labels_are_scored_by_the_f1_of_a_classifier_of_each(tmp_path, f
 
     x = normalize(vectors).astype(np.float32)
     x = StandardScaler().fit(x[40:]).transform(x)
-    gold = MultiLabelBinarizer(classes=["x", "y", "z"]).fit_transform([labels for _, labels in [*test, *train]])
+    gold = MultiLabelBinarizer(classes=list("xyz")).fit_transform([labels for _, labels in [*test, *train]])
     classifier = LogisticRegression(C=0.1, max_iter=300, tol=1e-3, class_weight="balanced")
     probe = OneVsRestClassifier(classifier).fit(x[40:], gold[40:])
     expected = 100 * f1_score(gold[:40], probe.predict(x[:40]), average="macro")
