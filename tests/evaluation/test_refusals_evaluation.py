@@ -118,16 +118,17 @@ def hub_set(folder):
     read_scored_pairs(f"{folder}:test")
 
 
-def compared(other=None, **settings):
-    gold = np.arange(9.0)
+def stored(gold, task="STS12"):
+    """An evaluation of nine pairs."""
     scores = {"predicted": gold, "gold": gold, "group": np.arange(9)}
-    first = Evaluation({"STS12": {"aggregate": {"all": {"spearman": 50.0}}}}, {"STS12": {"a": scores}})
-    others = {
-        "same": {"y": first},
-        "gold": {"y": Evaluation(first.results, {"STS12": {"a": scores | {"gold": gold[::-1]}}})},
-        "task": {"y": Evaluation({"STS13": {"missing": "no"}}, {})},
-    }
-    compare_evaluations({"x": first, **others[other]}, **settings)
+    return Evaluation({task: {"aggregate": {"all": {"spearman": 50.0}}}}, {task: {"a": scores}})
+
+
+NINE = stored(np.arange(9.0))
+
+
+def compared(other=NINE, **settings):
+    compare_evaluations({"x": NINE, "y": other}, **settings)
 
 
 def of_modes(folder):
@@ -179,10 +180,10 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (hub_set, "test, row 1: a sentence is empty"),
         (lambda x: score_parts("STS-B", CONSTANT), "^STS-B dev: all 3 values"),
         (of_other_texts, "sts: .*b.json were evaluated on other texts. Results on different rows are"),
-        (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
-        (lambda x: compared("task"), "no task in common"),
-        (lambda x: compared("same", confidence=95), "confidence"),
-        (lambda x: compared("same", resamples=0), "resamples"),
+        (lambda x: compared(stored(np.arange(9.0)[::-1])), "STS12: y and x were not evaluated on the same examples"),
+        (lambda x: compared(stored(np.arange(9.0), "STS13")), "no task in common"),
+        (lambda x: compared(confidence=95), "confidence"),
+        (lambda x: compared(resamples=0), "resamples"),
         (lambda x: pearson([1, 2], [1, 2, 3]), "of equal length"),
         (lambda x: cosine_similarity_pairs(np.eye(2), np.array([[1, np.nan], [1, 2]])), "row 0 of the second .*NaN"),
         (lambda x: encoded([[1, 2], [np.nan, 1]]), r"text 1 \('a'\) has an embedding that is not finite"),
