@@ -15,7 +15,7 @@ def resolve(column_names, **options):
 
 
 @pytest.mark.parametrize(
-    ("column_names", "expected"),
+    "column_names, expected",
     [
         ("hard_neg_10 sent0 hard_neg_2 sent1 hard_neg", "sent0 sent1 hard_neg hard_neg_2 hard_neg_10"),
         ("sent3 sent2 sent1 sent0", "sent0 sent1 sent2 sent3"),
@@ -43,7 +43,7 @@ def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expect
 
 
 @pytest.mark.parametrize(
-    ("names", "is_said"),
+    "names, is_said",
     [("x y z", True), ("anchor x y", True), ("query x", False), ("document query", False), ("x", False)],
 )
 def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):

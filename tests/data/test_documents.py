@@ -124,7 +124,7 @@ def test_positives_are_adjacent_to_their_anchor_overlap_with_it_or_lie_within(ro
     assert found == {"adjacent", "within", "overlapping"}
 
 
-@pytest.mark.parametrize(("anchors", "positives"), [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
 def test_anchors_of_a_row_do_not_overlap_and_each_has_its_own_positives(anchors, positives, tokenizer):
     dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
     assert (dataset.max_span, dataset.min_span) == (16, 1), "as long as the model reads, and at least a token"

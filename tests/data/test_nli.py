@@ -129,7 +129,7 @@ def test_other_labels_can_be_positives(positives):
 
 
 @pytest.mark.parametrize(
-    ("names", "label"),
+    "names, label",
     [
         (("premise", "hypothesis", "label"), NLI_LABELS.index),
         (("sentence1", "sentence2", "gold_label"), str.title),

@@ -74,7 +74,7 @@ OF_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "name", "content", "message"), OF_FILES)
+@pytest.mark.parametrize("reader, name, content, message", OF_FILES)
 def test_a_file_that_cannot_be_used_is_refused_and_not_cached(tmp_path, monkeypatch, reader, name, content, message):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     path = tmp_path / name
@@ -130,7 +130,7 @@ OF_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), OF_VALUES)
+@pytest.mark.parametrize("call, message", OF_VALUES)
 def test_what_cannot_be_trained_on_is_refused_by_its_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -172,7 +172,7 @@ OF_TOKENS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), OF_TOKENS)
+@pytest.mark.parametrize("call, message", OF_TOKENS)
 def test_what_cannot_become_rows_of_tokens_is_refused(call, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         call(tokenizer)

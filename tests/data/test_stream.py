@@ -9,7 +9,7 @@ from simcse_hf.data.stream import load_text_stream
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    "name, text",
     [
         ("a.txt", "one\n\n  \ntwo\nthree\n"),
         ("a.csv", "sent0,sent1,hard_neg\na,b,c\nd,,f\ng,h,i\n"),

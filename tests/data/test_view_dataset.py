@@ -54,7 +54,7 @@ def make(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("view", "both"),
+    "view, both",
     [("crop", False), ("shuffle", True), ("repeat_words", False), ("mlm", True), ("spans", False)],
 )
 def test_rows_do_not_depend_on_workers_batches_or_order(view, both, make):

@@ -65,7 +65,7 @@ class Maskless:
 
 
 @pytest.mark.parametrize(
-    ("start", "change", "rate", "message"),
+    "start, change, rate, message",
     [
         ("nowhere", None, 15, "view_rate"),
         ("nowhere", None, 0.1, "view mlm .*nowhere"),
