@@ -10,7 +10,6 @@ from conftest import CLS, PAD, SEP
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.collator import PackingCollator
-from simcse_hf.kernels.packing import Packing
 
 
 def sentence(words, word=7):
@@ -68,15 +67,22 @@ def padded(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"in_order": True, "multiple": 8, "length": 9}, {"multiple": 64, "length": 9}]
+    "options, sentences",
+    [({}, 8), ({"in_order": True, "multiple": 8, "length": 9}, 12 + 1), ({"multiple": 64, "length": 9}, 12 + 8)],
 )
-def test_a_packed_batch_is_the_padded_one_and_travels_through_workers_and_to_a_device(options, padded, tokenizer):
+def test_a_packed_batch_is_the_padded_one_and_travels_through_workers_and_to_a_device(
+    options, sentences, padded, tokenizer
+):
+    """As many fillers as any batch needs make the tokens a multiple; none is empty, or longer than a text may be."""
     packed = PackingCollator(ContrastiveCollator(tokenizer), PAD, **options)(RAGGED)
     length = padded["input_ids"].shape[-1]
     for name, tensor in padded.items():
         assert torch.equal(packed[name][..., :length], tensor)
     assert (packed["input_ids"][..., length:] == PAD).all()
     assert not packed["attention_mask"][..., length:].any()
+    packing = packed["packing"]
+    assert len(packing.rows) == sentences and len(packing.token_index) % options.get("multiple", 1) == 0
+    assert 1 <= packing.bounds.diff().min() and packing.bounds.diff().max() <= 9
     sent = send_to_device(pickle.loads(pickle.dumps(packed)), torch.device("meta"))
     assert sent["packing"].token_index.shape == packed["packing"].token_index.shape
     assert sent["packing"].bounds.device.type == sent["input_ids"].device.type == "meta"
@@ -90,17 +96,3 @@ def test_a_batch_of_another_form_is_not_packed(padded, form):
     elif form == "padded on the left":
         padded["attention_mask"] = mask.flip(-1)
     assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
-
-
-@pytest.mark.parametrize("multiple", [8, 64])
-@pytest.mark.parametrize("lengths", [[9, 1, 1], [9, 9, 9], [4, 0, 7], [0, 0, 2]], ids=str)
-def test_fillers_make_all_packed_batches_of_one_size(lengths, multiple):
-    """They bring the tokens to a multiple; none is empty, or longer than a text may be."""
-    packing = Packing.from_lengths(np.array(lengths), 9, multiple=multiple)
-    fillers = -(-(multiple - 1) // 8)  # sentences that bring any batch to a multiple
-    tokens = len(packing.token_index)
-    assert tokens % multiple == 0
-    assert tokens <= sum(lengths) + len(lengths) + fillers + multiple
-    assert len(packing.rows) == len(lengths) + fillers
-    sizes = packing.bounds.diff()
-    assert sizes.sum() == tokens and sizes.min() >= 1 and sizes.max() <= 9

@@ -99,20 +99,9 @@ def test_samples_that_a_statistic_is_not_defined_for_have_a_limit_or_no_number(c
 # --- scores of subsets ---
 
 
-@pytest.fixture(scope="module")
-def subsets():
-    """Two subsets of an STS task, of 20 and of 50 pairs."""
-    drawing = np.random.RandomState(4)
-    parts = {}
-    for name, size in (("a", 20), ("b", 50)):
-        gold = drawing.rand(size)
-        predicted = gold + drawing.rand(size)
-        parts[name] = {"predicted": predicted, "gold": gold, "group": np.arange(size)}
-    return parts
-
-
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
-def test_systems_are_scored_on_the_same_resamples_by_the_aggregation(subsets, aggregation):
+def test_systems_are_scored_on_the_same_resamples_by_the_aggregation(aggregation):
+    subsets = evaluation(0.5, 4).scores["STS12"]
     protocol = Protocol(aggregation=aggregation, metric="pearson")
     scores = resampled_scores([subsets, subsets], protocol, 5, np.random.default_rng(3))
     assert scores.shape == (2, 5) and np.array_equal(scores[0], scores[1])

@@ -120,25 +120,12 @@ def slow_fit(train, held_out, classes, config, l2):
 L2 = (1e-5, 1e-2, 1.0)
 
 
-@pytest.fixture(scope="module", params=["test", "fasttest"])
-def config(request):
-    return CLASSIFIER_CONFIGS[request.param]
-
-
-@pytest.fixture(
-    scope="module",
-    params=[(2, True), (5, True), (3, False)],
-    ids=["2 classes", "5 classes", "3 classes, no dev set"],
-)
-def problem(request):
-    """The number of classes, the training examples, and those to stop by, which may be missing."""
-    classes, has_dev_set = request.param
+@pytest.mark.parametrize("mode", ["test", "fasttest"])
+@pytest.mark.parametrize("classes, has_dev_set", [(2, True), (5, True), (3, False)])
+def test_the_fits_of_the_grid_are_separate_fits(classes, has_dev_set, mode):
+    config = CLASSIFIER_CONFIGS[mode]
+    train = examples(300, classes, seed=0)
     held_out = examples(100, classes, seed=1) if has_dev_set else None
-    return classes, examples(300, classes, seed=0), held_out
-
-
-def test_the_fits_of_the_grid_are_separate_fits(problem, config):
-    classes, train, held_out = problem
     grid = LogisticRegressionGrid(classes, config, L2)
     accuracies = grid.fit(*train, held_out)
     weights = grid.weight.view(len(L2), classes, -1)

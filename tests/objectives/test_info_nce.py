@@ -152,23 +152,16 @@ def test_of_many_rows_not_all_logits_are_kept(monkeypatch):
 # --- the objective ---
 
 
-@pytest.fixture
-def embeddings():
-    """Six rows of an anchor, a positive and two hard negatives."""
-    return draw(6, 4)
+#: Seven different texts for the 24 places of six rows of an anchor, a positive and two hard negatives.
+TEXT_IDS = torch.arange(24).view(6, 4) % 7
 
 
-@pytest.fixture
-def text_ids():
-    """Seven different texts for the 24 places of these rows."""
-    return torch.arange(24).view(6, 4) % 7
-
-
-def test_settings_and_options_reach_the_loss(embeddings, text_ids):
+def test_settings_and_options_reach_the_loss():
+    embeddings = draw(6, 4)
     options = {"temperature": 0.1, "similarity": "dot", "hard_negative_weight": 0.6, "symmetric": True}
     options |= {"mask_duplicates": True, "false_negative_margin": 0.5}
-    loss = build_objective("simcse", DIM, options)(EncodedBatch(embeddings, {"text_ids": text_ids}))
-    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=text_ids, margin=0.5)
+    loss = build_objective("simcse", DIM, options)(EncodedBatch(embeddings, {"text_ids": TEXT_IDS}))
+    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=TEXT_IDS, margin=0.5)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
@@ -178,13 +171,14 @@ def test_the_card_says_what_the_negatives_are():
 
 
 @pytest.mark.parametrize("options", [{}, {"mask_duplicates": True, "false_negative_margin": 0.1}])
-def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options, embeddings, text_ids):
+def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options):
     """`MultipleNegativesSymmetricRankingLoss`: the anchors alone are the candidates of a positive."""
+    embeddings = draw(6, 4)
     objective = build_objective("simcse", DIM, {"bidirectional": True, "temperature": 0.2} | options)
-    loss = objective(EncodedBatch(embeddings, {"text_ids": text_ids}))
+    loss = objective(EncodedBatch(embeddings, {"text_ids": TEXT_IDS}))
     margin = options.get("false_negative_margin", math.inf)
-    ids = text_ids if options else None
-    ids_back = text_ids[:, :2].flip(1) if options else None
+    ids = TEXT_IDS if options else None
+    ids_back = TEXT_IDS[:, :2].flip(1) if options else None
     there = slow_info_nce(embeddings, 0.2, ids=ids, margin=margin)
     back = slow_info_nce(embeddings[:, :2].flip(1), 0.2, ids=ids_back, margin=margin)
     assert_same_loss(loss, (there + back) / 2, embeddings)
