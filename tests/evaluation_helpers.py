@@ -133,6 +133,15 @@ def write_transfer(folder: Path, n: int = 60) -> None:
         write(folder / "MRPC" / f"msr_paraphrase_{split}.txt", [header, *rows])
 
 
+def write_senteval(folder: Path) -> Path:
+    """Writes STS12, STS-B, SICK and the transfer tasks; the other tasks are missing."""
+    write_sts(folder, "STS12")
+    write_stsb(folder)
+    write_sick(folder)
+    write_transfer(folder)
+    return folder
+
+
 # --- users' tasks ---
 
 LABELS = ("good", "bad", "odd")
@@ -185,3 +194,14 @@ def labelled_rows(n: int = 60, seed: int = 0) -> list[tuple[str, str]]:
 def binary_pairs(n: int = 60, seed: int = 0) -> list[tuple[str, str, int]]:
     """Pairs of distinct texts; those with label 1 share more words."""
     return [(f"{a} w{i}", f"{b} w{i}", int(score > 2.5)) for i, (a, b, score) in enumerate(random_pairs(n, seed))]
+
+
+def write_user_tasks(folder: Path) -> None:
+    """Writes rows.csv, pairs.csv, ranked.jsonl and beir: a task of each kind that keyword search can do."""
+    write_rows(folder / "rows.csv", ["text", "label"], labelled_rows(60))
+    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
+    ranked = [(a, [b], random_texts(3, i)) for i, (a, b, _) in enumerate(binary_pairs(25, 1))]
+    write_rows(folder / "ranked.jsonl", ["query", "positive", "negative"], ranked)
+    corpus = {f"d{i}": f"{text} {i}" for i, text in enumerate(random_texts(30, 5))}
+    queries = {f"q{i}": corpus[f"d{i}"] for i in range(25)}
+    write_beir(folder / "beir", corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(25)})

@@ -33,8 +33,10 @@ def gradients_of(loss, leaves):
 
 
 def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
-    """That a loss and its gradients are those of a slow reference, and not all 0."""
+    """That a loss and its gradients, of leaves or of a model, are those of a slow reference, and not all 0."""
     assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
+    if isinstance(leaves, torch.nn.Module):
+        leaves = [parameter for parameter in leaves.parameters() if parameter.requires_grad]
     leaves = [leaves] if isinstance(leaves, torch.Tensor) else list(leaves)
     exact = gradients_of(expected, leaves)
     assert any(gradient is not None and gradient.any() for gradient in exact)
@@ -130,15 +132,6 @@ def slow_info_nce(
                 logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)
-
-
-def embeddings_of_card(card):
-    """What the program for `transformers` alone on a model card embeds its texts to, and these texts."""
-    of_transformers = card.split("With `transformers` alone:")[1]
-    program = of_transformers.split("```python")[1].split("```")[0]
-    names = {}
-    exec(program, names)
-    return names["embeddings"], ["A cat sits on the mat.", "A feline rests on a rug."]
 
 
 def assert_opens_in_transformers(folder):

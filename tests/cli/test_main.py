@@ -21,17 +21,7 @@ HELP = [
 ]
 HELP += [["train", method, "--help"] for method in ("unsup", "sup", "mlm")]
 #: What a user waits seconds for.
-HEAVY = {
-    "torch",
-    "transformers",
-    "datasets",
-    "numpy",
-    "accelerate",
-    "evaluate",
-    "matplotlib",
-    "mteb",
-    "gradio",
-}
+HEAVY = set("torch transformers datasets numpy accelerate evaluate matplotlib mteb gradio".split())
 
 
 def python(*words, **options):
@@ -91,15 +81,7 @@ def test_a_model_is_loaded_without_what_only_training_needs():
 
 
 def test_traceback_shows_where_an_error_arose(capsys):
-    words = [
-        "encode",
-        "--input",
-        "texts.txt",
-        "--output",
-        "output",
-        "--model",
-        "./no/such/folder",
-    ]
+    words = "encode --input texts.txt --output output --model ./no/such/folder".split()
     assert main(["--traceback", *words]) == main([*words, "--traceback"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 

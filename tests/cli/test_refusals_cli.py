@@ -8,38 +8,43 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 
-MODEL = ["--model", "./no/such/folder"]
-FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
-USAGE = {
-    "an unknown command": (["trian"], "did you mean train"),
-    "an unknown way to train": (["train", "unsupp"], "did you mean unsup"),
-    "a mistyped option": (["encode", "--modle", "m", "--input", "a.txt"], "required: --model, --output"),
-    "a mistyped option of training": (["train", "unsup", "--max_step", "2"], "did you mean --max_steps"),
-    "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
-    "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
-    "an unknown pooler": (["train", "unsup", "--pooler", "clss"], r"did you mean cls\?"),
-    "an unknown view": (["train", "unsup", "--view", "delete_word"], r"did you mean delete_words\?"),
-    "an unknown form": (["export", "m", "--to", "onx", "--output", "x"], r"did you mean onnx\?"),
-    "an option of another library": (["train", "unsup", "--lora_rank", "4"], r"did you mean --lora_r\?"),
-    "data sets that are no table": (["train", "sup", "--datasets", "[1"], "--datasets takes a table"),
-    "an option without its value": (["search", "--index"], "--index: expected"),
-    "an unknown choice": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
-    "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: invalid int"),
-    "a value out of range": (["demo", "--index", "i", "--port", "70000"], "port"),
-    "nothing to evaluate": (["evaluate", *MODEL], "data_dir, pairs, task or mteb"),
-    "a task without a file": (["evaluate", *MODEL, "--task", "pairs="], "KIND=FILE"),
-    "a task whose file is missing": (["evaluate", *MODEL, "--task", "pairs=no.csv"], "no.csv"),
-    "a comparison of a model with itself": (["compare", "a", "a"], "two different"),
-    "a repository without an owner": (["push", "model", "my-model"], "OWNER/NAME"),
-    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "output must end in .csv"),
-    "an option of another method": ([*FIT, "--method", "flow", "--dim", "3"], "dim"),
-}
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("case", USAGE)
-def test_wrong_usage(case, capsys):
-    words, message = USAGE[case]
-    ended = status(*words)
+MODEL = "--model ./no/such/folder"
+FIT = f"postprocess fit {MODEL} --input a --output b"
+#: Words of the command line, and what the error says.
+USAGE = [
+    ("trian", "did you mean train"),
+    ("train unsupp", "did you mean unsup"),
+    ("encode --modle m --input a.txt", "required: --model, --output"),
+    ("train unsup --max_step 2", "did you mean --max_steps"),
+    ("train mlm --overwrite_output true", "did you mean --overwrite_output_dir"),
+    ("train sup sup-simcse-bert-base-uncase", "did you mean sup-simcse-bert-base-uncased"),
+    ("train unsup --pooler clss", r"did you mean cls\?"),
+    ("export m --to onx --output x", r"did you mean onnx\?"),
+    ("train unsup --lora_rank 4", r"did you mean --lora_r\?"),
+    ("train sup --datasets [1", "--datasets takes a table"),
+    ("search --index", "--index: expected"),
+    (f"{FIT} --method zca", "invalid choice: 'zca'"),
+    ("search --index i --top_k many", "--top_k: invalid int"),
+    ("demo --index i --port 70000", "port"),
+    (f"evaluate {MODEL}", "data_dir, pairs, task or mteb"),
+    (f"evaluate {MODEL} --task pairs=", "KIND=FILE"),
+    (f"evaluate {MODEL} --task pairs=no.csv", "no.csv"),
+    ("compare a a", "two different"),
+    ("push model my-model", "OWNER/NAME"),
+    (f"mine {MODEL} --input a --output x.txt", "output must end in .csv"),
+    (f"{FIT} --method flow --dim 3", "dim"),
+]
+
+
+@pytest.mark.parametrize("words, message", USAGE)
+def test_wrong_usage(words, message, capsys):
+    ended = status(*words.split())
     error = " ".join(capsys.readouterr().err.split())
     assert ended == 2 and "simcse-hf" in error and re.search(message, error), error
 
@@ -56,8 +61,7 @@ MODEL_COMMANDS = {
 
 
 @pytest.mark.parametrize("command", MODEL_COMMANDS)
-def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_model_that_is_not_there_is_named_in_one_line_that_says_why(command, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "texts.txt", ["a cat", "a dog"])
     write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
@@ -81,12 +85,9 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_an_option_whose_package_is_missing_is_refused_before_an_earlier_run_is_deleted(
-    package, tmp_path, capsys, monkeypatch
-):
+def test_an_option_whose_package_is_missing_is_refused_before_an_earlier_run_is_deleted(package, tmp_path, capsys):
     if find_spec(package):
         pytest.skip(f"{package} is installed")
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/results.json").write_text("{}")
     words = f"train unsup --use_cpu --max_train_samples 64 --output_dir out --overwrite_output_dir {PACKAGES[package]}"
@@ -101,8 +102,7 @@ FOREIGN = ["config.json", "adapter_config.json", "modules.json", "checkpoint-500
 
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("words", ["unsup", "unsup --seeds 2", "mlm --train_tokenizer"])
-def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, capsys):
     path = tmp_path / "model" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
@@ -118,8 +118,7 @@ def test_a_model_that_no_run_wrote_is_never_replaced(words, name, tmp_path, caps
 @pytest.mark.parametrize(
     "words", ["train unsup --output_dir", "train mlm --output_dir", "train unsup --seeds 2 --output_dir"]
 )
-def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(words, output, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(words, output, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert status(*words.split(), output) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]

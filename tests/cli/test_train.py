@@ -27,8 +27,13 @@ METHODS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_poolers(method, capsys):
+def test_help_of_a_method_is_short_and_shows_its_names_and_the_defaults_of_a_real_run(method, capsys):
     assert status("train", method, "--help") == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
@@ -37,10 +42,18 @@ def test_help_of_a_method_is_short_and_names_its_recipes_objectives_views_and_po
     assert [name for name, recipe in recipes.items() if recipe in words] == [method]
     for table in (OBJECTIVES, VIEW_CLASSES, POOLERS) if method != "mlm" else ():
         assert {name for name, cls in table.items() if cls.__module__.startswith("simcse_hf.")} <= words
+    classes, defaults = METHODS[method]
+    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
+    options = text.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
+    assert len(options) > 12
+    for option in options:
+        name, *described = option.split()
+        default = " ".join(described).partition("default: ")[2]
+        is_open = actual[name] in (None, MISSING)  # the words say what decides it, if they say anything
+        assert is_open or default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
 
 
-def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_help_of_a_recipe_shows_what_it_sets(capsys):
     assert status("train", "sup", "rankcse-bert-base", "--help") == 0
     assert (RECIPES / "rankcse-bert-base.yaml").read_text() in capsys.readouterr().out
     Path("rankcse-bert-base.yaml").write_text("temp: 0.125\n")  # a file of the user goes first, as in training
@@ -64,48 +77,33 @@ class Hinge(Objective):
 """
 
 
-@pytest.mark.parametrize("said", ["--objective=simcse+losses:Hinge:0.5", "r"])
-def test_help_lists_the_options_of_an_objective_of_the_user(said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def losses(tmp_path, monkeypatch):
+    """A module with an objective of the user, and a recipe `r` with it, in the current folder."""
     monkeypatch.syspath_prepend(tmp_path)
     Path("losses.py").write_text(LOSS)
     Path("r").write_text("objective: losses:Hinge\n")
-    try:
-        assert status("train", "sup", said, "--help") == 0
-    finally:
-        del OBJECTIVES["losses:Hinge"], sys.modules["losses"]
-    assert "How far a positive must be above. (default: 0.2)" in " ".join(capsys.readouterr().out.split())
+    yield
+    OBJECTIVES.pop("losses:Hinge", None)
+    sys.modules.pop("losses", None)
 
 
 @pytest.mark.parametrize("option", ["--help", "--help_all"])
 @pytest.mark.parametrize(
-    "words, name, default",
+    "words, name, described",
     [
-        ("--objective vicreg", "covariance_weight", "1.0"),
-        ("--objective=simcse+barlow_twins:0.1", "off_diagonal_weight", "0.0051"),
-        ("rankcse-bert-base", "consistency_weight", "1.0"),
+        ("--objective=vicreg+barlow_twins:0.1", "covariance_weight", "(default: 1.0"),
+        ("rankcse-bert-base", "consistency_weight", "(default: 1.0"),
+        ("--objective simcse+losses:Hinge:0.5", "margin", "How far a positive must be above. (default: 0.2"),
+        ("r", "margin", "How far a positive must be above. (default: 0.2"),
     ],
 )
 def test_help_lists_the_options_of_an_objective_that_is_named_with_their_defaults(
-    words, name, default, option, capsys
+    words, name, described, option, losses, capsys
 ):
     assert status("train", "unsup", *words.split(), option) == 0
     entry = capsys.readouterr().out.partition(f"\n  {name} ")[2].partition(")\n")[0]
-    assert f"(default: {default}" in " ".join(entry.split())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
-    classes, defaults = METHODS[method]
-    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
-    assert status("train", method, "--help") == 0
-    options = capsys.readouterr().out.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
-    assert len(options) > 12
-    for option in options:
-        name, *words = option.split()
-        default = " ".join(words).partition("default: ")[2]
-        is_open = actual[name] in (None, MISSING)  # the words say what decides it, if they say anything
-        assert is_open or default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
+    assert described in " ".join(entry.split())
 
 
 @pytest.mark.parametrize("words, listed", [("", "build-nli"), ("train", "unsup"), ("train unsup --help", "RECIPE")])
@@ -134,8 +132,7 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
         ("mlm", "--train_file nosuch.csv"),
     ],
 )
-def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, capsys):
     Path("out/checkpoint-1").mkdir(parents=True)
     Path("out/results.json").write_text("{}")
     Path("texts.txt").write_text("a cat\n" * 20)
@@ -152,8 +149,7 @@ METHOD_OPTIONS = {
 
 
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, capsys):
     lines = [f"a {size} cat {animal}\n" for size in "abcdefg" for animal in ["sat", "ran"] * 4]
     Path("texts.txt").write_text("".join(lines))
     line = f"train {method} --train_file texts.txt --output_dir out --max_steps 2 --use_cpu --report_to none "

@@ -1,23 +1,12 @@
 """A file is read and tokenized once: a second run takes its rows from the cache."""
 
+from unittest.mock import create_autospec
+
 from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.tokenize import tokenize_dataset
 
 TEXTS = [f"the cat {i} sat on the mat" for i in range(40)]
-
-
-def calls(monkeypatch, owner, name):
-    """Counts the calls of a function from now on."""
-    found = []
-    function = getattr(owner, name)
-
-    def count(*args, **kwargs):
-        found.append(args)
-        return function(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, count)
-    return found
 
 
 def test_a_second_load_makes_nothing_again(tmp_path, tokenizer, monkeypatch):
@@ -34,6 +23,7 @@ def test_a_second_load_makes_nothing_again(tmp_path, tokenizer, monkeypatch):
     files = sorted(path.relative_to(cache) for path in cache.rglob("*") if path.is_file())
     assert [path.suffix for path in files] == [".arrow", ".json", ".arrow"], "token ids, what was dropped, texts"
     monkeypatch.setattr(read, "write_atomically", None)
-    tokenized = calls(monkeypatch, type(tokenizer), "_encode_plus")
+    encode = create_autospec(type(tokenizer)._encode_plus, side_effect=type(tokenizer)._encode_plus)
+    monkeypatch.setattr(type(tokenizer), "_encode_plus", encode)
     assert load() == first
-    assert len(tokenized) <= 1, "the call that sets the tokenizer's backend up"
+    assert encode.call_count <= 1, "the call that sets the tokenizer's backend up"

@@ -11,21 +11,21 @@ from simcse_hf.data.read import is_labelled, load_class_rows
 
 
 @pytest.mark.parametrize(
-    ("columns", "expected"),
+    "columns, expected",
     [
-        (["text", "label"], ["text", "label"]),
-        (["text", "labels"], ["text", "labels"]),
-        (["Category", "sentence"], ["sentence", "Category"]),
-        (["id", "text", "label", "label_text"], ["text", "label"]),
-        (["sentence1", "sentence2", "label"], None),
-        (["text", "score"], None),
-        (["label"], None),
-        (["a", "b", "label"], None),
-        (["title", "body", "text", "label"], ["text", "label"]),
+        ("text label", "text label"),
+        ("text labels", "text labels"),
+        ("Category sentence", "sentence Category"),
+        ("id text label label_text", "text label"),
+        ("sentence1 sentence2 label", None),
+        ("text score", None),
+        ("label", None),
+        ("a b label", None),
+        ("title body text label", "text label"),
     ],
 )
 def test_one_text_and_a_label_are_a_class_row_and_pairs_are_not(columns, expected):
-    assert class_columns(columns) == expected
+    assert class_columns(columns.split()) == (expected and expected.split())
 
 
 def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
@@ -44,7 +44,7 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
 
 
 SEVERAL = {
-    "text": ["a", "b", "c", "d", "e", "f"],
+    "text": list("abcdef"),
     "label": [["x", "y", "x"], ["y"], ["x", "z"], ["z", " y "], [], ["w"]],
 }
 
@@ -61,7 +61,7 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
     elif form == "jsonl":
         source = str(write(tmp_path / "several.jsonl", content_of("jsonl", source.to_list())))
     rows = load_class_rows(source, label_separator=separator)
-    assert rows.to_dict() == {"sent0": ["a", "b", "c", "d"], "label": [[0, 1], [1], [0, 2], [2, 1]]}
+    assert rows.to_dict() == {"sent0": list("abcd"), "label": [[0, 1], [1], [0, 2], [2, 1]]}
     assert "1 texts have no label and are left out" in caplog.text
     assert "of which 1 have one text. It has no positive and is left out: 'w'" in caplog.text
 
@@ -73,7 +73,7 @@ def test_a_cell_without_a_separator_is_one_label(tmp_path):
 
 
 def test_labels_may_be_lists_of_one_numbers_or_names_of_a_dataset_and_texts_numbers(tmp_path):
-    texts = ["a", "b", "c", "d"]
+    texts = list("abcd")
     numbers = Dataset.from_dict({"text": texts, "label": [0, 1, 0, 1]})
     named = numbers.cast_column("label", ClassLabel(names=["x", "y"]))
     for source in ({"text": texts, "label": [["x"], ["y"], ["x"], ["y"]]}, numbers, named):

@@ -10,7 +10,6 @@ from conftest import CLS, PAD, SEP
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.collator import PackingCollator
-from simcse_hf.kernels.packing import Packing
 
 
 def sentence(words, word=7):
@@ -21,10 +20,8 @@ def sentence(words, word=7):
 def test_a_single_sentence_is_repeated_in_the_batch_and_not_in_its_row(repeat, tokenizer):
     rows = [{"input_ids": [sentence(3, word=8)]}, {"input_ids": [sentence(1, word=9)]}]
     ids = ContrastiveCollator(tokenizer, repeat=repeat)(rows)["input_ids"]
-    first = sentence(3, word=8)
-    second = sentence(1, word=9) + [PAD, PAD]
-    assert ids.tolist() == [[first] * repeat, [second] * repeat]
-    assert rows[0] == {"input_ids": [first]}
+    assert ids.tolist() == [[sentence(3, word=8)] * repeat, [sentence(1, word=9) + [PAD, PAD]] * repeat]
+    assert rows[0] == {"input_ids": [sentence(3, word=8)]}
 
 
 # --- rows with different numbers of texts ---
@@ -38,29 +35,16 @@ LENGTHS = [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
 
 
 def test_rows_of_different_numbers_of_texts_are_padded_to_the_widest_row_and_the_longest_text(tokenizer):
-    batch = ContrastiveCollator(tokenizer)(RAGGED)
+    teacher = np.arange(3.0 * 5).reshape(3, 5, 1)
+    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda rows: teacher[rows]})
+    batch = collator([row | {"row": number} for number, row in enumerate(RAGGED)])
     ids = batch["input_ids"]
     assert ids.shape == (3, 4, 6) and ids.dtype == torch.long
     assert ids[1, :2].tolist() == [sentence(1) + [PAD, PAD, PAD], sentence(4)]
     assert (ids[2, 2:] == PAD).all()
     assert batch["attention_mask"].sum(-1).tolist() == LENGTHS
     assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
-
-
-def test_equal_texts_have_equal_text_ids_and_a_text_without_tokens_has_0(tokenizer):
-    ids = ContrastiveCollator(tokenizer, add_text_ids=True)(RAGGED)["text_ids"]
-    numbers = {}
-    for length, number in zip(sum(LENGTHS, []), ids.flatten().tolist(), strict=True):
-        numbers.setdefault(length, set()).add(number)
-    assert numbers[0] == {0}
-    assert len(set().union(*numbers.values())) == len(numbers)
-
-
-def test_the_vectors_of_a_teacher_are_padded_to_the_widest_row(tokenizer):
-    vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
-    collator = ContrastiveCollator(tokenizer, vectors={"teacher": lambda numbers: vectors[numbers]})
-    rows = [row | {"row": number} for number, row in enumerate(RAGGED)]
-    assert collator(rows)["teacher"].shape == (3, 4, 1)
+    assert batch["teacher"].shape == (3, 4, 1)
 
 
 def test_a_batch_holds_the_columns_asked_for_that_the_rows_have(tokenizer):
@@ -83,15 +67,22 @@ def padded(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"in_order": True, "multiple": 8, "length": 9}, {"multiple": 64, "length": 9}]
+    "options, sentences",
+    [({}, 8), ({"in_order": True, "multiple": 8, "length": 9}, 12 + 1), ({"multiple": 64, "length": 9}, 12 + 8)],
 )
-def test_a_packed_batch_is_the_padded_one_and_travels_through_workers_and_to_a_device(options, padded, tokenizer):
+def test_a_packed_batch_is_the_padded_one_and_travels_through_workers_and_to_a_device(
+    options, sentences, padded, tokenizer
+):
+    """As many fillers as any batch needs make the tokens a multiple; none is empty, or longer than a text may be."""
     packed = PackingCollator(ContrastiveCollator(tokenizer), PAD, **options)(RAGGED)
     length = padded["input_ids"].shape[-1]
     for name, tensor in padded.items():
         assert torch.equal(packed[name][..., :length], tensor)
     assert (packed["input_ids"][..., length:] == PAD).all()
     assert not packed["attention_mask"][..., length:].any()
+    packing = packed["packing"]
+    assert len(packing.rows) == sentences and len(packing.token_index) % options.get("multiple", 1) == 0
+    assert 1 <= packing.bounds.diff().min() and packing.bounds.diff().max() <= 9
     sent = send_to_device(pickle.loads(pickle.dumps(packed)), torch.device("meta"))
     assert sent["packing"].token_index.shape == packed["packing"].token_index.shape
     assert sent["packing"].bounds.device.type == sent["input_ids"].device.type == "meta"
@@ -105,17 +96,3 @@ def test_a_batch_of_another_form_is_not_packed(padded, form):
     elif form == "padded on the left":
         padded["attention_mask"] = mask.flip(-1)
     assert PackingCollator(lambda rows: padded, PAD)(RAGGED) is padded
-
-
-@pytest.mark.parametrize("multiple", [8, 64])
-@pytest.mark.parametrize("lengths", [[9, 1, 1], [9, 9, 9], [4, 0, 7], [0, 0, 2]], ids=str)
-def test_fillers_make_all_packed_batches_of_one_size(lengths, multiple):
-    """They bring the tokens to a multiple; none is empty, or longer than a text may be."""
-    packing = Packing.from_lengths(np.array(lengths), 9, multiple=multiple)
-    fillers = -(-(multiple - 1) // 8)  # sentences that bring any batch to a multiple
-    tokens = len(packing.token_index)
-    assert tokens % multiple == 0
-    assert tokens <= sum(lengths) + len(lengths) + fillers + multiple
-    assert len(packing.rows) == len(lengths) + fillers
-    sizes = packing.bounds.diff()
-    assert sizes.sum() == tokens and sizes.min() >= 1 and sizes.max() <= 9

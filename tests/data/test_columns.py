@@ -3,11 +3,10 @@
 import logging
 
 import pytest
-from data_helpers import write
 from datasets import Dataset
 
-from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.read import load_class_rows, load_text_dataset
+from simcse_hf.data.columns import resolve_columns
+from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs
 
 
@@ -16,7 +15,7 @@ def resolve(column_names, **options):
 
 
 @pytest.mark.parametrize(
-    ("column_names", "expected"),
+    "column_names, expected",
     [
         ("hard_neg_10 sent0 hard_neg_2 sent1 hard_neg", "sent0 sent1 hard_neg hard_neg_2 hard_neg_10"),
         ("sent3 sent2 sent1 sent0", "sent0 sent1 sent2 sent3"),
@@ -44,7 +43,7 @@ def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expect
 
 
 @pytest.mark.parametrize(
-    ("names", "is_said"),
+    "names, is_said",
     [("x y z", True), ("anchor x y", True), ("query x", False), ("document query", False), ("x", False)],
 )
 def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):
@@ -75,26 +74,6 @@ def test_logs_which_column_plays_which_part(caplog):
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
 
 
-def test_parts_are_found_by_their_names_in_any_case():
-    parts = find_parts(["id", " Sentence_A", "relatedness_score"], ("sentence1", "score", "split"))
-    assert parts == {"sentence1": " Sentence_A", "score": "relatedness_score"}
-
-
-def upper(batch):
-    return {"text": [f"passage: {text.upper()}" for text in batch["text"]]}
-
-
-def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
-    rows = Dataset.from_dict({"text": ["a cat", "a dog"], "id": [1, 2]}).with_transform(upper)
-    assert load_text_dataset(rows)[:] == {"sent0": ["passage: A CAT", "passage: A DOG"]}
-    tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(lambda batch: {"input_ids": [[[1], [2]]] * 2})
-    assert load_text_dataset(tokens)[0] == {"input_ids": [[1], [2]]}
-    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
-    assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
-    groups = {"texts": [["a", "b"]], "relations": [[0]]}
-    assert load_class_rows(Dataset.from_dict({"text": ["a"]}).with_transform(lambda batch: groups))[:] == groups
-
-
 def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
     columns = {"sent0": ["a", "b", "", "d"], "sent1": ["p", "q", "r", None], "hard_neg": ["n", " ", "m", "o"]}
     rows = load_text_dataset(Dataset.from_dict(columns))
@@ -111,9 +90,19 @@ def test_scores_of_minus_one_are_said(caplog):
     assert "pairs: 1 of 3 scores are -1" in caplog.text
 
 
-@pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
-def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
-    dataset = Dataset.from_dict(columns)
+TOKENS = Dataset.from_dict({"input_ids": [[[1, 2]]]})
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TOKENS,
+        TOKENS.with_transform(lambda batch: {"input_ids": [[[3]]]}),
+        Dataset.from_dict({"texts": [["a", "b"]], "relations": [[0]]}),
+    ],
+    ids=["token ids", "token ids that are drawn whenever a row is read", "groups"],
+)
+def test_tokenized_and_grouped_datasets_stay_as_they_are(dataset):
     assert load_text_dataset(dataset) is dataset
 
 
@@ -126,8 +115,3 @@ def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
         assert list(read_scored_pairs(pairs.to_dataset()).rows()) == list(pairs.rows())
     assert "1 of 3 rows dropped for an empty cell: x, row 3" in caplog.text
     assert "Every row counts as a positive pair" not in caplog.text
-
-
-def test_scored_files_without_a_header_are_read_by_the_places_of_their_columns(tmp_path):
-    for name, line in (("a.tsv", "4.5\ta\tb\n"), ("sts-dev.csv", "main\tx\t2012\t2\t4.5\ta\tb\textra\n")):
-        assert list(read_scored_pairs(write(tmp_path / name, line)).rows()) == [("a", "b", 4.5)]

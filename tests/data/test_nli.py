@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from data_helpers import content_of, write
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset
 
 from simcse_hf.cli.main import main
 from simcse_hf.data.nli import build_nli_groups, build_nli_triplets
@@ -71,14 +71,8 @@ def test_a_random_sample_of_the_rows_keeps_their_order():
 
 def test_a_class_label_column_uses_its_own_names():
     names = ["contradiction", "neutral", "entailment"]
-    features = Features(
-        {
-            "premise": Value("string"),
-            "hypothesis": Value("string"),
-            "label": ClassLabel(names=names),
-        }
-    )
-    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS], features=features)
+    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS])
+    data = data.cast_column("label", ClassLabel(names=names))
     assert build_nli_triplets(data).to_list() == build_nli_triplets(ROWS).to_list()
 
 
@@ -119,7 +113,7 @@ def test_the_command_writes_a_file_that_load_text_dataset_reads(tmp_path, capsys
     rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
     source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
     output = tmp_path / "new" / "triplets.csv"
-    assert main(["build-nli", "--input", str(source), "--output", str(output), "--seed", "7"]) == 0
+    assert main(f"build-nli --input {source} --output {output} --seed 7".split()) == 0
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
     assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
@@ -135,7 +129,7 @@ def test_other_labels_can_be_positives(positives):
 
 
 @pytest.mark.parametrize(
-    ("names", "label"),
+    "names, label",
     [
         (("premise", "hypothesis", "label"), NLI_LABELS.index),
         (("sentence1", "sentence2", "gold_label"), str.title),

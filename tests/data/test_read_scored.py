@@ -4,14 +4,12 @@ import json
 from dataclasses import replace
 
 import data_helpers
-import pandas
 import pytest
 from datasets import Dataset
 from evaluation_helpers import write
 from trainer_helpers import refuses
 
 from simcse_hf.data import read
-from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.scored_pairs import ScoredPairs, read_scored_lists, read_scored_pairs
 
 # --- pairs ---
@@ -56,24 +54,6 @@ RECORDS = [
 )
 def test_every_layout_is_read(tmp_path, name, text):
     assert read_scored_pairs(data_helpers.write(tmp_path / name, text)) == EXPECTED
-
-
-TEXTS = [
-    'he said "no"',
-    '"Yes," she said',
-    "two  spaces",
-    'all of it is "quoted"',
-    "plain",
-]
-
-
-def test_a_table_of_pandas_gives_training_and_dev_sets_the_same_text(tmp_path):
-    frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
-    frame.to_csv(tmp_path / "pairs.tsv", sep="\t", index=False)
-    pairs = read_scored_pairs(tmp_path / "pairs.tsv")
-    assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
-    assert read_scored_pairs(frame).to_dataset()[:] == pairs.to_dataset()[:]
-    assert load_text_dataset(tmp_path / "pairs.tsv")[:] == pairs.to_dataset().remove_columns("score")[:]
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):

@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.collator import PackingCollator
-from simcse_hf.data.columns import find_parts, resolve_columns
+from simcse_hf.data.columns import resolve_columns
 from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_documents
 from simcse_hf.data.nli import build_nli_groups, build_nli_triplets
 from simcse_hf.data.read import load_class_rows, load_text_dataset
@@ -37,11 +37,8 @@ MALFORMED = [
     ("x.txt", b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
     ("x.txt", "One.\n".encode("utf-16"), "line 1: byte 0xff at character 1 .*UTF-16"),
     ("x.txt", b"text\na\0b\n", "line 2: .*NUL"),
-    ("x.jsonl", "\n", "no rows"),
-    ("x.jsonl", '{"a": "b"}\n"c"\n', "line 2: .* 'c'"),
     ("x.jsonl", '["a", "b"]\n["c"]\n', r"line 2: .* \['c'\]"),
-    ("x.jsonl", '{"a": "b"}\n' * 200 + '{"a": \n', "line 201: .*JSON"),
-    ("x.jsonl", '{"text": ' + "1" * 5000 + "}\n", "line 1: .*JSON"),
+    ("x.jsonl", '{"a": "b"}\n' * 200 + '{"text": ' + "1" * 5000 + "}\n", "line 201: .*JSON"),
     ("x.json", '[{"a": "b"},\n{"a" "c"}]', "line 2: .*JSON"),
     ("x.parquet", "PAR1 but not really", "cannot be read"),
     ("x.txt.gz", HALF_GZIP, "cannot be read"),
@@ -61,7 +58,6 @@ OF_FILES = [
     (load_text_dataset, "x.jsonl", '{"text": "a"}\n{"text": "b \\ud83d"}\n', "line 2, column 'text': .*surrogate"),
     (load_text_dataset, "x.jsonl", '{"a": "a", "b": "b"}\n{"a": "a", "b": ["b", 3]}\n', "line 2, column 'b': .* 3"),
     (load_text_dataset, "x.jsonl", LATE, "line 121: .*'hard_neg'"),
-    (lambda path: load_text_dataset(path, expected_columns=3), "x.txt", "a\n", "3 must be"),
     (lambda path: load_text_dataset([str(path), "A sentence."]), "x.txt", "a\n", "among other things"),
     (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "HF_HOME, or cache_dir"),
     (streamed, "x.jsonl", '["a", "b"]\n' * 2, "'sent0', 'sent1'"),
@@ -69,7 +65,6 @@ OF_FILES = [
     (lambda path: list(load_text_stream(path)), "x.csv", "sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n", "line 202: 3"),
     (load_class_rows, "x.csv", "text,label\na,x\nb,x\nc,y\n", "'label'. At least two .* 1 of these"),
     (load_class_rows, "x.csv", "text\na\n", "'label', or .* 'positives'"),
-    (load_class_rows, "x.jsonl", '{"text": "a", "label": 1}\n{"text": 1, "label": 1}\n', "line 2, column 'text'"),
     (build_nli_triplets, "x.csv", "premise,hypothesis,label\na,b,neutral\na,c,no\n", "line 3: .* 'no'"),
     (build_nli_triplets, "x.csv", "premise,label\na,0\n", "'hypothesis'"),
     (next_sentence_pairs, "x.txt", "a\nb\nc\n", "line 1 and line 3"),
@@ -79,7 +74,7 @@ OF_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "name", "content", "message"), OF_FILES)
+@pytest.mark.parametrize("reader, name, content, message", OF_FILES)
 def test_a_file_that_cannot_be_used_is_refused_and_not_cached(tmp_path, monkeypatch, reader, name, content, message):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     path = tmp_path / name
@@ -105,7 +100,6 @@ def nli(rows=(PAIR,), **options):
 
 #: Calls without a file, and what the message names.
 OF_VALUES = [
-    (lambda: load_text_dataset(3), "a int"),
     (lambda: load_text_dataset({"a", "b"}), "a set"),
     (lambda: load_text_dataset({"sent0": ["a", "b"], "sent1": ["c"]}), "'sent0': 2, 'sent1': 1"),
     (lambda: load_text_dataset([]), "list of 0 rows"),
@@ -121,27 +115,22 @@ OF_VALUES = [
     (names("anchor x negative"), "'anchor' and 'negative', but no 'positive'"),
     (names("sent0 sent1 hard_neg1 hard_neg_1"), "'hard_neg1', 'hard_neg_1'"),
     (names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]), "'similarity' cannot be text"),
-    (names("x y gold_label"), "'gold_label' cannot be text"),
     (names("question answer label"), "x.csv: .*--columns .*'question', 'answer'"),
-    *((names(columns), "do not say") for columns in ("w x y z", "query pos sentence1 sentence2")),
-    (lambda: find_parts(["text"], ("text", "label"), "x.csv"), "x.csv: .*'label'.*category"),
+    (names("w x y z"), "do not say"),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: .* 1"),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": "b", "score": " "}]), "every score is blank"),
-    (nli([PAIR, PAIR | {"label": 3}]), "row 2: .* 3"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair"),
     (nli(negatives="contradiction"), "negatives"),
-    (nli(positives=["neutral"] * 2), "positives"),
     (nli(negatives=["entailment"]), "hard_negatives_per_pair"),
     (nli(), "1 pairs whose premise"),
     (lambda: build_nli_groups([PAIR], sampling="3p3n"), "sampling"),
-    (lambda: build_nli_groups([PAIR | {"label": "-"}]), "1 pairs without a label"),
     (lambda: make_view("crop", 1.0), "view_rate"),
     (lambda: make_view("delete_one_word", 0.1), "delete_one_word takes no view_rate.*crop"),
     (lambda: make_view("croop"), "next_three_sentences, .*'croop'"),
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), OF_VALUES)
+@pytest.mark.parametrize("call, message", OF_VALUES)
 def test_what_cannot_be_trained_on_is_refused_by_its_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -172,7 +161,6 @@ def without_padding(tokenizer):
 #: What is called with a tokenizer.
 OF_TOKENS = [
     (collate({"text": "a"}), "'text'.*Tokenize first"),
-    (collate({"input_ids": [2, 7, 3]}), r"\[2, 7, 3\]"),
     (collate({"input_ids": [[CLS, SEP], [CLS]]}, {"input_ids": [[CLS], []]}), "sentence 1 of row 1"),
     (packed, "5 tokens.* 4 tokens"),
     (without_padding, "pad_token"),
@@ -184,16 +172,16 @@ OF_TOKENS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), OF_TOKENS)
+@pytest.mark.parametrize("call, message", OF_TOKENS)
 def test_what_cannot_become_rows_of_tokens_is_refused(call, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         call(tokenizer)
 
 
 def test_a_missing_file_is_also_a_value_error():
-    with pytest.raises(DataFileNotFoundError, match=r"nowhere\.csv") as caught:
+    with pytest.raises(DataFileNotFoundError, match=r"nowhere\.csv"):
         read_all("nowhere.csv")
-    assert isinstance(caught.value, FileNotFoundError) and isinstance(caught.value, ValueError)
+    assert issubclass(DataFileNotFoundError, FileNotFoundError) and issubclass(DataFileNotFoundError, ValueError)
 
 
 def test_a_row_that_a_data_set_does_not_have_is_refused(tokenizer):

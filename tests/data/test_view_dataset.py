@@ -28,12 +28,12 @@ def texts_of_words():
 TEXTS = texts_of_words()
 
 
-def loader_of(dataset, workers=0, **options):
+def loader_of(dataset, workers, **options):
     return DataLoader(dataset, batch_size=4, num_workers=workers, collate_fn=list, **options)
 
 
-def read(loader):
-    return [row for batch in loader for row in batch]
+def read(dataset, workers=0):
+    return [row for batch in loader_of(dataset, workers) for row in batch]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def make(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("view", "both"),
+    "view, both",
     [("crop", False), ("shuffle", True), ("repeat_words", False), ("mlm", True), ("spans", False)],
 )
 def test_rows_do_not_depend_on_workers_batches_or_order(view, both, make):
@@ -62,7 +62,7 @@ def test_rows_do_not_depend_on_workers_batches_or_order(view, both, make):
     rows = [dataset[i] for i in range(ROWS)]
     assert len(dataset) == ROWS and dataset[-1] == rows[-1]
     assert [dataset[i] for i in reversed(range(ROWS))] == rows[::-1]
-    assert read(loader_of(dataset)) == read(loader_of(dataset, workers=2)) == rows
+    assert read(dataset) == read(dataset, workers=2) == rows
 
 
 def test_persistent_workers_see_the_next_epoch(make):
@@ -70,22 +70,21 @@ def test_persistent_workers_see_the_next_epoch(make):
     loader = loader_of(dataset, workers=2, persistent_workers=True)
     for epoch in (0, 1, 5, 1):
         dataset.set_epoch(epoch)
-        assert read(loader) == read(loader_of(dataset))
+        assert [row for batch in loader for row in batch] == read(dataset)
 
 
 @pytest.mark.parametrize("view, rate", [("crop", 0.3), ("shuffle", 0.9), ("repeat_words", 0.9)])
 def test_a_row_holds_the_text_and_its_view_between_special_tokens(view, rate, tokenizer):
     dataset = ViewDataset(TEXTS, tokenizer, make_view(view, rate), MAX_LENGTH, seed=7)
     anchors = tokenizer(list(TEXTS["sent0"]), truncation=True, max_length=MAX_LENGTH)["input_ids"]
-    rows = read(loader_of(dataset))
-    assert [row["input_ids"][0] for row in rows] == anchors
-    assert [row["input_ids"][1] for row in rows] != anchors
-    for row in rows:
-        assert set(row) == {"input_ids"}
-        for first, *words, last in row["input_ids"]:
-            assert (first, last) == (CLS, SEP)
-            assert words and not {CLS, SEP} & set(words)
-            assert len(words) + 2 <= dataset.max_length
+    rows = read(dataset)
+    texts, views = zip(*[row["input_ids"] for row in rows], strict=True)
+    assert list(texts) == anchors != list(views)
+    assert all(set(row) == {"input_ids"} for row in rows)
+    for first, *words, last in texts + views:
+        assert (first, last) == (CLS, SEP)
+        assert words and not {CLS, SEP} & set(words)
+        assert len(words) + 2 <= dataset.max_length
 
 
 LONG_TEXT = "the cat sat on the mat in the house of a man ."
@@ -103,7 +102,7 @@ def test_words_are_repeated_beyond_max_seq_length_but_not_beyond_the_limit_of_th
     cut = tokenizer(LONG_TEXT, truncation=True, max_length=8)["input_ids"]
     assert dataset.max_length == 10
     lengths = set()
-    for row in read(loader_of(dataset)):
+    for row in read(dataset):
         first, second = row["input_ids"]
         assert first == cut == [ids for ids, _ in groupby(second)]
         lengths.add(len(second))
@@ -114,10 +113,9 @@ def test_words_are_repeated_beyond_max_seq_length_but_not_beyond_the_limit_of_th
 @pytest.mark.parametrize("view", ["shuffle", "mlm", "spans"])
 def test_rows_are_drawn_by_the_seed_and_the_epoch(view, make):
     rows, same, other_seed, other_epoch = (
-        read(loader_of(make(view, seed, epoch))) for seed, epoch in ((1, 0), (1, 0), (2, 0), (1, 1))
+        read(make(view, seed, epoch)) for seed, epoch in ((1, 0), (1, 0), (2, 0), (1, 1))
     )
-    assert rows == same
-    assert rows != other_seed
-    assert rows != other_epoch
-    masks = {row["view_seed"] for row in rows + other_seed + other_epoch if view == "mlm"}
-    assert view != "mlm" or (len(masks) == 3 * ROWS and all(0 <= number < 2**63 for number in masks))
+    assert other_seed != rows == same != other_epoch
+    if view == "mlm":
+        seeds = {row["view_seed"] for row in rows + other_seed + other_epoch}
+        assert len(seeds) == 3 * ROWS and all(0 <= seed < 2**63 for seed in seeds)

@@ -7,15 +7,7 @@ import re
 import numpy as np
 import pytest
 from cli_helpers import status
-from evaluation_helpers import (
-    BagOfWords,
-    binary_pairs,
-    labelled_rows,
-    random_texts,
-    write,
-    write_beir,
-    write_rows,
-)
+from evaluation_helpers import BagOfWords, labelled_rows, random_texts, write, write_rows, write_user_tasks
 
 from simcse_hf.evaluation import Evaluation, compare, evaluate
 from simcse_hf.evaluation.tasks import read_task
@@ -85,19 +77,9 @@ def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
 @pytest.fixture
 def tasks(tmp_path):
     """A task of each kind that keyword search can do."""
-    write_rows(tmp_path / "rows.csv", ["text", "label"], labelled_rows(60))
-    write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
-    ranked = [(a, [b], random_texts(3, i)) for i, (a, b, _) in enumerate(binary_pairs(25, 1))]
-    write_rows(tmp_path / "ranked.jsonl", ["query", "positive", "negative"], ranked)
-    corpus = {f"d{i}": f"{text} {i}" for i, text in enumerate(random_texts(30, 5))}
-    queries = {f"q{i}": corpus[f"d{i}"] for i in range(25)}
-    write_beir(tmp_path / "beir", corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(25)})
-    return [
-        f"knn={tmp_path}/rows.csv",
-        f"pairs={tmp_path}/pairs.csv",
-        f"reranking={tmp_path}/ranked.jsonl",
-        f"retrieval={tmp_path}/beir",
-    ]
+    write_user_tasks(tmp_path)
+    files = {"knn": "rows.csv", "pairs": "pairs.csv", "reranking": "ranked.jsonl", "retrieval": "beir"}
+    return [f"{kind}={tmp_path / file}" for kind, file in files.items()]
 
 
 def test_the_candidates_of_a_query_are_ranked_with_the_words_of_all_candidates(tasks):
@@ -157,14 +139,14 @@ def test_a_text_gets_the_label_of_the_nearest_other_text(other_split, tmp_path):
 def test_what_needs_vectors_is_refused_by_name(words, message, tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "scored.tsv", ["1\ta\tb", "2\tc\td"])
-    assert status("evaluate", "--model", "bm25", "--task", *words.split()) == 2
+    assert status(*f"evaluate --model bm25 --task {words}".split()) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
 def test_other_commands_say_which_ones_take_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "t.txt", ["a cat"])
-    assert status("encode", "--input", "t.txt", "--output", "o", "--model", "bm25") == 2
+    assert status(*"encode --input t.txt --output o --model bm25".split()) == 2
     assert "only evaluate and compare take it. For a folder of this name, write ./bm25" in capsys.readouterr().err
 
 

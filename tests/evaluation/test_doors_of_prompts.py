@@ -59,9 +59,8 @@ def triplets(folder):
     return write_rows(folder / "rows.csv", ["query", "positive", "negative"], rows)
 
 
-def columns(folder):
-    *others, last = DOCUMENTS.values()
-    return Dataset.from_dict({"sent0": list(QUERIES.values()), "sent1": others, "sent2": [last] * 2})
+*OTHERS, LAST = DOCUMENTS.values()
+COLUMNS = Dataset.from_dict({"sent0": list(QUERIES.values()), "sent1": OTHERS, "sent2": [LAST] * 2})
 
 
 def search_by_command(model, folder):
@@ -86,7 +85,7 @@ DOORS = {
     "encode --columns": lambda model, folder: encode(
         model, triplets(folder), folder / "out", columns=["query", "positive", "negative"], shard_size=2
     ),
-    "teacher or guide": lambda model, folder: RowVectors([model.name_or_path], columns(folder), torch.device("cpu")),
+    "teacher or guide": lambda model, folder: RowVectors([model.name_or_path], COLUMNS, torch.device("cpu")),
 }
 
 
@@ -124,10 +123,10 @@ def test_texts_that_are_neither_get_the_default_prompt(door, model, encoded, tmp
 
 
 def test_a_prompt_that_is_given_or_a_default_prompt_alone_stands_before_all_columns(model, encoded, tmp_path):
-    encode(model, columns(tmp_path), tmp_path / "out", prompt="the dog : ")
+    encode(model, COLUMNS, tmp_path / "out", prompt="the dog : ")
     assert {prompt for prompt, _ in encoded} == {"the dog : "}
     encoded.clear()
     model.prompts = {"query": "", "document": "", "other": "man : "}
     model.default_prompt_name = "other"
-    encode(model, columns(tmp_path), tmp_path / "other")
+    encode(model, COLUMNS, tmp_path / "other")
     assert {prompt for prompt, _ in encoded} == {"man : "}

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import (
-    BagOfWords,
-    write_beir,
-    write_sts,
-    write_stsb,
-    write_transfer,
-)
+from evaluation_helpers import BagOfWords, write_beir, write_rows, write_sts, write_stsb, write_transfer
 
 from simcse_hf import evaluate, read_task
 from simcse_hf.evaluation.embeddings import embed_all
@@ -29,19 +23,15 @@ def write_tasks(folder):
     write_stsb(folder)
     write_transfer(folder)
     texts = [f"{WORDS[n % 8]} {WORDS[n // 8 % 8]} {WORDS[(3 * n) % 7]} number {n}" for n in range(48)]
-    rows = [f"{text},{WORDS[n % 3]}" for n, text in enumerate(texts)]
-    (folder / "labels.csv").write_text("\n".join(["text,label", *rows]), "utf-8")
-    listed = [{"text": text, "label": ["a", "b", "c"][n % 3 : n % 3 + 2]} for n, text in enumerate(texts)]
-    (folder / "several.jsonl").write_text("\n".join(map(json.dumps, listed)), "utf-8")
-    pairs = [f"{texts[n]},{texts[(5 * n + 1) % 48]},{n % 2}" for n in range(24)]
-    (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *pairs]), "utf-8")
-    scored = [f"{texts[n]},{texts[(7 * n + 2) % 48]},{n % 5}" for n in range(24)]
-    (folder / "own.csv").write_text("\n".join(["sentence1,sentence2,score", *scored]), "utf-8")
-    queries = []
-    for n in range(12):
-        negatives = texts[n + 2 : n + 6]
-        queries.append({"query": texts[n], "positive": [texts[n + 8]], "negative": negatives})
-    (folder / "reranking.jsonl").write_text("\n".join(map(json.dumps, queries)), "utf-8")
+    write_rows(folder / "labels.csv", ["text", "label"], [(text, WORDS[n % 3]) for n, text in enumerate(texts)])
+    several = [(text, ["a", "b", "c"][n % 3 : n % 3 + 2]) for n, text in enumerate(texts)]
+    write_rows(folder / "several.jsonl", ["text", "label"], several)
+    pairs = [(texts[n], texts[(5 * n + 1) % 48], n % 2) for n in range(24)]
+    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], pairs)
+    scored = [(texts[n], texts[(7 * n + 2) % 48], n % 5) for n in range(24)]
+    write_rows(folder / "own.csv", ["sentence1", "sentence2", "score"], scored)
+    queries = [(texts[n], [texts[n + 8]], texts[n + 2 : n + 6]) for n in range(12)]
+    write_rows(folder / "reranking.jsonl", ["query", "positive", "negative"], queries)
     judged = {f"q{n}": {f"d{n + 8}": 1, f"d{n + 16}": 2} for n in range(8)}
     corpus = {f"d{n}": text for n, text in enumerate(texts)}
     write_beir(folder / "retrieval", corpus, {f"q{n}": texts[n] for n in range(8)}, judged)
@@ -56,10 +46,10 @@ def write_tasks(folder):
     return [*words, f"classification={folder / 'several.jsonl'}"], [str(folder / "own.csv")]
 
 
-def written(folder, knn="knn"):
+def written(folder):
     """Evaluate all kinds of task, and return the document and the names and shapes of the scores beside it."""
     task, pairs = write_tasks(folder)
-    task.append(f"{knn}={folder / 'labels.csv'}")
+    task.append(f"knn={folder / 'labels.csv'}")
     path = folder / "evaluation.json"
     options = {"mode": "fasttest", "geometry": True, "device": "cpu", "output": path}
     evaluate(BagOfWords(), data_dir=folder, tasks=SENTEVAL, pairs=pairs, task=task, **options)
@@ -72,10 +62,7 @@ def written(folder, knn="knn"):
     for result in document["results"].values():
         result.pop("texts", None)
     with np.load(folder / "evaluation.scores.npz") as scores:
-        return {
-            "document": document,
-            "scores": {name: list(scores[name].shape) for name in scores.files},
-        }
+        return {"document": document, "scores": {name: list(scores[name].shape) for name in scores.files}}
 
 
 def flat(value, name=""):

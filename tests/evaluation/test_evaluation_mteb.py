@@ -2,25 +2,17 @@
 
 import re
 import sys
-from functools import wraps
+from unittest.mock import create_autospec
 
-import numpy as np
 import pytest
-import torch
-from conftest import VOCABULARY, tiny_config
-from encoding_helpers import as_sentence_transformer
+from conftest import tiny_config
+from encoding_helpers import as_sentence_transformer, perturb, random_texts
 from evaluation_helpers import BagOfWords, random_columns
 from transformers import BertModel
 
-from simcse_hf import BertForCL, SimCSE, evaluate
+from simcse_hf import SimCSE, evaluate
 from simcse_hf.evaluation import mteb as mteb_tasks
-from simcse_hf.evaluation.mteb import (
-    BENCHMARK,
-    as_mteb,
-    evaluate_mteb,
-    mteb_averages,
-    read_benchmark,
-)
+from simcse_hf.evaluation.mteb import BENCHMARK, as_mteb, evaluate_mteb, mteb_averages, read_benchmark
 from simcse_hf.evaluation.report import Evaluation, write_results
 
 FIRST = "MTEB(eng, v1)"
@@ -49,12 +41,9 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
         evaluate_mteb(BagOfWords(), ["STS12"])
 
 
-def offer(monkeypatch, tasks):
-    """Make tasks the only ones of every English benchmark."""
-    import mteb
-
-    find = mteb.get_benchmark
-    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=tasks))
+@pytest.fixture
+def mteb():
+    return pytest.importorskip("mteb", reason="needs the mteb extra")
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +54,8 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def task(monkeypatch):
+def task(mteb, monkeypatch):
     """A task of mteb with data of its own, of each English benchmark the only one."""
-    pytest.importorskip("mteb", reason="needs the mteb extra")
     import datasets
     from mteb.mocks.mock_tasks import MockSTSTask
 
@@ -75,37 +63,28 @@ def task(monkeypatch):
     table = dict(zip(("sentence1", "sentence2", "score"), random_columns(40, 0), strict=True))
     made.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(table)})
     made.data_loaded = True
-    offer(monkeypatch, [made])
+    find = mteb.get_benchmark
+    monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(find(name))(name=name, tasks=[made]))
     return made
-
-
-@pytest.fixture
-def model(save_checkpoint):
-    torch.manual_seed(0)
-    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="avg")), device="cpu")
 
 
 @pytest.mark.parametrize(
     "tasks, benchmark, size",
     [(["all"], BENCHMARK, 41), (["STS12", FIRST], FIRST, 56), (["STS"], BENCHMARK, 41)],
 )
-def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark, size):
-    pytest.importorskip("mteb", reason="needs the mteb extra")
+def test_a_benchmark_is_named_among_the_tasks(tasks, benchmark, size, mteb):
     name, categories = read_benchmark(tasks)
     assert name == benchmark and sum(map(len, categories.values())) == size
 
 
 @pytest.mark.parametrize("tasks", [["Nonsense"], [FIRST, "MTEB(fra, v1)"]], ids=["no name", "two benchmarks"])
-def test_what_mteb_does_not_know_is_refused(tasks):
-    pytest.importorskip("mteb", reason="needs the mteb extra")
+def test_what_mteb_does_not_know_is_refused(tasks, mteb):
     with pytest.raises(ValueError, match=f"mteb does not know .* '{re.escape(tasks[-1])}'"):
         evaluate_mteb(BagOfWords(), tasks)
 
 
 @pytest.mark.parametrize("tasks", [[FIRST], ["MockSTSTask"]])
-def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, cache):
-    import mteb
-
+def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, cache, mteb):
     [score] = evaluate_mteb(model, tasks).values()
     [file] = cache.glob(f"*/{as_mteb(model).mteb_model_meta.revision}/MockSTSTask.json")
     assert file.parents[1].name.startswith("local__") and (file.parent / "model_meta.json").exists()
@@ -116,33 +95,24 @@ def test_results_are_in_the_cache_of_mteb_as_it_reads_them(tasks, task, model, c
     assert {each["benchmark"] for each in found.results["mteb_averages"].values()} == {read_benchmark(tasks)[0]}
 
 
-def count_texts(monkeypatch, cls):
-    """The numbers of texts that models of a class are asked to encode, one for each call."""
-    counts = []
-    encode = cls.encode
-
-    @wraps(encode)
-    def counted(self, *args, **options):
-        counts.append(1)
-        return encode(self, *args, **options)
-
-    monkeypatch.setattr(cls, "encode", counted)
-    return counts
+def count_calls(monkeypatch, cls):
+    """Replace `encode` of a class by a function that counts its calls."""
+    encode = create_autospec(cls.encode, side_effect=cls.encode)
+    monkeypatch.setattr(cls, "encode", encode)
+    return encode
 
 
 def test_what_was_measured_is_read_again_for_the_same_weights_and_settings_only(task, model, cache, monkeypatch):
-    counts = count_texts(monkeypatch, SimCSE)
+    encode = count_calls(monkeypatch, SimCSE)
     score = evaluate_mteb(model, ["all"])
-    first = len(counts)
+    first = encode.call_count
     again = evaluate_mteb(SimCSE(model.name_or_path, device="cpu"), ["all"])
     assert first and again == pytest.approx(score, abs=1e-3)
-    assert len(counts) == first
+    assert encode.call_count == first
     model.max_length = 3
     evaluate_mteb(model, ["all"])
-    assert len(counts) > first and len(list(cache.glob("*/*"))) == 2
-    with torch.no_grad():
-        for parameter in model.model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+    assert encode.call_count > first and len(list(cache.glob("*/*"))) == 2
+    perturb(model.model)
     evaluate_mteb(model, ["all"])
     assert len(list(cache.glob("*/*"))) == 3
 
@@ -151,11 +121,11 @@ def test_a_model_of_the_hub_or_without_weights_is_measured_again(task, model, ca
     """The commit of a model of the hub, which is its revision, does not say how the model was loaded."""
     model.name_or_path, model.revision = "org/model", "a" * 40
     for encoder in (model, BagOfWords()):
-        counts = count_texts(monkeypatch, type(encoder))
+        encode = count_calls(monkeypatch, type(encoder))
         evaluate_mteb(encoder, ["all"])
-        first = len(counts)
+        first = encode.call_count
         evaluate_mteb(encoder, ["all"])
-        assert len(counts) == 2 * first
+        assert encode.call_count == 2 * first
     assert (cache / f"org__model/{'a' * 40}/MockSTSTask.json").exists()
 
 
@@ -167,14 +137,14 @@ def test_a_model_of_the_hub_or_without_weights_is_measured_again(task, model, ca
     ],
     ids=lambda prompts: "+".join(prompts),
 )
-def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(prompts, save_checkpoint):
-    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
+def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(
+    prompts, save_checkpoint, mteb
+):
     from sentence_transformers import SentenceTransformer
 
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
-    torch.manual_seed(0)
     folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
-    task = retrieval_task()
+    task = retrieval_task(mteb)
 
     def score(model):
         result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
@@ -187,20 +157,16 @@ def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_tran
     assert score(as_mteb(model)) != expected
 
 
-def retrieval_task():
+def retrieval_task(mteb):
     """NFCorpus with texts of the tiny vocabulary: each query is a part of a document."""
     import datasets
-    import mteb
 
-    random = np.random.default_rng(0)
-    words = [word for word in VOCABULARY if word.isalpha()]
-    texts = list(dict.fromkeys(" ".join(random.choice(words, 5)) for _ in range(80)))
-    documents = {f"d{i}": text for i, text in enumerate(texts)}
-    queries = {f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])}
-    tables = {
-        name: datasets.Dataset.from_dict({"id": list(each), "text": list(each.values())})
-        for name, each in (("corpus", documents), ("queries", queries))
-    }
+    texts = list(dict.fromkeys(random_texts(80, words=(5, 6))))
+    parts = [" ".join(text.split()[1:4]) for text in texts[:40]]
+    tables = {"corpus": ("d", texts), "queries": ("q", parts)}
+    for name, (letter, rows) in tables.items():
+        ids = [f"{letter}{number}" for number in range(len(rows))]
+        tables[name] = datasets.Dataset.from_dict({"id": ids, "text": rows})
     judged = {f"q{i}": {f"d{i}": 1, f"d{i + 1}": 1} for i in range(40)}
     task = mteb.get_task("NFCorpus")
     task.dataset = {"default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}}

@@ -15,8 +15,6 @@ from simcse_hf.evaluation.tasks.senteval import (
     score_subsets,
 )
 
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
-
 
 def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path, caplog):
     write_sts(tmp_path, "STS15")
@@ -77,7 +75,7 @@ def test_results_name_the_commits_of_data_sets_of_the_hub_only(rows_of_hub, tmp_
     assert len(commits["hub"]["STS12"]) == 40 and not commits[tmp_path]
 
 
-@needs_shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 @pytest.mark.parametrize("folder", ["senteval/downstream", "sts_raw"])
 def test_the_real_sets_have_their_published_sizes(folder):
     data_dir = SHARED / "data" / folder

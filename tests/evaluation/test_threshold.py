@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from cli_helpers import card_main, status
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY
 from datasets import Dataset
+from sklearn.metrics import f1_score, precision_score, recall_score
 from tokenizers.normalizers import Lowercase
 
 import simcse_hf
@@ -34,12 +35,6 @@ def labelled(n):
     return {"similarity": similarity, "gold": gold, "group": np.arange(n)}
 
 
-def written_out(similarity, gold, cosine):
-    similar = similarity >= cosine
-    hits = (similar & (gold == 1)).sum()
-    return hits / max(similar.sum(), 1), hits / (gold == 1).sum()
-
-
 @pytest.mark.parametrize("precision", [None, 0.7, 0.9])
 def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
     scores = labelled(600)
@@ -48,13 +43,14 @@ def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
     similarity, gold = scores["similarity"], scores["gold"]
 
     def value(cosine):
-        share, recall = written_out(similarity[first], gold[first], cosine)
-        if precision is not None:
-            return recall if share >= precision else -1
-        return 2 * share * recall / max(share + recall, 1e-9)
+        answers = gold[first], similarity[first] >= cosine
+        if precision is None:
+            return f1_score(*answers)
+        return recall_score(*answers) if precision_score(*answers, zero_division=0) >= precision else -1
 
     assert value(found["cosine"]) == pytest.approx(max(map(value, np.unique(similarity))))
-    measured = [100 * share for share in written_out(similarity[~first], gold[~first], found["cosine"])]
+    answers = gold[~first], similarity[~first] >= found["cosine"]
+    measured = [100 * precision_score(*answers), 100 * recall_score(*answers)]
     assert [found["precision"][0], found["recall"][0]] == pytest.approx(measured, abs=0.01)
     for share, low, high in (found["precision"], found["recall"]):
         assert low < share < high < low + 25
@@ -102,49 +98,42 @@ WORDS = [word for word in VOCABULARY if word.isalpha()]
 
 
 @pytest.fixture
-def model(save_checkpoint):
-    torch.manual_seed(0)
-    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "model")
-
-
-@pytest.fixture
 def pairs(tmp_path):
     """Pairs with equal (1) or with unlike (0) words; no text occurs twice."""
     random, rows = np.random.default_rng(0), ["sentence1,sentence2,label"]
     texts = list(dict.fromkeys(" ".join(random.choice(WORDS, 6)) for _ in range(300)))
     rows += [f"{text},{text} {WORDS[0]},1" for text in texts[:80]]
     rows += [f"{a},{b},0" for a, b in zip(texts[80:160], texts[160:240], strict=True)]
-    path = tmp_path / "pairs.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
+    return data_helpers.write(tmp_path / "pairs.csv", "\n".join(rows) + "\n")
 
 
-def evaluate(model, pairs, *more):
-    return main(["evaluate", "--model", str(model), "--task", f"pairs={pairs}", *map(str, more)])
+def evaluate(model, pairs, words):
+    return main(f"evaluate --model {model} --task pairs={pairs} {words}".split())
 
 
 @pytest.fixture
-def with_threshold(model, pairs, monkeypatch):
+def with_threshold(checkpoint, pairs, monkeypatch):
     monkeypatch.setattr(probes_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
-    assert evaluate(model, pairs, "--threshold", "f1", "--save_threshold", "--quiet") == 0
-    return model
+    assert evaluate(checkpoint, pairs, "--threshold f1 --save_threshold --quiet") == 0
+    return checkpoint
 
 
-def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
-    before = json.loads((model / "config.json").read_text())
+def test_the_threshold_is_saved_and_used(checkpoint, pairs, tmp_path, capsys):
+    file = checkpoint / "config.json"
+    before = json.loads(file.read_text())
     with pytest.raises(ValueError, match="has no saved threshold.*simcse-hf evaluate .* --save_threshold"):
-        SimCSE(model).is_similar("a", "b")
-    words = ["--threshold", "precision=0.9", "--save_threshold", "--output", tmp_path / "result.json"]
-    assert evaluate(model, pairs, *words) == 0
+        SimCSE(checkpoint).is_similar("a", "b")
+    words = f"--threshold precision=0.9 --save_threshold --output {tmp_path / 'result.json'}"
+    assert evaluate(checkpoint, pairs, words) == 0
     printed = capsys.readouterr().out
     threshold = json.loads((tmp_path / "result.json").read_text())["threshold"]
-    assert f"threshold: written into {model}/config.json" in printed
+    assert f"threshold: written into {file}" in printed
     assert f"threshold: {describe_threshold(threshold)}" in printed
-    after = json.loads((model / "config.json").read_text())
+    after = json.loads(file.read_text())
     saved = after.pop("similarity_threshold")
     assert after == before and saved.items() >= threshold.items() and threshold["chosen_on"] == 80
 
-    loaded = SimCSE(model)
+    loaded = SimCSE(checkpoint)
     assert loaded.threshold == threshold["cosine"]
     first, second = WORDS[:2]
     assert loaded.is_similar(first, first) is True
@@ -153,8 +142,8 @@ def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
     loaded.save_pretrained(tmp_path / "copy")
     assert SimCSE(tmp_path / "copy").threshold == loaded.threshold
     again = simcse_hf.evaluate(loaded, task=[f"pairs={pairs}"], threshold="f1", save_threshold=True)
-    assert loaded.threshold == again.threshold["cosine"] == SimCSE(model).threshold
-    assert again.threshold_file == str(model / "config.json")
+    assert loaded.threshold == again.threshold["cosine"] == SimCSE(checkpoint).threshold
+    assert again.threshold_file == str(file)
 
 
 def step(model):
@@ -185,10 +174,15 @@ def test_a_threshold_is_refused_after_its_model_has_changed_in_memory(reason, wi
         SimCSE(tmp_path / "changed").threshold  # noqa: B018
 
 
-def test_a_threshold_of_other_embeddings_is_refused_when_the_model_is_loaded(with_threshold):
-    for options, reason in (({"pooler_type": "cls_before_pooler"}, "a few fixed"), ({"max_length": 6}, "max_length")):
-        with pytest.raises(ValueError, match=f"does not fit this model: {reason}"):
-            SimCSE(with_threshold, **options).threshold  # noqa: B018
+def test_a_threshold_holds_in_half_precision_and_with_other_prompts_of_search_and_not_with_another_pooler(
+    with_threshold,
+):
+    model = SimCSE(with_threshold, dtype=torch.bfloat16)
+    model.prompts["query"] = "a "
+    saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
+    assert model.threshold == saved["cosine"]
+    with pytest.raises(ValueError, match="does not fit this model: a few fixed"):
+        SimCSE(with_threshold, pooler_type="cls_before_pooler").threshold  # noqa: B018
     trained = AutoModelForCL.from_pretrained(with_threshold)
     step(trained)
     trained.save_pretrained(with_threshold)
@@ -196,20 +190,10 @@ def test_a_threshold_of_other_embeddings_is_refused_when_the_model_is_loaded(wit
         SimCSE(with_threshold).threshold  # noqa: B018
 
 
-def test_a_threshold_holds_in_half_precision_and_with_other_prompts_of_search(
-    with_threshold,
-):
-    model = SimCSE(with_threshold, dtype=torch.bfloat16)
-    model.prompts["query"] = "a "
-    config = with_threshold / "config.json"
-    content = json.loads(config.read_text())
-    assert model.threshold == content["similarity_threshold"]["cosine"]
-
-
-def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_path, capsys, caplog):
+def test_the_results_are_written_although_no_threshold_can_be_chosen(checkpoint, tmp_path, capsys, caplog):
     rows = [f"{WORDS[0]},{text} {WORDS[-i]},{i % 2}" for i, text in enumerate(WORDS)]
     star = data_helpers.write(tmp_path / "star.csv", "\n".join(["sentence1,sentence2,label", *rows]) + "\n")
-    assert evaluate(model, star, "--threshold", "f1", "--output", tmp_path / "out.json") == 2
+    assert evaluate(checkpoint, star, f"--threshold f1 --output {tmp_path / 'out.json'}") == 2
     assert "Give pairs with more different texts" in capsys.readouterr().err
     document = json.loads((tmp_path / "out.json").read_text())
     assert "average_precision" in document["results"]["pairs"] and "threshold" not in document
@@ -243,10 +227,10 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
     saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
     card = " ".join((with_threshold / "README.md").read_text().split())
     assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in card
-    assert evaluate(with_threshold, pairs, "--threshold", "precision=0.6", "--save_threshold") == 0
+    assert evaluate(with_threshold, pairs, "--threshold precision=0.6 --save_threshold") == 0
     assert "chosen for precision=0.6" in (with_threshold / "README.md").read_text()
     (with_threshold / "README.md").write_text("My model.")
-    assert evaluate(with_threshold, pairs, "--threshold", "f1", "--save_threshold") == 0
+    assert evaluate(with_threshold, pairs, "--threshold f1 --save_threshold") == 0
     assert "README.md, which this package did not write" in caplog.text
     assert (with_threshold / "README.md").read_text() == "My model."
 
@@ -254,13 +238,13 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--threshold", "f1"], "add --task pairs=FILE"),
-        (["--threshold", "f2"], "must be f1, or precision=P"),
-        (["--save_threshold"], "add --threshold f1"),
-        (["--threshold", "f1", "--save_threshold", "--task", "pairs=p.csv"], "org/name is none"),
+        ("--threshold f1", "add --task pairs=FILE"),
+        ("--threshold f2", "must be f1, or precision=P"),
+        ("--save_threshold", "add --threshold f1"),
+        ("--threshold f1 --save_threshold --task pairs=p.csv", "org/name is none"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, tmp_path, capsys):
     scored = data_helpers.write(tmp_path / "sts.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n")
-    assert status("evaluate", "--model", "org/name", "--pairs", str(scored), *words) == 2
+    assert status(*f"evaluate --model org/name --pairs {scored} {words}".split()) == 2
     assert message in " ".join(capsys.readouterr().err.split())

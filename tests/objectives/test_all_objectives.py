@@ -1,7 +1,7 @@
 """Every objective: two processes equal one, and half precision is compared in float32."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
@@ -53,11 +53,7 @@ CASES = [
     ("simcse", SIMCSE, 3),
     ("simcse", {"symmetric": True}, 3),  # with the guide of the batch
     ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
-    (
-        "simcse",
-        {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1},
-        3,
-    ),
+    ("simcse", {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1}, 3),
     ("simcse", {"matryoshka_dims": [2, 5]}, 3),
     ("simcse", SIMCSE, OTHER_NUMBERS),
     ("simcse", {"negatives": "own"}, OTHER_NUMBERS),
@@ -65,11 +61,7 @@ CASES = [
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
     ("contrastive_tension", {"negatives_per_positive": 3}, 2),
-    (
-        "simcse+barlow_twins:0.1",
-        {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12},
-        2,
-    ),
+    ("simcse+barlow_twins:0.1", {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12}, 2),
     ("is_bert", {}, 1),
     ("declutr", {"anchors": 2}, 6),
     ("cosent", {}, 2),
@@ -98,11 +90,8 @@ class Encoded(nn.Module):
         name, options, _ = CASES[number]
         self.encoder = nn.Linear(WIDTH, DIM)
         self.objective = build_objective(name, DIM, options)
-        if name == "distill":
-            self.objective.attach(SimpleNamespace(teacher_dim=4))
-        if name == "is_bert":
-            settings = SimpleNamespace(pooler_type="avg")
-            self.objective.attach(SimpleNamespace(settings=settings))
+        if name in ("distill", "is_bert"):
+            self.objective.attach(SimpleNamespace(teacher_dim=4, settings=SimpleNamespace(pooler_type="avg")))
         self.double()
 
     def forward(self, vectors, **inputs):
@@ -139,8 +128,7 @@ def batch_of_sentences(columns):
     shape = (6, columns, 6, WIDTH) if columns == 1 else (6, columns, WIDTH)
     vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
     text_ids = torch.randint(0, 9, (6, columns), generator=generator)
-    of_teacher = torch.Generator().manual_seed(1)
-    teacher = F.normalize(torch.randn(6, columns, 4, generator=of_teacher))
+    teacher = F.normalize(torch.randn(6, columns, 4, generator=generator))
     lengths = torch.tensor([5, 2, 1, 4, 4, 3])
     mask = (torch.arange(6) < lengths[:, None]).long()
     return {
@@ -210,9 +198,8 @@ def model_and_batch(name, source):
     return model, batch
 
 
-def steps_of(name):
-    """The steps to compare; ESimCSE has a queue, which other steps fill."""
-    return 3 if name == "esimcse" else 1
+#: The steps to compare, 1 of all others; ESimCSE has a queue, which other steps fill.
+STEPS = {"esimcse": 3}
 
 
 @pytest.fixture(scope="module")
@@ -242,30 +229,25 @@ def train(model, batch, steps=1):
     return found
 
 
-class Share:
+def train_share(source, rank, processes):
     """All steps of one process."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def __call__(self, rank, processes):
-        found = {}
-        for number in NUMBERS:
-            model = DistributedDataParallel(Encoded(number))
-            found[number] = train(model, share_of(number, rank))
-            found["evaluated", number] = evaluated(number, rank)
-        for name in WITH_ENCODER:
-            model, batch = model_and_batch(name, self.source)
-            rows = rows_of_process(batch, rank)
-            found[name] = train(DistributedDataParallel(model), rows, steps_of(name))
-        return found
+    found = {}
+    for number in NUMBERS:
+        model = DistributedDataParallel(Encoded(number))
+        found[number] = train(model, share_of(number, rank))
+        found["evaluated", number] = evaluated(number, rank)
+    for name in WITH_ENCODER:
+        model, batch = model_and_batch(name, source)
+        rows = rows_of_process(batch, rank)
+        found[name] = train(DistributedDataParallel(model), rows, STEPS.get(name, 1))
+    return found
 
 
 @pytest.fixture(scope="module")
 def of_processes(source, tmp_path_factory):
     """What each of the two processes found."""
     folder = tmp_path_factory.mktemp("processes")
-    return in_processes(Share(source), folder, PROCESSES)
+    return in_processes(partial(train_share, source), folder, PROCESSES)
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +257,7 @@ def of_one_process(source):
     @cache
     def train_on_the_whole_batch(case):
         if case in WITH_ENCODER:
-            return train(*model_and_batch(case, source), steps_of(case))
+            return train(*model_and_batch(case, source), STEPS.get(case, 1))
         return train(Encoded(case), batch_of(CASES[case][2]))
 
     return train_on_the_whole_batch

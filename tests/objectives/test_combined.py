@@ -7,32 +7,16 @@ import torch
 from conftest import flat, random_batch
 from objective_helpers import assert_same, esimcse, slow_info_nce
 
-from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import ByDataset, EncodedBatch, Objective, build_objective
 from simcse_hf.objectives.base import named_losses
 from simcse_hf.objectives.registry import Sum
 
-SIMCSE_AND_BARLOW_TWINS = "simcse+barlow_twins:0.1"
 
-
-def random_embeddings(rows=6, columns=2, dim=8):
-    generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64)
-    return embeddings.requires_grad_()
+def random_embeddings():
+    return torch.randn(6, 2, 8, dtype=torch.float64, requires_grad=True)
 
 
 # --- sums ---
-
-
-def test_a_part_of_a_sum_has_the_loss_that_it_has_alone_times_its_weight():
-    options = {"simcse.temperature": 0.2, "projector_dim": 7}
-    total = build_objective(SIMCSE_AND_BARLOW_TWINS, 8, options).double()
-    batch = EncodedBatch(random_embeddings())
-    losses = total(batch)
-    assert list(losses) == ["simcse_loss", "barlow_twins_loss"]
-    alone = build_objective("simcse", 8, {"temperature": 0.2})
-    assert_same(losses["simcse_loss"], alone(batch), batch.embeddings)
-    assert_same(losses["barlow_twins_loss"], 0.1 * total.parts["barlow_twins"](batch), batch.embeddings)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -75,13 +59,7 @@ def test_a_sum_needs_what_its_parts_need(name, first, second, of_sum):
 # --- Matryoshka ---
 
 
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        ("is_bert", {}),
-        (SIMCSE_AND_BARLOW_TWINS, {"projector_dim": 16}),
-    ],
-)
+@pytest.mark.parametrize("name, options", [("is_bert", {}), ("simcse+barlow_twins:0.1", {"projector_dim": 16})])
 def test_any_objective_gets_each_width_and_its_own_parameters(name, options):
     objective = build_objective(name, 8, {"matryoshka_dims": [3, 7]} | options)
     objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
@@ -98,13 +76,11 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name, options):
     torch.testing.assert_close(found, expected)
 
 
-def test_all_widths_share_the_queue_of_one_momentum_encoder(tmp_path):
+def test_all_widths_share_the_queue_of_one_momentum_encoder():
     model = esimcse(matryoshka_dims=[8, 16])
     [objective] = model.objective.objectives
     passes = []
     objective.momentum_encoder.base_model.register_forward_hook(lambda *_: passes.append(1))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=0.1)
     for step, filled in enumerate([0, 4, 7]):
         batch = random_batch(4, 2, seed=step)
         queue = objective.queue[: objective.filled].clone()
@@ -116,14 +92,7 @@ def test_all_widths_share_the_queue_of_one_momentum_encoder(tmp_path):
         for width in (32, 16, 8):
             expected = slow_info_nce(vectors[..., :width], extra=queue[:, :width])
             assert output.parts[f"loss_{width}"].item() == pytest.approx(expected.item(), rel=1e-9)
-        output.loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
     assert len(passes) == 3
-    model.save_pretrained(tmp_path)
-    [loaded] = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).prepare_objective().objectives
-    assert loaded.filled == 7
-    assert torch.equal(loaded.queue, objective.queue.float())
 
 
 # --- another objective for each data set ---

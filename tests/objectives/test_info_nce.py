@@ -13,12 +13,9 @@ from simcse_hf.objectives import EncodedBatch, InfoNCE, build_objective, info_nc
 DIM = 5
 
 
-def draw(rows, columns=2, dim=DIM, dtype=torch.float64, seed=0):
+def draw(rows, columns=2, dim=DIM, dtype=torch.float64):
     """Embeddings of the texts of some rows."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (rows, columns, dim)
-    vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return vectors.to(dtype).requires_grad_()
+    return torch.randn(rows, columns, dim, dtype=dtype, requires_grad=True)
 
 
 def assert_same_loss(loss, expected, leaves):
@@ -51,11 +48,9 @@ CHOICES += [{"negatives": each} for each in ("own", "batch+queries", "batch+docu
 def test_every_variant_of_the_loss_equals_its_terms(
     columns, queue_length, has_ids, margin, similarity, temperature, choice
 ):
-    embeddings = draw(6, columns, seed=1)
-    queue = draw(1, queue_length, seed=3)[0] if queue_length else None
-    ids = None
-    if has_ids:
-        ids = torch.randint(0, 12, (6, columns), generator=torch.Generator().manual_seed(4))
+    embeddings = draw(6, columns)
+    queue = draw(1, queue_length)[0] if queue_length else None
+    ids = torch.randint(0, 12, (6, columns)) if has_ids else None
     weight = 0.7 if columns > 2 else 0.0
     variant = InfoNCE(temperature, similarity, weight, false_negative_margin=margin, **choice)
     loss = variant(embeddings, extra_negatives=queue, text_ids=ids)
@@ -84,55 +79,32 @@ def test_a_text_that_a_row_does_not_have_is_no_candidate(choice, guided):
 # --- rounding ---
 
 
-def loss_and_gradient(pairs, dtype):
-    leaf = pairs.to(dtype).requires_grad_()
-    loss = InfoNCE(0.05)(leaf)
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    return loss.item(), gradient.double()
-
-
 @AT_ONCE_AND_IN_BLOCKS
 def test_loss_and_gradient_stay_accurate_where_the_loss_is_nearly_zero():
     """softmax(positive) rounds to 1 in float32 there, and 1 - softmax(positive) to 0."""
-    generator = torch.Generator().manual_seed(0)
-    anchors = torch.linalg.qr(torch.randn(6, 6, generator=generator))[0]
-    positives = anchors + 0.02 * torch.randn(6, 6, generator=generator)
-    pairs = torch.stack([anchors, positives], dim=1)
-    loss, gradient = loss_and_gradient(pairs, torch.float32)
-    exact, exact_gradient = loss_and_gradient(pairs, torch.float64)
+    anchors = torch.linalg.qr(torch.randn(6, 6))[0]
+    positives = anchors + 0.02 * torch.randn(6, 6)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        pairs = torch.stack([anchors, positives], dim=1).to(dtype).requires_grad_()
+        loss = InfoNCE(0.05)(pairs)
+        found += [loss.item(), torch.autograd.grad(loss, pairs)[0].double()]
+    loss, gradient, exact, exact_gradient = found
     assert 0 < exact < 1e-7
     assert loss == pytest.approx(exact, rel=1e-5)
     assert 0 < (gradient - exact_gradient).norm() < 1e-5 * exact_gradient.norm()
 
 
-@pytest.fixture
-def vectors_with_equal_positives():
-    """Unit vectors of pairs, all of which have the same positive.
-
-    The similarities of copies differ by rounding, by their places in the matrix product: here by 2 units.
-    """
-    drawn = draw(257, dim=384, dtype=torch.float32).detach()
-    vectors = F.normalize(drawn, dim=-1)
+def test_what_is_as_close_as_the_positive_but_for_rounding_is_kept():
+    """The similarities of copies differ by their places in the matrix product: here by 2 units of rounding."""
+    vectors = F.normalize(draw(257, dim=384, dtype=torch.float32).detach(), dim=-1)
     vectors[:, 1] = vectors[0, 1]
-    return vectors
-
-
-def test_copies_of_the_positive_are_kept_whatever_the_order_of_the_sums(
-    vectors_with_equal_positives,
-):
-    kept = InfoNCE()(vectors_with_equal_positives)
-    loss = InfoNCE(false_negative_margin=0.0)(vectors_with_equal_positives)
-    torch.testing.assert_close(loss, kept)
-
-
-@pytest.mark.parametrize("margin", [None, 0.0])
-def test_what_a_guide_finds_as_close_as_the_positive_but_for_rounding_is_kept(margin, vectors_with_equal_positives):
-    guide = vectors_with_equal_positives
-    guide[:, 1] *= 1 + 2e-7 * torch.rand(257, 1)
+    torch.testing.assert_close(InfoNCE(false_negative_margin=0.0)(vectors), InfoNCE()(vectors))
+    vectors[:, 1] *= 1 + 2e-7 * torch.rand(257, 1)
     embeddings = draw(257, dtype=torch.float32)
-    kept = InfoNCE(1.0)(embeddings)
-    loss = InfoNCE(1.0, false_negative_margin=margin)(embeddings, guide=guide)
-    torch.testing.assert_close(loss, kept)
+    for margin in (None, 0.0):
+        loss = InfoNCE(1.0, false_negative_margin=margin)(embeddings, guide=vectors)
+        torch.testing.assert_close(loss, InfoNCE(1.0)(embeddings))
 
 
 # --- nothing to compare, and NaN ---
@@ -180,53 +152,33 @@ def test_of_many_rows_not_all_logits_are_kept(monkeypatch):
 # --- the objective ---
 
 
-def objective_of(**options):
-    return build_objective("simcse", DIM, options)
+#: Seven different texts for the 24 places of six rows of an anchor, a positive and two hard negatives.
+TEXT_IDS = torch.arange(24).view(6, 4) % 7
 
 
-@pytest.fixture
-def embeddings():
-    """Six rows of an anchor, a positive and two hard negatives."""
-    return draw(6, 4)
-
-
-@pytest.fixture
-def text_ids():
-    """Seven different texts for the 24 places of these rows."""
-    return torch.arange(24).view(6, 4) % 7
-
-
-def test_settings_and_options_reach_the_loss(embeddings, text_ids):
-    objective = objective_of(
-        temperature=0.1,
-        similarity="dot",
-        hard_negative_weight=0.6,
-        symmetric=True,
-        mask_duplicates=True,
-        false_negative_margin=0.5,
-    )
-    loss = objective(EncodedBatch(embeddings, {"text_ids": text_ids}))
-    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=text_ids, margin=0.5)
+def test_settings_and_options_reach_the_loss():
+    embeddings = draw(6, 4)
+    options = {"temperature": 0.1, "similarity": "dot", "hard_negative_weight": 0.6, "symmetric": True}
+    options |= {"mask_duplicates": True, "false_negative_margin": 0.5}
+    loss = build_objective("simcse", DIM, options)(EncodedBatch(embeddings, {"text_ids": TEXT_IDS}))
+    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=TEXT_IDS, margin=0.5)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
 def test_the_card_says_what_the_negatives_are():
-    assert objective_of(negatives="own").summary.endswith("the row's own hard negatives alone")
-    assert "qwen3-embedding" in objective_of(negatives="all").papers
+    own, every = (build_objective("simcse", DIM, {"negatives": negatives}) for negatives in ("own", "all"))
+    assert own.summary.endswith("the row's own hard negatives alone") and "qwen3-embedding" in every.papers
 
 
 @pytest.mark.parametrize("options", [{}, {"mask_duplicates": True, "false_negative_margin": 0.1}])
-def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options, embeddings, text_ids):
+def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options):
     """`MultipleNegativesSymmetricRankingLoss`: the anchors alone are the candidates of a positive."""
-    objective = objective_of(bidirectional=True, temperature=0.2, **options)
-    loss = objective(EncodedBatch(embeddings, {"text_ids": text_ids}))
-    ids = None
-    ids_back = None
-    if "mask_duplicates" in options:
-        ids = text_ids
-        ids_back = text_ids[:, :2].flip(1)
+    embeddings = draw(6, 4)
+    objective = build_objective("simcse", DIM, {"bidirectional": True, "temperature": 0.2} | options)
+    loss = objective(EncodedBatch(embeddings, {"text_ids": TEXT_IDS}))
     margin = options.get("false_negative_margin", math.inf)
-    pairs_back = embeddings[:, :2].flip(1)
+    ids = TEXT_IDS if options else None
+    ids_back = TEXT_IDS[:, :2].flip(1) if options else None
     there = slow_info_nce(embeddings, 0.2, ids=ids, margin=margin)
-    back = slow_info_nce(pairs_back, 0.2, ids=ids_back, margin=margin)
+    back = slow_info_nce(embeddings[:, :2].flip(1), 0.2, ids=ids_back, margin=margin)
     assert_same_loss(loss, (there + back) / 2, embeddings)

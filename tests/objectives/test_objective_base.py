@@ -58,10 +58,7 @@ def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(tmp_path
     import_objective("my_losses:Near")
     total = build_objective("simcse+my_losses:Near:0.5", 4)
     assert total.name == "simcse+my_losses:Near:0.5"
-    assert set(total(EncodedBatch(torch.randn(3, 2, 4)))) == {
-        "simcse_loss",
-        "my_losses:Near_loss",
-    }
+    assert set(total(EncodedBatch(torch.randn(3, 2, 4)))) == {"simcse_loss", "my_losses:Near_loss"}
     for name in ("my_losses:Far", "no_such_module:Near", "json:JSONDecoder"):
         with pytest.raises(ValueError, match=name):
             import_objective(name)
@@ -122,10 +119,7 @@ def test_the_weights_of_an_objective_are_saved_in_a_separate_file_and_another_on
     model, batch = BertForCL(tiny_config(), objective="distance").eval(), random_batch(4, 2)
     loss = model(**batch).loss.item()
     directory = save_checkpoint(model)
-    assert load_file(directory / OBJECTIVE_FILE).keys() == {
-        "objective.map.weight",
-        "objective.map.bias",
-    }
+    assert load_file(directory / OBJECTIVE_FILE).keys() == {"objective.map.weight", "objective.map.bias"}
     assert_opens_in_transformers(directory)
     assert AutoModelForCL.from_pretrained(directory).eval()(**batch).loss.item() == loss
     other = AutoModelForCL.from_pretrained(directory, objective="simcse")

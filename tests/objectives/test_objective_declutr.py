@@ -4,17 +4,13 @@ import pytest
 import torch
 from conftest import MASK, flat, random_batch
 from objective_helpers import assert_same, model_of, slow_info_nce
+from torch.nn.functional import cross_entropy
 
 from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
 from simcse_hf.objectives.masked_lm import mask_batch
 
 # --- the contrastive loss ---
-
-
-def random_vectors(rows, columns, dim=5):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64)
 
 
 def slow_nt_xent(vectors, anchors, temperature):
@@ -31,13 +27,13 @@ def slow_nt_xent(vectors, anchors, temperature):
 @pytest.mark.parametrize("anchors, columns", [(1, 2), (1, 3), (2, 6), (3, 6)])
 @pytest.mark.parametrize("temperature", [0.05, 2.0])
 def test_loss_and_gradient_match_a_slow_reference(rows, anchors, columns, temperature):
-    vectors = random_vectors(rows, columns).requires_grad_()
+    vectors = torch.randn(rows, columns, 5, dtype=torch.float64, requires_grad=True)
     loss = DeCLUTR(5, temperature, anchors)(EncodedBatch(vectors))
     assert_same(loss, slow_nt_xent(vectors, anchors, temperature), vectors)
 
 
 def test_rows_of_an_anchor_and_a_list_of_positives_may_have_relations():
-    vectors = random_vectors(3, 3)
+    vectors = torch.randn(3, 3, 5)
     all_positive = torch.zeros(3, 2, dtype=torch.long)
     objective = DeCLUTR(5)
     with_relations = objective(EncodedBatch(vectors, {"relations": all_positive}))
@@ -66,13 +62,6 @@ def slow_contrastive_loss(model, batch, anchors, widths):
     return sum(slow_nt_xent(vectors[..., :width], anchors, 0.05) for width in widths)
 
 
-def slow_masked_lm_loss(model, batch):
-    targets = batch["mlm_targets"]
-    is_target = targets != -100
-    logits = model._stock_mlm_head.logits(stock_states(model, batch)[is_target])
-    return torch.nn.functional.cross_entropy(logits, targets[is_target])
-
-
 @pytest.mark.parametrize("widths", [[32], [32, 16]])
 @pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
 def test_anchors_are_masked_and_give_both_losses_in_one_pass(anchors, columns, widths):
@@ -90,6 +79,8 @@ def test_anchors_are_masked_and_give_both_losses_in_one_pass(anchors, columns, w
     contrastive = slow_contrastive_loss(model, batch, anchors, widths)
     torch.testing.assert_close(output.contrastive_loss, contrastive)
     # The logits of its head are in float32.
-    masked_lm = slow_masked_lm_loss(model, batch).item()
+    is_target = batch["mlm_targets"] != -100
+    logits = model._stock_mlm_head.logits(stock_states(model, batch)[is_target])
+    masked_lm = cross_entropy(logits, batch["mlm_targets"][is_target]).item()
     assert output.mlm_loss.item() == pytest.approx(masked_lm, rel=1e-5)
     assert output.loss.item() == pytest.approx(contrastive.item() + masked_lm, rel=1e-5)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import CLS, MASK, PAD, SEP, random_batch, tiny_config
+from conftest import CLS, MASK, PAD, SEP, random_batch
 from objective_helpers import assert_same, diffcse, masked_lm_folder
 from torch.nn.functional import batch_norm
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch
@@ -55,7 +55,7 @@ def edited_by_generator(generator, text, masked):
 
 
 def token_losses(model, text, masked):
-    """The binary cross-entropy of each word of a sentence, and whether the word was replaced."""
+    """The binary cross-entropy of each word of a sentence, and whether one of them was replaced."""
     objective = model.objective
     edited = edited_by_generator(objective._generator[0], text, masked)
     embedding = model.embed(torch.tensor([text]))[0]
@@ -63,15 +63,12 @@ def token_losses(model, text, masked):
     weight = objective.classifier.weight[0]
     bias = objective.classifier.bias[0]
     losses = []
-    is_replaced = []
     for place, token in enumerate(text):
-        if token in SPECIAL:
-            continue
-        replaced = edited[place] != token
-        probability = torch.sigmoid((weight * states[place]).sum() + bias)
-        losses.append(-(probability if replaced else 1 - probability).log())
-        is_replaced.append(replaced)
-    return losses, is_replaced
+        if token not in SPECIAL:
+            is_replaced = edited[place] != token
+            probability = torch.sigmoid((weight * states[place]).sum() + bias)
+            losses.append(-(probability if is_replaced else 1 - probability).log())
+    return losses, edited != text
 
 
 def slow_loss(model, batch, masked):
@@ -79,13 +76,13 @@ def slow_loss(model, batch, masked):
     ids = batch["input_ids"].flatten(0, 1)
     lengths = batch["attention_mask"].flatten(0, 1).sum(1).tolist()
     losses = []
-    is_replaced = []
+    is_replaced = False
     for row, length in enumerate(lengths):
         if length:
-            found = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
-            losses += found[0]
-            is_replaced += found[1]
-    assert any(is_replaced)
+            found, replaced = token_losses(model, ids[row, :length].tolist(), masked[row, :length])
+            losses += found
+            is_replaced |= replaced
+    assert is_replaced
     return sum(losses) / len(losses)
 
 
@@ -101,8 +98,7 @@ def test_loss_and_gradient_match_a_slow_reference(generator, model_type):
     expected = 0.5 * slow_loss(model, batch, masked)
     torch.manual_seed(5)
     output = model(**batch)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert_same(output.parts["replaced_tokens"], expected, trained, rtol=1e-6)
+    assert_same(output.parts["replaced_tokens"], expected, model, rtol=1e-6)
     assert output.loss.item() == pytest.approx(sum(output.parts.values()).item())
     state = torch.get_rng_state()
     assert model.eval()(**batch).parts is None, "evaluation replaces no tokens"
@@ -148,15 +144,11 @@ def test_the_default_generator_is_the_checkpoint_of_the_model_and_is_neither_tra
 
 
 def test_generators_and_encoders_that_do_not_fit_are_refused(tmp_path, tokenizer, generator):
-    headless = tmp_path / "headless"
-    AutoModel.from_config(tiny_config()).save_pretrained(headless)
-    tokenizer.save_pretrained(headless)
     wide = masked_lm_folder(tmp_path / "wide", tokenizer, vocab_size=31)
     for folder, model_type, named in [
         (wide, "bert", "31 tokens.* 30"),
         (str(tmp_path / "nowhere"), "bert", "nowhere"),
         (None, "bert", "not loaded from a checkpoint, .* Set the option generator"),
-        (str(headless), "bert", "headless has no trained masked-LM head"),
         (generator, "electra", "electra.* 16"),
     ]:
         with pytest.raises(ValueError, match=named):

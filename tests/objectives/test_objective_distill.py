@@ -1,5 +1,6 @@
 """Distillation: the losses are those of the papers, in float64, one text and one comparison at a time."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from objective_helpers import assert_same, cosine
 
 from simcse_hf.objectives import EncodedBatch, build_objective
+from simcse_hf.objectives.base import ABSENT
 
 DIM = 6
 TEACHER_DIM = 4
@@ -16,10 +18,9 @@ TEACHER_DIM = 4
 
 def draw(rows=5, columns=2):
     """Embeddings of a student, and unit vectors of a teacher of another size."""
-    generator = torch.Generator().manual_seed(0)
-    student = torch.randn(rows, columns, DIM, dtype=torch.float64, generator=generator)
-    teacher = torch.randn(rows, columns, TEACHER_DIM, dtype=torch.float64, generator=generator)
-    return student.requires_grad_(), F.normalize(teacher, dim=-1)
+    student = torch.randn(rows, columns, DIM, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(rows, columns, TEACHER_DIM, dtype=torch.float64)
+    return student, F.normalize(teacher, dim=-1)
 
 
 def distilled(student, teacher, **options):
@@ -33,22 +34,20 @@ def distilled(student, teacher, **options):
 
 def slow_similarities(student, teacher):
     """The mean squared difference of two cosines, over all pairs of texts."""
-    student = student.flatten(0, 1)
-    teacher = teacher.flatten(0, 1)
+    texts = list(zip(student, teacher, strict=True))
     errors = []
-    for i in range(len(student)):
-        for j in range(len(student)):
-            found = cosine(student[i], student[j])
-            wanted = cosine(teacher[i], teacher[j])
-            errors.append((found - wanted) ** 2)
+    for (x, of_x), (y, of_y) in itertools.product(texts, texts):
+        errors.append((cosine(x, y) - cosine(of_x, of_y)) ** 2)
     return sum(errors) / len(errors)
 
 
-@pytest.mark.parametrize("columns", [1, 3])
-def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
-    student, teacher = draw(columns=columns)
-    loss = distilled(student, teacher)
-    assert_same(loss, slow_similarities(student, teacher), student)
+@pytest.mark.parametrize("lengths", [[1] * 5, [3] * 5, [3, 2, 3, 2, 3]], ids=["texts", "triplets", "ragged rows"])
+def test_similarities_are_compared_between_all_texts_that_there_are(lengths):
+    student, teacher = draw(columns=max(lengths))
+    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    inputs = {"teacher": teacher, "relations": torch.where(present[:, 1:], 0, ABSENT)}
+    loss = build_objective("distill", DIM)(EncodedBatch(student, inputs))
+    assert_same(loss, slow_similarities(student[present], teacher[present]), student)
 
 
 # --- lists, as in RankCSE ---
@@ -56,58 +55,33 @@ def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
 LISTS = pytest.mark.parametrize("loss", ["listnet", "listmle"])
 
 
-def softmax(values):
-    total = sum(value.exp() for value in values)
-    return [value.exp() / total for value in values]
-
-
-def divergence(p, q):
-    """The Kullback-Leibler divergence of q from p."""
-    return sum(a * (a / b).log() for a, b in zip(p, q, strict=True))
-
-
 def slow_consistency(student, temperature):
     """The mean Jensen-Shannon divergence of what an anchor and what its positive looks at."""
     anchors, positives = student.unbind(1)
     divergences = []
     for anchor, positive in zip(anchors, positives, strict=True):
-        p = softmax([cosine(anchor, other) / temperature for other in positives])
-        q = softmax([cosine(other, positive) / temperature for other in anchors])
-        middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
-        divergences.append((divergence(p, middle) + divergence(q, middle)) / 2)
+        p = (F.cosine_similarity(anchor, positives) / temperature).softmax(0)
+        q = (F.cosine_similarity(anchors, positive) / temperature).softmax(0)
+        middle = ((p + q) / 2).log()
+        divergences.append((F.kl_div(middle, p, reduction="sum") + F.kl_div(middle, q, reduction="sum")) / 2)
     return sum(divergences) / len(divergences)
-
-
-def slow_listnet(scores, wanted, teacher_temperature):
-    """The cross-entropy of the student's list under the teacher's."""
-    targets = softmax([each / teacher_temperature for each in wanted])
-    return -sum(target * probability.log() for target, probability in zip(targets, softmax(scores), strict=True))
 
 
 def slow_listmle(scores, wanted):
     """The negative log-likelihood of the teacher's order, one place of the list after the other."""
-    best_first = sorted(range(len(wanted)), key=lambda place: -wanted[place])
-    loss = 0.0
-    while best_first:
-        left = torch.stack([scores[place] for place in best_first])
-        loss -= left[0] - left.exp().sum().log()
-        best_first.pop(0)
-    return loss
+    best_first = scores[wanted.argsort(descending=True)]
+    return sum(best_first[place:].logsumexp(0) - best_first[place] for place in range(len(scores)))
 
 
 def slow_ranking(student, teacher, loss, student_temperature, teacher_temperature):
     """The mean loss of the lists of all other rows."""
     losses = []
     for i in range(len(student)):
-        scores = []
-        wanted = []
-        for j in range(len(student)):
-            if j != i:
-                scores.append(cosine(student[i, 0], student[j, 1]))
-                wanted.append(cosine(teacher[i, 0], teacher[j, 1]))
-        scores = [score / student_temperature for score in scores]
+        others = torch.arange(len(student)) != i
+        scores = F.cosine_similarity(student[i, 0], student[others, 1]) / student_temperature
+        wanted = F.cosine_similarity(teacher[i, 0], teacher[others, 1])
         if loss == "listnet":
-            losses.append(slow_listnet(scores, wanted, teacher_temperature))
+            losses.append(F.cross_entropy(scores, (wanted / teacher_temperature).softmax(0)))
         else:
             losses.append(slow_listmle(scores, wanted))
     return sum(losses) / len(losses)
@@ -167,4 +141,5 @@ def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
     for text, wanted in zip(student.flatten(0, 1), teacher.flatten(0, 1), strict=True):
         distances.append(1 - cosine(layer.weight @ text + layer.bias, wanted))
     assert_same(parts["vector_loss"], 10 * sum(distances) / len(distances), student)
-    assert_same(parts["similarity_loss"], 200 * slow_similarities(student, teacher), student)
+    similarities = slow_similarities(student.flatten(0, 1), teacher.flatten(0, 1))
+    assert_same(parts["similarity_loss"], 200 * similarities, student)

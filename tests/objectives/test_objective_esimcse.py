@@ -19,62 +19,34 @@ def anchors_of(batch):
 # --- a run of three steps against a slow one ---
 
 
-class SlowRun:
-    """The same encoder with a queue and a momentum encoder of its own."""
+def train_both(queue_size, sentences, similarity="cosine", temperature=0.05):
+    """Train a model, and a copy of its encoder with a queue and a momentum encoder of its own, on the same batches.
 
-    def __init__(self, encoder, queue_size, similarity, temperature):
-        self.encoder = encoder
-        self.momentum_encoder = copy.deepcopy(encoder)
-        self.queue = []
-        self.queue_size = queue_size
-        self.similarity = similarity
-        self.temperature = temperature
-
-    def average_weights(self):
-        """Move the momentum encoder by a tenth; the dense layer of the head has no momentum."""
-        average = self.momentum_encoder.state_dict()
-        for name, parameter in self.encoder.named_parameters():
-            momentum = 0.0 if name.startswith("pooler.") else 0.9
+    Yields them, the queue, and both losses after each backward pass, before the weights change.
+    """
+    options = {"similarity": similarity, "temperature": temperature}
+    model = esimcse(queue_size, **options)
+    encoder = esimcse(queue_size, **options).bert
+    momentum_encoder = copy.deepcopy(encoder)
+    average = momentum_encoder.state_dict()
+    queue = []
+    optimizer = torch.optim.SGD([*model.bert.parameters(), *encoder.parameters()], lr=0.1)
+    for step in range(4):
+        batch = make_batch(step, sentences)
+        for name, parameter in encoder.named_parameters():
+            momentum = 0.0 if name.startswith("pooler.") else 0.9  # the dense layer of the head has no momentum
             average[name].mul_(momentum).add_((1 - momentum) * parameter.detach())
-
-    def loss(self, batch):
-        self.average_weights()
-        vectors = self.encoder(**flat(batch)).pooler_output
-        vectors = vectors.view(*batch["input_ids"].shape[:2], -1)
-        return slow_info_nce(vectors, self.temperature, kind=self.similarity, extra=self.queue)
-
-    @torch.no_grad()
-    def queue_anchors(self, batch):
-        anchors = self.momentum_encoder(**anchors_of(batch)).pooler_output
-        self.queue = [*anchors, *self.queue][: self.queue_size]
-
-
-class Runs:
-    """A model and the slow run, which are trained on the same batches."""
-
-    def __init__(self, queue_size, sentences, similarity="cosine", temperature=0.05):
-        options = {"similarity": similarity, "temperature": temperature}
-        self.model = esimcse(queue_size, **options)
-        encoder = esimcse(queue_size, **options).bert
-        self.slow = SlowRun(encoder, queue_size, similarity, temperature)
-        self.sentences = sentences
-        self.optimizers = []
-        for encoder in (self.model.bert, self.slow.encoder):
-            self.optimizers.append(torch.optim.SGD(encoder.parameters(), lr=0.1))
-
-    def steps(self, number=4):
-        """Train, and yield both losses after each backward pass, before the weights change."""
-        for step in range(number):
-            batch = make_batch(step, self.sentences)
-            expected = self.slow.loss(batch)
-            loss = self.model(**batch).loss
-            loss.backward()
-            expected.backward()
-            self.slow.queue_anchors(batch)
-            yield loss.item(), expected.item()
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+        vectors = encoder(**flat(batch)).pooler_output.view(4, sentences, -1)
+        expected = slow_info_nce(vectors, temperature, kind=similarity, extra=queue)
+        with torch.no_grad():
+            anchors = momentum_encoder(**anchors_of(batch)).pooler_output
+        queue = [*anchors, *queue][:queue_size]
+        loss = model(**batch).loss
+        loss.backward()
+        expected.backward()
+        yield model, encoder, queue, loss.item(), expected.item()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def gradients(module):
@@ -84,21 +56,16 @@ def gradients(module):
 @pytest.mark.parametrize("queue_size", [4, 7, 40])
 @pytest.mark.parametrize(
     "settings",
-    [
-        pytest.param({"sentences": 2}, id="pairs"),
-        pytest.param({"sentences": 4}, id="hard negatives"),
-        pytest.param({"sentences": 3, "similarity": "dot", "temperature": 2.0}, id="dot product"),
-    ],
+    [{"sentences": 2}, {"sentences": 4}, {"sentences": 3, "similarity": "dot", "temperature": 2.0}],
+    ids=["pairs", "hard negatives", "dot product"],
 )
 def test_loss_gradient_and_queue_of_each_step_are_those_of_the_slow_run(settings, queue_size):
-    runs = Runs(queue_size, **settings)
-    for loss, expected in runs.steps():
+    for model, encoder, queue, loss, expected in train_both(queue_size, **settings):
         assert loss == pytest.approx(expected, rel=1e-9)
-        slow = {f"bert.{name}": gradient for name, gradient in gradients(runs.slow.encoder).items()}
-        torch.testing.assert_close(gradients(runs.model), slow, rtol=1e-7, atol=1e-10)
-        objective = runs.model.objective
-        queued = objective.queue[: objective.filled]
-        torch.testing.assert_close(queued, torch.stack(runs.slow.queue), rtol=1e-9, atol=1e-12)
+        slow = {f"bert.{name}": gradient for name, gradient in gradients(encoder).items()}
+        torch.testing.assert_close(gradients(model), slow, rtol=1e-7, atol=1e-10)
+        queued = model.objective.queue[: model.objective.filled]
+        torch.testing.assert_close(queued, torch.stack(queue), rtol=1e-9, atol=1e-12)
 
 
 # --- the momentum encoder ---

@@ -4,70 +4,42 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from card_helpers import EXAMPLES, check_examples
 from conftest import random_batch
 from model_helpers import unused
-from objective_helpers import (
-    assert_opens_in_transformers,
-    assert_same,
-    embeddings_of_card,
-    model_of,
-)
+from objective_helpers import assert_opens_in_transformers, assert_same, model_of
+from torch.nn.functional import conv1d, softplus
 
 from simcse_hf import SimCSE
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.publishing.card import write_card
 
-#: Those of the sentences of a batch, in tokens.
-LENGTHS = [[2, 2], [3, 1, 5], [7, 4, 1, 6]]
-
-
-def slow_convolution(convolution, states, token):
-    """The features of one token: the window around it, with zeros beyond the ends of the sentence."""
-    window = convolution.kernel_size[0]
-    total = convolution.bias
-    for offset in range(window):
-        position = token + offset - window // 2
-        if 0 <= position < len(states):
-            total = total + convolution.weight[:, :, offset] @ states[position]
-    return total.clamp(min=0)
-
 
 def slow_features(convolutions, states, lengths):
-    """(sentence, features) of each token."""
-    tokens = []
-    for sentence, length in enumerate(lengths):
-        without_padding = states[sentence][:length]
-        for token in range(length):
-            features = [slow_convolution(convolution, without_padding, token) for convolution in convolutions]
-            tokens.append((sentence, torch.cat(features)))
-    return tokens
+    """The features of the tokens of each sentence, as if it were alone and not padded."""
+    features = []
+    for sentence, length in zip(states, lengths, strict=True):
+        alone = sentence[:length].T
+        found = [conv1d(alone, each.weight, each.bias, padding=each.kernel_size[0] // 2) for each in convolutions]
+        features.append(torch.cat(found).relu().T)
+    return features
 
 
-def slow_loss(tokens, sentences):
+def slow_loss(features, sentences):
     """The mean over the tokens and their own sentences, and that over the tokens and the others."""
     positive = []
     negative = []
-    for own, features in tokens:
+    for own, tokens in enumerate(features):
         for number, sentence in enumerate(sentences):
-            score = features @ sentence
+            scores = tokens @ sentence
             if number == own:
-                positive.append((1 + (-score).exp()).log())
+                positive.append(softplus(-scores))
             else:
-                negative.append((1 + score.exp()).log())
-    return sum(positive) / len(positive) + sum(negative) / len(negative)
+                negative.append(softplus(scores))
+    return torch.cat(positive).mean() + torch.cat(negative).mean()
 
 
 # --- the objective ---
-
-
-def drawn_vectors(lengths, dim):
-    return torch.randn(len(lengths), dim, dtype=torch.float64).requires_grad_()
-
-
-def drawn_states(lengths, dim, padding=2):
-    """Hidden states of the tokens, and of some padding behind the longest sentence."""
-    shape = (len(lengths), max(lengths) + padding, dim)
-    return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
 
 def encoded(vectors, states, lengths):
@@ -77,25 +49,22 @@ def encoded(vectors, states, lengths):
     return EncodedBatch(vectors[:, None], mask, None, states[:, None])
 
 
-def objective_of(dim):
-    """The objective of a model whose pooler is not `ngrams`."""
-    objective = build_objective("is_bert", dim)
-    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
-    return objective.double()
-
-
-@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("lengths", [[2, 2], [3, 1, 5], [7, 4, 1, 6]])
 @pytest.mark.parametrize("dim", [3, 8])
 def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
-    objective = objective_of(dim)
-    vectors = drawn_vectors(lengths, dim)
-    states = drawn_states(lengths, dim)
+    objective = build_objective("is_bert", dim)
+    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+    objective.double()
+    vectors = torch.randn(len(lengths), dim, dtype=torch.float64, requires_grad=True)
+    padding = 2
+    shape = (len(lengths), max(lengths) + padding, dim)
+    states = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     loss = objective(encoded(vectors, states, lengths))
-    tokens = slow_features(objective.ngrams.convolutions, states, lengths)
+    features = slow_features(objective.ngrams.convolutions, states, lengths)
     layer = objective.to_global
     sentences = [layer.weight @ vector + layer.bias for vector in vectors]
     leaves = [vectors, states, *objective.parameters()]
-    assert_same(loss, slow_loss(tokens, sentences), leaves)
+    assert_same(loss, slow_loss(features, sentences), leaves)
 
 
 # --- the paper's embedding: the mean of the local features ---
@@ -117,13 +86,11 @@ def test_with_the_pooler_ngrams_the_embedding_and_the_loss_are_the_papers(model_
         states.append(model.base_model(input_ids=ids[None, :length]).last_hidden_state[0])
     convolutions = model.ngram_head.ngrams.convolutions
     assert [each.out_channels for each in convolutions] == [11, 11, 10], "they fill the width of the encoder"
-    tokens = slow_features(convolutions, states, lengths)
-    sentences = []
-    for number in range(4):
-        sentences.append(torch.stack([features for text, features in tokens if text == number]).mean(0))
+    features = slow_features(convolutions, states, lengths)
+    sentences = [tokens.mean(0) for tokens in features]
     output = model(**batch)
     torch.testing.assert_close(output.sentence_embeddings[:, 0], torch.stack(sentences))
-    torch.testing.assert_close(output.loss, slow_loss(tokens, sentences), rtol=1e-8, atol=0)
+    torch.testing.assert_close(output.loss, slow_loss(features, sentences), rtol=1e-8, atol=0)
     output.loss.backward()
     assert not unused(model)
     assert not list(model.objective.parameters())
@@ -136,8 +103,6 @@ def test_the_papers_pooler_refuses_leading_dimensions():
 
 # --- saved and loaded ---
 
-TEXTS = ["The cat sat on the mat.", "A dog ran."]
-
 
 def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_path, caplog):
     model = ngram_model().float().eval()
@@ -146,14 +111,13 @@ def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_p
     assert "no pooling like 'ngrams'" in caplog.text
     assert "ngrams" in (tmp_path / "modules.json").read_text(), "sentence-transformers does not open it without us"
     simcse = SimCSE(tmp_path)
-    ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    ids = tokenizer(EXAMPLES, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings
-    torch.testing.assert_close(simcse.encode(TEXTS, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(simcse.encode(EXAMPLES, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
     assert_opens_in_transformers(tmp_path)
     card = write_card(tmp_path, repo_id=str(tmp_path)).read_text()
-    embeddings, texts = embeddings_of_card(card)
-    torch.testing.assert_close(embeddings, simcse.encode(texts), rtol=0, atol=1e-5)
+    check_examples(card, simcse.encode(EXAMPLES), ["simcse_hf", "transformers"])
     (tmp_path / "ngrams" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="'ngrams'"):
         SimCSE(tmp_path)

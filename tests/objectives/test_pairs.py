@@ -1,4 +1,4 @@
-"""Sums of all pairs of objectives that read the same rows: a part has the loss that it has alone, and all trains."""
+"""Sums of all pairs of objectives that read the same rows: a part has its share of its loss alone, and all trains."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ CASES += [(("softmax", "supcon"), "triplets")]
 
 
 def model_with(names, source, has_templates):
-    """A model with the sum of some objectives."""
+    """A model with an objective, or with the sum of half of one and another."""
     folder, tokenizer = source
     options = {}
     for name in names:
@@ -38,7 +38,7 @@ def model_with(names, source, has_templates):
     settings = {"pooler_type": "avg"}
     if has_templates:
         settings = {"pooler_type": "mask", "templates": TEMPLATES, **template_settings(TEMPLATES, tokenizer)}
-    return model_of("+".join(names), options, **settings)
+    return model_of(":0.5+".join(names), options, **settings)
 
 
 def batch_of(rows, source, has_templates):
@@ -83,17 +83,16 @@ def alone(name, rows, source, has_templates):
 
 
 @pytest.mark.parametrize("pair, rows", CASES, ids=str)
-def test_a_sum_has_the_losses_of_its_parts_and_trains(pair, rows, source):
+def test_a_sum_has_the_weighted_losses_of_its_parts_and_trains(pair, rows, source):
     has_templates = "promptbert" in pair
     model = model_with(pair, source, has_templates)
     batch = batch_of(rows, source, has_templates)
     expected = {}
-    for name, part in zip(pair, model.objective.objectives, strict=True):
+    for name, weight, part in zip(pair, (0.5, 1), model.objective.objectives, strict=True):
         losses, state = alone(name, rows, source, has_templates)
         part.load_state_dict(state)
-        expected |= {f"{name}_{what}": loss for what, loss in losses.items()}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=1e-3)
+        expected |= {f"{name}_{what}": weight * loss for what, loss in losses.items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     output = in_training(model, batch)
     torch.testing.assert_close(output.parts, expected)
     for _ in range(2):

@@ -145,14 +145,7 @@ def test_the_rate_of_a_view_with_a_masked_lm_is_not_that_of_its_crop():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("我爱北京天安门。", ["我", "爱", "北", "京", "天", "安", "门。"]),
-        ("東京へ行きました、ね", ["東", "京", "へ", "行", "き", "ま", "し", "た、", "ね"]),
-        ("เด็กกินข้าว", ["เด็", "ก", "กิ", "น", "ข้", "า", "ว"]),
-        ("I love 北京, no?", ["I", " love", " 北", "京,", " no?"]),
-    ],
+    "words", ["我|爱|北|京|天|安|门。", "東|京|へ|行|き|ま|し|た、|ね", "เด็|ก|กิ|น|ข้|า|ว", "I| love| 北|京,| no?"]
 )
-def test_characters_stand_for_words_in_scripts_without_spaces(text, words):
-    assert split_words(text) == words
-    assert "".join(words) == text
+def test_characters_stand_for_words_in_scripts_without_spaces(words):
+    assert split_words(words.replace("|", "")) == words.split("|")

@@ -1,4 +1,4 @@
-"""Reranking and retrieval from users' files, against loops and against sentence-transformers."""
+"""Reranking and retrieval from users' files, against trec_eval, with ties, splits and prompts."""
 
 import gzip
 import json
@@ -8,38 +8,18 @@ import numpy as np
 import pytest
 from data_helpers import content_of
 from data_helpers import write as write_bytes
-from evaluation_helpers import (
-    WORDS,
-    encode,
-    random_texts,
-    write,
-    write_beir,
-    write_rows,
-)
+from evaluation_helpers import WORDS, encode, random_texts, write, write_beir, write_rows
 
 from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.scoring import score_tasks
 from simcse_hf.evaluation.tasks import read_task
 
 
-def cosines(query, documents, encode=encode):
-    """The cosines of a query and each of the documents, in float64."""
-    x, y = (encode(texts).astype(np.float64) for texts in ([query], documents))
-    return (x @ y.T)[0] / np.linalg.norm(x) / np.linalg.norm(y, axis=1)
+def read_reranking(folder, rows):
+    return read_task("reranking", write(folder / "mine.jsonl", [json.dumps(row) for row in rows]))
 
 
 # --- reranking ---
-
-
-def write_reranking(folder, rows):
-    return write(folder / "mine.jsonl", [json.dumps(row) for row in rows])
-
-
-def read_reranking(folder, rows):
-    return read_task("reranking", write_reranking(folder, rows))
-
-
-# --- queries that cannot be reranked ---
 
 
 def test_queries_that_cannot_be_reranked_are_left_out_with_a_warning(tmp_path, caplog):
@@ -132,10 +112,10 @@ def trec_eval(run, judged):
     return evaluator.evaluate({"q": run})["q"]
 
 
-def mean_reciprocal_rank_of_the_first_ten(judged):
-    """trec_eval's has no limit."""
-    ranks = [each["recip_rank"] for each in judged]
-    return np.mean([rank if rank >= 0.1 else 0 for rank in ranks])
+def mean_of(measure, judged):
+    """The mean of a measure of trec_eval, times 100; a first relevant document after the tenth has the rank 0."""
+    values = np.array([each[measure] for each in judged])
+    return 100 * np.where((measure == "recip_rank") & (values < 0.1), 0, values).mean()
 
 
 def encode_rounded(texts):
@@ -145,115 +125,80 @@ def encode_rounded(texts):
 
 def scores_of(query, texts):
     """Cosines by id, so rounded that equal embeddings have equal ones."""
-    scores = cosines(query, list(texts.values()), encode_rounded)
+    x, y = (encode_rounded(each).astype(np.float64) for each in ([query], list(texts.values())))
+    scores = (y @ x[0]) / np.linalg.norm(x) / np.linalg.norm(y, axis=1)
     return dict(zip(texts, scores.round(5).tolist(), strict=True))
 
 
 def tied_collection(seed):
-    """Ids that queries and documents share, texts that repeat, and texts whose words are in another order."""
+    """Texts that repeat, and texts whose words are in another order."""
     random = np.random.RandomState(seed)
     texts = []
     for _ in range(random.randint(20, 160)):
         texts.append(" ".join(random.choice(WORDS[:6], 2)))
     corpus = {str(number): text for number, text in enumerate(texts)}
-    queries = {str(number): random.choice(texts) for number in range(10)}
+    queries = {f"q{number}": random.choice(texts) for number in range(10)}
     qrels = {}
     for query in queries:
         chosen = random.choice(list(corpus), 8, replace=False).tolist()
-        judged = {"1": 1} | {id: int(random.randint(3)) for id in chosen}
-        judged.pop(query, None)
-        if any(judged.values()):
-            qrels[query] = judged
+        qrels[query] = {id: int(random.randint(3)) for id in chosen} | {"1": 1}
     return Collection(corpus, queries, qrels)
 
 
-def is_the_query(tied, query, document):
-    return document == query and tied.corpus[document] == tied.queries[query]
-
-
-def judge_tied(tied):
-    """The metrics of trec_eval for each query, over all documents but the query itself."""
-    judged = []
-    for query, grades in tied.qrels.items():
-        others = {document: text for document, text in tied.corpus.items() if not is_the_query(tied, query, document)}
-        judged.append(trec_eval(scores_of(tied.queries[query], others), grades))
-    return judged
-
-
 def test_a_retrieval_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
-    left_out = 0
     for seed in range(25):
         tied = tied_collection(seed)
         result = tied.read(tmp_path / str(seed)).evaluate(encode_rounded)
-        left_out += sum(is_the_query(tied, query, query) for query in tied.qrels)
-        judged = judge_tied(tied)
-        ndcg = [each["ndcg_cut_10"] for each in judged]
-        assert result.scores["retrieval"]["value"] == pytest.approx(ndcg)
-        assert result.metrics["ndcg@10"] == pytest.approx(100 * np.mean(ndcg))
-        recall = np.mean([each["recall_100"] for each in judged])
-        assert result.metrics["recall@100"] == pytest.approx(100 * recall)
-        assert result.metrics["mrr@10"] == pytest.approx(100 * mean_reciprocal_rank_of_the_first_ten(judged))
-    assert left_out > 5
+        judged = []
+        for query, grades in tied.qrels.items():
+            judged.append(trec_eval(scores_of(tied.queries[query], tied.corpus), grades))
+        assert result.scores["retrieval"]["value"] == pytest.approx([each["ndcg_cut_10"] for each in judged])
+        for metric, measure in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100"), ("mrr@10", "recip_rank")):
+            assert result.metrics[metric] == pytest.approx(mean_of(measure, judged))
 
 
 def tied_reranking_rows():
     """Queries of two words with 20 candidates of two words, many of which have equal scores."""
     random = np.random.RandomState(0)
     pairs = [f"{first} {second}" for first in WORDS[:6] for second in WORDS[:6]]
-    rows = []
     for query in random_texts(100, seed=0, length=2):
         candidates = random.permutation(pairs).tolist()
-        rows.append({"query": query, "positive": candidates[:4], "negative": candidates[4:20]})
-    return rows
-
-
-TIED_QUERIES = tied_reranking_rows()
+        yield {"query": query, "positive": candidates[:4], "negative": candidates[4:20]}
 
 
 def test_a_reranking_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
     """The ids of the candidates are their texts."""
-    result = read_reranking(tmp_path, TIED_QUERIES).evaluate(encode_rounded)
+    rows = list(tied_reranking_rows())
+    result = read_reranking(tmp_path, rows).evaluate(encode_rounded)
     judged = []
-    for row in TIED_QUERIES:
+    for row in rows:
         texts = row["positive"] + row["negative"]
         run = scores_of(row["query"], {text: text for text in texts})
         judged.append(trec_eval(run, dict.fromkeys(row["positive"], 1)))
-    precisions = [each["map"] for each in judged]
-    assert result.scores["reranking"]["value"] == pytest.approx(precisions)
-    assert result.metrics["map"] == pytest.approx(100 * np.mean(precisions))
+    assert result.scores["reranking"]["value"] == pytest.approx([each["map"] for each in judged])
     assert result.details["examples"] == 100 and result.details["candidates"] == 2000
-    expected = 100 * mean_reciprocal_rank_of_the_first_ten(judged)
-    assert result.metrics["mrr@10"] == pytest.approx(expected)
+    for metric, measure in (("map", "map"), ("mrr@10", "recip_rank")):
+        assert result.metrics[metric] == pytest.approx(mean_of(measure, judged))
 
 
-# --- reranking and retrieval ---
-
-BOTH_KINDS = pytest.mark.parametrize("kind", ["reranking", "retrieval"], scope="module")
+# --- splits ---
 
 
-@pytest.fixture(scope="module")
-def task(kind, tmp_path_factory):
+@pytest.fixture
+def task(tmp_path):
     """Twenty queries with a document of the same words, which share no text."""
-    folder = tmp_path_factory.mktemp(kind)
-    texts = random_texts(20, seed=0)
-    if kind == "retrieval":
-        corpus = {f"d{i}": f"{text} d{i}" for i, text in enumerate(texts)}
-        queries = {f"q{i}": f"{text} q{i}" for i, text in enumerate(texts)}
-        return Collection(corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(20)}).read(folder)
-    rows = []
-    for i, text in enumerate(texts):
-        negatives = [f"{other} n{i}" for other in random_texts(5, seed=i + 1)]
-        rows.append({"query": f"{text} q{i}", "positive": [f"{text} p{i}"], "negative": negatives})
-    return read_reranking(folder, rows)
+    texts = dict(enumerate(random_texts(20, seed=0)))
+    corpus = {f"d{i}": f"{text} d{i}" for i, text in texts.items()}
+    queries = {f"q{i}": f"{text} q{i}" for i, text in texts.items()}
+    return Collection(corpus, queries, {f"q{i}": {f"d{i}": 1} for i in texts}).read(tmp_path)
 
 
-@BOTH_KINDS
 def test_a_split_shares_the_queries_out_and_keeps_the_corpus(task):
     first, second = task.split(0.5, seed=1)
     assert len(first) == len(task) // 2 and len(first) + len(second) == len(task)
     assert not {query.text for query in first.units} & {query.text for query in second.units}
     assert first.shared is second.shared is task.shared
-    values = [each.evaluate(encode).scores[task.kind]["value"] for each in (first, second, task)]
+    values = [each.evaluate(encode).scores["retrieval"]["value"] for each in (first, second, task)]
     assert sorted(np.concatenate(values[:2])) == pytest.approx(sorted(values[2]))
 
 
@@ -269,12 +214,11 @@ class PromptedModel:
         return encode([text.partition(": ")[2] or text.split()[-1] for text in texts])
 
 
-@BOTH_KINDS
-def test_queries_and_documents_get_the_prompts_of_the_model(kind, task):
+def test_queries_and_documents_get_the_prompts_of_the_model(task):
     """The scored units stay the same, so that compare accepts results with other prompts."""
     whole = task.evaluate(encode)
-    prompted = score_tasks({kind: task}, embed_all(PromptedModel(), task.roles))
-    assert prompted.results[kind][task.metric] == pytest.approx(whole.metrics[task.metric])
-    assert (prompted.scores[kind][kind]["unit"] == whole.scores[kind]["unit"]).all()
+    prompted = score_tasks({"faq": task}, embed_all(PromptedModel(), task.roles))
+    assert prompted.results["faq"][task.metric] == pytest.approx(whole.metrics[task.metric])
+    assert (prompted.scores["faq"]["retrieval"]["unit"] == whole.scores["retrieval"]["unit"]).all()
     without = task.evaluate(PromptedModel().encode).metrics[task.metric]
     assert whole.metrics[task.metric] > without + 10
