@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import sys
+from functools import partial
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -186,13 +187,18 @@ def save_encoder(folder, model_class=BertForMaskedLM, config=None):
     """Write an encoder with large random weights and the tokenizer over `VOCABULARY`."""
     torch.manual_seed(0)
     model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
-    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
     """A BertTokenizer over `VOCABULARY`, 40 tokens long at most."""
-    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+    return tiny_tokenizer()
+
+
+def tiny_tokenizer(model_max_length=40):
+    """A BertTokenizer over `VOCABULARY`."""
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=model_max_length)
 
 
 @pytest.fixture
@@ -205,6 +211,26 @@ def save_checkpoint(tmp_path, tokenizer):
         return tmp_path / name
 
     return save
+
+
+@pytest.fixture
+def make(tmp_path, tokenizer):
+    """`make(data, model, ...)` makes a trainer of 4 steps that writes under `tmp_path`; see `trainer_helpers.make`."""
+    from trainer_helpers import make
+
+    return partial(make, tmp_path, tokenizer)
+
+
+@pytest.fixture
+def trained(make):
+    """`trained(data, model, ...)` makes such a trainer, trains, and returns it."""
+
+    def trained(*given, **options):
+        trainer = make(*given, **options)
+        trainer.train()
+        return trainer
+
+    return trained
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,7 @@ from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSETrainer,
-    SimCSETrainingArguments,
-    SimilarityEvalCallback,
-)
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
@@ -118,31 +113,23 @@ class End(TrainerCallback):
             raise self.error
 
 
+class Rates(TrainerCallback):
+    """Note the learning rates of each step."""
+
+    def __init__(self):
+        self.used = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer, **_):
+        self.used.append([group["lr"] for group in optimizer.param_groups])
+
+
 #: Arguments that evaluate, and those that also save and load the best model at the end.
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
-KEEPS_BEST = EVALUATES | {
-    "save_strategy": "steps",
-    "save_steps": 2,
-    "load_best_model_at_end": True,
-}
 SAVES = {"save_strategy": "steps", "save_steps": 2}
+KEEPS_BEST = EVALUATES | SAVES | {"load_best_model_at_end": True}
 _OF_THE_TRAINER = {
-    *(
-        "dev_set",
-        "dev_tasks",
-        "general",
-        "eval_dataset",
-        "callbacks",
-        "data_collator",
-        "model_init",
-        "optimizers",
-    ),
-    *(
-        "compute_loss_func",
-        "optimizer_cls_and_kwargs",
-        "compute_metrics",
-        "preprocess_logits_for_metrics",
-    ),
+    *"dev_set dev_tasks general eval_dataset callbacks data_collator model_init optimizers compute_loss_func".split(),
+    *"optimizer_cls_and_kwargs compute_metrics preprocess_logits_for_metrics".split(),
 }
 
 
@@ -220,13 +207,8 @@ def rows_for(objective, tokenizer):
 def vectors_of(folder, rows, dim=8, seed=0):
     """A folder with random vectors of the texts of rows, as a teacher or a guide."""
     if not folder.exists():
-        write_vectors(
-            folder,
-            rows,
-            np.random.default_rng(seed).normal(size=(*rows.shape, dim)),
-            "random",
-            5,
-        )
+        vectors = np.random.default_rng(seed).normal(size=(*rows.shape, dim))
+        write_vectors(folder, rows, vectors, "random", 5)
     return str(folder)
 
 

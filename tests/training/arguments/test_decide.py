@@ -1,66 +1,32 @@
-"""A run is decided once: each objective has the loss that it has alone, and a default gives way to what is given."""
+"""A run is decided once, in a copy of the arguments, and a default gives way to what is given."""
 
 import copy
 import dataclasses
 import pickle
 
 import pytest
-import torch
 from conftest import tiny_config
 from safetensors.torch import load_file
-from trainer_helpers import make
+from trainer_helpers import arguments, assert_same_weights
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer
 from simcse_hf.objectives import OBJECTIVES, Objective
 from simcse_hf.training.decide import decide_run
 from simcse_hf.training.recipe import Recipe
-
-COSINE = {"similarity": "cosine", "temperature": 0.05}
-DOT = {"similarity": "dot", "temperature": 1.0}
-
-
-def arguments(tmp_path, **values):
-    return SimCSETrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none", **values)
-
-
-def decide(args, model, names=()):
-    """The run of a loaded model with these arguments."""
-    return decide_run(args, model, names)
-
-
-def losses(model, tables, tmp_path):
-    """The similarity and the temperature of each data set's objective in a run."""
-    run = decide(arguments(tmp_path, datasets=tables), model, list(tables))
-    model.use_settings(dataclasses.replace(model.settings, **run.settings))
-    model.objective = None
-    objective = model.prepare_objective()
-    found = {}
-    for number, name in enumerate(tables):
-        used = objective.of_dataset(number)
-        used = getattr(used, "info_nce", used)
-        found[name] = {key: getattr(used, key) for key in COSINE}
-        assert found[name].items() <= run.datasets[name].options.items()
-    return found
-
-
-def test_each_data_set_learns_by_the_loss_that_it_has_alone(tmp_path):
-    tables = {"pairs": {}, "more": {"objective": "simcse"}, "nli": {"objective": "supcon"}}
-    expected = {"pairs": COSINE, "more": COSINE, "nli": DOT}
-    assert losses(BertForCL(tiny_config()), tables, tmp_path) == expected
 
 
 def test_the_rate_of_a_run_is_not_for_the_view_of_another_objective(tmp_path):
     model = BertForCL(tiny_config(), objective="tsdae")
     args = arguments(tmp_path, view_rate=0.3, datasets={"own": {"objective": "esimcse"}, "runs": {}})
-    plans = decide(args, model, ["own", "runs"]).datasets
+    plans = decide_run(args, model, ["own", "runs"]).datasets
     assert (plans["own"].view, plans["own"].view_rate) == ("repeat_words", None)
     assert (plans["runs"].view, plans["runs"].view_rate) == ("delete_words", 0.3)
 
 
 def test_a_similarity_that_is_given_is_not_decided(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
-    assert "similarity_fn_name" not in decide(arguments(tmp_path), model).settings
+    assert "similarity_fn_name" not in decide_run(arguments(tmp_path), model).settings
 
 
 class OfDot(Objective):
@@ -75,7 +41,7 @@ def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_
     before.save_pretrained(tmp_path / "start")
     for objective, similarity in {"cosent": "cosine", "barlow_twins": "cosine", "of_dot": "dot"}.items():
         model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
-        assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
+        assert decide_run(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
 
 
 # --- projectors of data sets ---
@@ -84,10 +50,10 @@ ROWS = [{"sent0": f"a {word}", "sent1": f"the {word}"} for word in ("cat", "dog"
 PROJECTED = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
 
 
-def test_projectors_are_saved_and_go_with_the_names_of_their_data_sets(tokenizer, tmp_path):
+def test_projectors_are_saved_and_go_with_the_names_of_their_data_sets(make, tokenizer, tmp_path):
     def trainer(model, names):
         data = dict.fromkeys(names, ROWS * 2)
-        return make(tmp_path, tokenizer, data, model, datasets=dict.fromkeys(names, PROJECTED))
+        return make(data, model, datasets=dict.fromkeys(names, PROJECTED))
 
     first = trainer(BertForCL(tiny_config(vocab_size=len(tokenizer))), ["c", "b", "a"])
     first.model.save_pretrained(tmp_path / "saved")
@@ -97,8 +63,7 @@ def test_projectors_are_saved_and_go_with_the_names_of_their_data_sets(tokenizer
     for before, after in ((0, 1), (1, 2), (2, 0)):
         expected = first.model.objective.of_dataset(before).state_dict()
         found = again.model.objective.of_dataset(after).state_dict()
-        for name, weight in expected.items():
-            assert torch.equal(found[name], weight)
+        assert_same_weights(found, expected)
 
 
 # --- the arguments of the caller ---
@@ -107,7 +72,7 @@ OPEN = ("max_seq_length", "view", "metric_for_best_model", "dataloader_num_worke
 
 
 def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_arguments(tmp_path, tokenizer):
-    steps = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5}
+    steps = {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5}
     args = arguments(tmp_path, load_best_model_at_end=True, **steps)
     given = dict(vars(args))
     rows = ["a cat", "a dog"]
@@ -133,23 +98,18 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
         ("--eval_steps 30 --save_steps 50", ("steps", 50), False),
         ("--eval_steps 0.1 --save_steps 0.3", ("steps", 0.3), True),
         ("--eval_steps 0.1 --save_steps 0.25", ("steps", 0.25), False),
-        ("--eval_steps 0.1 --save_steps 50", ("steps", 50), False),
+        ("cosent-bert-base-uncased --bf16 false --eval_steps 30", ("steps", 30), True),
+        ("cosent-bert-base-uncased --bf16 false --save_steps 360", ("steps", 360), True),
     ],
 )
-def test_a_default_of_the_command_gives_way_to_what_is_given(words, saves, best, tmp_path, save_checkpoint, caplog):
+def test_a_default_of_the_command_or_of_a_recipe_gives_way_to_what_is_given(
+    words, saves, best, tmp_path, save_checkpoint, caplog
+):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
-    line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
+    line = f"{words} --model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path}"
     args = Recipe.read("unsup", line.split()).decide().training
     assert ((args.save_strategy, args.save_steps), args.load_best_model_at_end) == (saves, best)
-    steps = words.partition("--eval_steps ")[2].split()[:1] or [saves[1]]
-    assert args.eval_steps == float(steps[0])
+    if "cosent" not in words:  # whose recipe has evaluation steps of its own
+        steps = words.partition("--eval_steps ")[2].split()[:1] or [saves[1]]
+        assert args.eval_steps == float(steps[0])
     assert ("The last model is saved in place of the best" in caplog.text) != best
-
-
-def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(save_checkpoint):
-    start = save_checkpoint(BertForMaskedLM(tiny_config()))
-    line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --bf16 false"
-    for words, saves in (("--eval_steps 30", 30), ("--save_steps 360", 360)):
-        recipe = Recipe.read("sup", ["cosent-bert-base-uncased", *line.split(), *words.split()])
-        args = recipe.decide().training
-        assert (args.save_steps, args.load_best_model_at_end) == (saves, True)

@@ -9,9 +9,10 @@ import random
 
 import pytest
 from conftest import tiny_config
+from trainer_helpers import arguments
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.objectives import OBJECTIVES, part_weights
 from simcse_hf.training.decide import decide_run, with_values
 from simcse_hf.training.recipe import OF_FILES, Recipe
@@ -173,10 +174,7 @@ def random_case(seed, saved):
         case["tables"][name] = {}
         if draw.random() < 0.8:
             objective = draw.choice(LOSSES)
-            case["tables"][name] = {
-                "objective": objective,
-                "objective_options": random_options(draw, objective, 0.3),
-            }
+            case["tables"][name] = {"objective": objective, "objective_options": random_options(draw, objective, 0.3)}
     return case
 
 
@@ -199,23 +197,22 @@ def checkpoints(tmp_path_factory):
 def decided(case, folder, tmp_path):
     """The value of everything that a run has decided."""
     given = {**case["recipe"], **case["words"]}
-    common = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none"}
     if case["way"] == "python":
         given["temperature"] = given.pop("temp", None)
-        common |= {"max_seq_length": given.pop("max_seq_length", None), "datasets": case["tables"] or None}
-        args = SimCSETrainingArguments(**common)
+        args = arguments(tmp_path, max_seq_length=given.pop("max_seq_length", None), datasets=case["tables"] or None)
     else:
         tables = {name: own | {"train_file": "texts.txt"} for name, own in case["tables"].items()}
-        given |= common | {"model_name_or_path": str(folder), "datasets": tables or None}
+        given |= {"model_name_or_path": str(folder), "datasets": tables or None}
+        given |= {"output_dir": str(tmp_path), "use_cpu": True}
         recipe = Recipe(case["way"], given).decide()
         tables = {}
         for name, own in (recipe.training.datasets or {}).items():
-            tables[name] = {key: value for key, value in own.items() if key not in OF_FILES}
+            tables[name] = {key: own[key] for key in own.keys() - set(OF_FILES)}
         args = with_values(recipe.training, datasets=tables or None)
         given = recipe.model.settings(recipe.checkpoint.config)
     model = AutoModelForCL.from_pretrained(folder, **given)
     run = decide_run(args, model, list(case["tables"]))
-    values = {**vars(model.settings), **run.settings}
+    values = vars(model.settings) | run.settings
     values |= values["objective_options"]
     for name, loss in values["dataset_objectives"].items():
         values |= {f"{name}: {option}": value for option, value in loss.get("objective_options", {}).items()}
@@ -235,7 +232,7 @@ def test_every_value_is_that_of_the_first_who_has_one(seed, checkpoints, tmp_pat
 
 def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0], fixed_mask=True)
-    run = decide_run(SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none"), model)
+    run = decide_run(arguments(tmp_path), model)
     assert (run.arguments.view, run.settings["fixed_mask"]) == ("fixed_mask", True)
 
 
@@ -243,5 +240,6 @@ def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp
 def test_a_model_is_saved_with_the_longest_length_of_its_data_sets(length, checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0])  # of 20 tokens
     tables = {"one": {"max_seq_length": length}, "two": {}}
-    args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none", datasets=tables)
-    assert decide_run(args, model, ["one", "two"]).settings["max_seq_length"] == max(length, 20)
+    assert decide_run(arguments(tmp_path, datasets=tables), model, ["one", "two"]).settings["max_seq_length"] == max(
+        length, 20
+    )

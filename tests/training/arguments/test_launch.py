@@ -13,11 +13,7 @@ from simcse_hf.runtime.messages import check_together, join_processes
 from simcse_hf.training import arguments as training_args
 
 #: What `accelerate launch --cpu --num_processes 2` leaves in the one process that it starts.
-OF_ACCELERATE = {
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-    "ACCELERATE_MIXED_PRECISION": "no",
-}
+OF_ACCELERATE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "ACCELERATE_MIXED_PRECISION": "no"}
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +51,10 @@ def test_a_command_whose_processes_would_all_do_the_same_is_refused(monkeypatch,
 
 
 def note_group(folder):
-    numbers = [
-        join_processes().num_processes,
-        SimCSETrainingArguments(str(folder)).world_size,
-    ]
+    numbers = [join_processes().num_processes, SimCSETrainingArguments(str(folder)).world_size]
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(numbers))
 
 
 def test_two_processes_of_torchrun_are_one_group_on_a_machine_without_gpus(tmp_path):
     launch(note_group, tmp_path)
-    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [
-        [2, 2],
-        [2, 2],
-    ]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [[2, 2], [2, 2]]

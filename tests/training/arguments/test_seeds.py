@@ -10,11 +10,9 @@ from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pytest
-import torch
 from conftest import save_encoder
 from evaluation_helpers import write_rows
 from process_helpers import launch
-from safetensors.torch import load_file
 from trainer_helpers import refuses, scored, sentences, train_command
 from transformers import set_seed
 
@@ -24,7 +22,7 @@ from simcse_hf.runtime.files import entries
 from simcse_hf.training import recipe as recipe_module
 from simcse_hf.training.recipe import Recipe
 from simcse_hf.training.run_results import Results
-from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
+from simcse_hf.training.seeds import prepare_seeds, release, summarise
 from simcse_hf.training.trainer import SimCSETrainer
 
 
@@ -77,19 +75,13 @@ def results_of(folder):
 
 def log_of(folder):
     """The log of a run without the figures that depend on the clock."""
-    state = json.loads((Path(folder) / "trainer_state.json").read_text())
-    log = []
-    for entry in state["log_history"]:
-        log.append(
-            {name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
-        )
-    return log
+    log = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
+    return [{name: entry[name] for name in entry if not name.endswith(("runtime", "per_second"))} for entry in log]
 
 
 def have_the_same_weights(one, two):
-    first = load_file(Path(one) / "model.safetensors")
-    second = load_file(Path(two) / "model.safetensors")
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    first, second = (Path(folder) / "model.safetensors" for folder in (one, two))
+    return first.read_bytes() == second.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +131,8 @@ def test_the_best_seed_on_dev_is_published_with_the_mean_and_the_change_of_all(t
     assert seeds["sd"]["saved"]["stsb_spearman"] == pytest.approx(deviation)
     assert (change["seeds"], runs[42]["change"]["seeds"]) == (3, 1)
     assert change["difference"] == pytest.approx(mean - runs[42]["start"]["stsb_spearman"])
-    assert change["low"] <= change["high"]
     assert f"{mean:6.2f} ± {deviation:.2f}" in str(Results.read(three_seeds))
-
-
-def test_the_published_model_stands_alone(three_seeds):
+    # It stands alone.
     assert not list(three_seeds.glob("checkpoint-*"))
     assert not [path for path in files_to_push(three_seeds) if "seed" in path]
     assert SimCSE(three_seeds, device="cpu").encode("the cat").shape == (32,)
@@ -151,10 +140,11 @@ def test_the_published_model_stands_alone(three_seeds):
 
 def test_without_a_dev_set_the_first_seed_is_published(words, tmp_path):
     place = words.index("--dev_file")
-    options = ["--output_dir", str(tmp_path), "--max_steps", "1", "--seeds", "7", "8"]
+    options = ["--output_dir", str(tmp_path), "--max_steps", "1", "--seeds", "7", "0"]
     train_command("unsup", [*words[:place], *words[place + 6 :], *options])
     results = Results.read(tmp_path)
     assert [results.seeds[name] for name in ("published", "chosen_by", "mean")] == [7, None, {}]
+    assert [run["seed"] for run in results.seeds["runs"]] == [7, 0]
     assert "nothing says which seed is best" in str(results)
 
 
@@ -227,8 +217,6 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, tr
     for folder in ("seed-42", "seed-43"):
         assert have_the_same_weights(out / folder, three_seeds / folder)
     assert have_the_same_weights(out, out / f"seed-{results_of(out)['seeds']['published']}")
-    losses = [[entry for entry in log_of(each / "seed-43") if "loss" in entry] for each in (out, three_seeds)]
-    assert losses[0] == losses[1]
 
 
 def test_a_comparison_is_over_the_models_of_all_seeds(three_seeds, tmp_path):
@@ -239,17 +227,10 @@ def test_a_comparison_is_over_the_models_of_all_seeds(three_seeds, tmp_path):
     each = [evaluate(three_seeds / f"seed-{seed}", pairs=pairs).results["pairs"]["spearman"] for seed in (42, 43, 44)]
     assert found.scores[str(three_seeds)]["pairs"] == pytest.approx(fmean(each))
     assert found.scores[str(alone)]["pairs"] == pytest.approx(each[1])
-    difference = found.differences[str(alone)]["pairs"]
-    assert difference["low"] < difference["difference"] < difference["high"]
     assert found.seeds == {str(three_seeds): [42, 43, 44]} and "seeds 42, 43, 44" in str(found)
 
 
 # --- the option ---
-
-
-def test_seeds_are_a_number_of_runs_or_a_list():
-    assert seed_list(3, first=42) == seed_list([3], first=42) == [42, 43, 44]
-    assert seed_list([7, 0], first=42) == [7, 0]
 
 
 @pytest.mark.parametrize(
@@ -272,21 +253,13 @@ def test_contradictions_are_refused(tmp_path, train, more, named):
 # --- seeds of the same run only ---
 
 
-@pytest.fixture
-def prepare(tmp_path):
-    """Prepares the seed 42 of a run with a dev task."""
-    words = write_inputs(tmp_path)
-    words += ["--output_dir", str(tmp_path / "out")]
+@pytest.mark.parametrize("changed", ["texts.txt", "start/model.safetensors", "labels.csv"])
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, changed):
+    words = [*write_inputs(tmp_path), "--output_dir", str(tmp_path / "out"), "--seeds", "1"]
 
     def prepare():
-        decided = Recipe.read("unsup", [*words, "--seeds", "1"]).decide()
-        return prepare_seeds(decided, overwrites=False)
+        return prepare_seeds(Recipe.read("unsup", words).decide(), overwrites=False)
 
-    return prepare
-
-
-@pytest.mark.parametrize("changed", ["texts.txt", "start/model.safetensors", "labels.csv"])
-def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, prepare, changed):
     assert prepare() == prepare() == [42]
     file = tmp_path / changed
     content = file.read_bytes()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainer_helpers import make, model_of, sentences
+from trainer_helpers import model_of, sentences
 from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
@@ -63,7 +63,6 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf
     [
         ("max_steps", 0),
         ("num_train_epochs", 0),
-        ("num_train_epochs", -1),
         ("learning_rate", 0.0),
         ("learning_rate", math.nan),
     ],
@@ -80,8 +79,8 @@ def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(arguments, tmp_
     assert pretraining.pretraining_arguments(bf16=True, output_dir=str(tmp_path)).device.type == "cpu"
 
 
-def test_the_access_token_is_not_saved_beside_the_model(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, sentences(8), hub_token="hf_secret")
+def test_the_access_token_is_not_saved_beside_the_model(make, tmp_path):
+    trainer = make(sentences(8), hub_token="hf_secret")
     trainer.save_model()
     saved = torch.load(tmp_path / "run/training_args.bin", weights_only=False)
     assert (saved.hub_token, saved.output_dir) == (None, trainer.args.output_dir)

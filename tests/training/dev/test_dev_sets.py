@@ -11,9 +11,9 @@ import torch
 from card_helpers import log_of_package
 from conftest import tiny_config
 from datasets import Dataset
-from evaluation_helpers import write_rows
+from evaluation_helpers import binary_pairs, write_rows
 from scipy.stats import spearmanr
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, model_of, pairs, scored_by, sentences, texts
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
@@ -31,11 +31,6 @@ PAIRS = ScoredPairs(
 PROMPTS = {"anchor": "the old man : ", "positive": "the old man : "}
 
 
-def new_model():
-    torch.manual_seed(0)
-    return AutoModelForCL.from_config(tiny_config(initializer_range=0.2)).train()
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """The folder of a labelled file, another one, and a file of pairs."""
@@ -44,8 +39,7 @@ def files(tmp_path_factory):
     labels = [number % 2 for number in range(30)]
     write_rows(folder / "dev.csv", ["text", "label"], zip(texts[:30], labels, strict=True))
     write_rows(folder / "more.csv", ["text", "label"], zip(texts[30:], labels, strict=True))
-    rows = zip(texts[:20], texts[20:40], labels[:20], strict=True)
-    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], rows)
+    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(20))
     return folder
 
 
@@ -54,7 +48,7 @@ def files(tmp_path_factory):
 
 def test_the_metrics_of_dev_sets_are_those_of_inference(tokenizer, tmp_path, files):
     """The model is in training mode again afterwards."""
-    model = new_model()
+    model = model_of().train()
     metrics = SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
     task = read_task("classification", files / "dev.csv")
     of_task = DevSetCallback({"classification": task}).evaluate(model, tokenizer)
@@ -74,9 +68,9 @@ def test_the_metrics_of_dev_sets_are_those_of_inference(tokenizer, tmp_path, fil
     assert of_task == {f"classification_{name}": pytest.approx(value) for name, value in expected.items()}
 
 
-def test_a_dev_set_that_serves_a_second_run_is_tokenized_with_the_prompts_of_that_run(tmp_path, tokenizer):
+def test_a_dev_set_that_serves_a_second_run_is_tokenized_with_the_prompts_of_that_run(make):
     def uniformity(dev_set, **changes):
-        trainer = make(tmp_path, tokenizer, model=new_model(), callbacks=[dev_set], **changes)
+        trainer = make(callbacks=[dev_set], **changes)
         return trainer.evaluate()["eval_stsb_uniformity"]
 
     reused = SimilarityEvalCallback(pairs())
@@ -90,7 +84,7 @@ def test_a_dev_set_that_serves_a_second_run_is_tokenized_with_the_prompts_of_tha
 METRIC = "eval_classification_more_knn_accuracy"
 
 
-def test_a_metric_of_a_dev_task_selects_the_best_model(files, tokenizer, tmp_path, capsys):
+def test_a_metric_of_a_dev_task_selects_the_best_model(trained, files, capsys):
     """All metrics are logged at the start and with every checkpoint; the results name the metric and its file."""
     tasks = [
         f"classification={files / 'dev.csv'}",
@@ -98,8 +92,7 @@ def test_a_metric_of_a_dev_task_selects_the_best_model(files, tokenizer, tmp_pat
         read_task("pairs", files / "pairs.csv"),
     ]
     options = KEEPS_BEST | {"learning_rate": 1e-2, "metric_for_best_model": METRIC}
-    trainer = make(tmp_path, tokenizer, model=new_model(), dev_tasks=tasks, **options)
-    trainer.train()
+    trainer = trained(dev_tasks=tasks, **options)
     evaluations = [entry for entry in trainer.state.log_history if METRIC in entry]
     assert [entry["step"] for entry in evaluations] == [0, 2, 4]
     assert {name for name in evaluations[0] if name.endswith(("accuracy", "precision"))} == {
@@ -118,28 +111,18 @@ def test_a_metric_of_a_dev_task_selects_the_best_model(files, tokenizer, tmp_pat
     assert f"{results.dev_metric} x 100" in capsys.readouterr().out
 
 
-def test_scored_pairs_select_the_best_model_before_tasks_and_the_first_task_without_them(files, tokenizer, tmp_path):
+def test_scored_pairs_select_the_best_model_before_tasks_and_the_first_task_without_them(make, files):
     tasks = [f"clustering={files / 'dev.csv'}", f"pairs={files / 'pairs.csv'}"]
     assert make_dev_sets(PAIRS, tasks)[0].headline == "stsb_spearman"
-    args = make(tmp_path, tokenizer, model=new_model(), dev_tasks=tasks, **KEEPS_BEST).args
+    args = make(dev_tasks=tasks, **KEEPS_BEST).args
     assert (args.metric_for_best_model, args.greater_is_better) == ("clustering_v_measure", True)
 
 
 # --- what is refused and reported ---
 
 
-def test_embeddings_that_are_not_finite_are_refused(files, tokenizer):
-    model = new_model()
-    with torch.no_grad():
-        model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
-    for dev_set in make_dev_sets(PAIRS, [f"clustering={files / 'dev.csv'}"]):
-        with pytest.raises(ValueError, match="NaN|not finite"):
-            dev_set.evaluate(model, tokenizer)
-
-
 @pytest.mark.parametrize(
-    "tasks, named",
-    [(["dev.csv"], "dev.csv"), (["ranking=dev.csv"], "ranking"), (3 * ["pairs=pairs.csv"], "pairs")],
+    "tasks, named", [(["dev.csv"], "dev.csv"), (["ranking=dev.csv"], "ranking"), (3 * ["pairs=pairs.csv"], "pairs")]
 )
 def test_dev_tasks_that_are_none_are_refused(files, monkeypatch, tasks, named):
     monkeypatch.chdir(files)
@@ -162,60 +145,38 @@ def test_dev_texts_among_the_training_texts_are_counted_and_one_is_named(files, 
 # --- what a run does with them ---
 
 
-@pytest.mark.parametrize(
-    "metric, changes, best",
-    [
-        ("stsb_alignment", {"metric_for_best_model": "stsb_alignment"}, min),
-        ("stsb_uniformity", {"metric_for_best_model": "eval_stsb_uniformity"}, min),
-        ("stsb_spearman", {}, max),
-        ("stsb_spearman", {"greater_is_better": False}, min),
-    ],
-)
-def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tokenizer, metric, changes, best):
-    options = KEEPS_BEST | {"learning_rate": 1e-2} | changes
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **options)
-    trainer.train()
-    _, first, second = logged(trainer, f"eval_{metric}")  # the start is no checkpoint
-    assert first != second
-    assert trainer.state.best_metric == best(first, second)
-
-
-def test_the_start_and_the_last_step_are_evaluated_with_the_loss_of_the_evaluation_set(tokenizer, tmp_path):
-    options = {"max_steps": 5, "eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 4}
-    rows = Dataset.from_dict({"sent0": sentences(8), "sent1": sentences(8, 1)})
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=rows, **options)
-    trainer.train()
+def test_the_start_and_the_last_step_are_evaluated_with_the_loss_of_the_evaluation_set(trained):
+    options = EVALUATES | {"max_steps": 5, "eval_steps": 4, "per_device_eval_batch_size": 4}
+    trainer = trained(dev_set=pairs(), eval_dataset=texts(8, 2), **options)
     log = trainer.state.log_history
     found = [entry["step"] for entry in log if {"eval_stsb_spearman", "eval_loss"} <= entry.keys()]
     assert found == [0, 4, 5]
 
 
-def test_a_dev_set_that_is_added_later_is_evaluated_and_each_needs_a_name_of_its_own(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer)
+def test_a_dev_set_that_is_added_later_is_evaluated_and_each_needs_a_name_of_its_own(make):
+    trainer = make()
     trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
     assert "eval_later_spearman" in trainer.evaluate()
     with pytest.raises(ValueError, match="later"):
         trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
     with pytest.raises(ValueError, match="stsb"):
-        make(tmp_path, tokenizer, callbacks=[SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())])
+        make(callbacks=[SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())])
 
 
-def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, caplog):
+def test_a_dev_set_that_is_never_evaluated_is_reported(make, caplog):
     words = "nothing is evaluated during training"
-    make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, **EVALUATES).train()
+    make(dev_set=pairs(), max_steps=2, **EVALUATES).train()
     assert words not in caplog.text
-    make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2).train()
+    make(dev_set=pairs(), max_steps=2).train()
     assert words in caplog.text
 
 
-def test_a_full_disk_under_the_scores_of_a_dev_set_is_a_warning_and_training_goes_on(
-    tmp_path, tokenizer, caplog, monkeypatch
-):
+def test_a_full_disk_under_the_scores_of_a_dev_set_is_a_warning_and_training_goes_on(make, caplog, monkeypatch):
     def full(*arrays, **named):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, **EVALUATES)
+    trainer = make(dev_set=pairs(), max_steps=2, **EVALUATES)
     trainer.train()
     assert trainer.state.global_step == 2
     assert "step-0.npz: the dev scores of this step were not written: No space left" in caplog.text
@@ -232,14 +193,15 @@ def scored_by_the_mean(model, tokenizer):
     return dev_set
 
 
-def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and_cls(tokenizer, tmp_path):
-    """The start scores best with the pooler avg, so the verdict and the warning of a run name this pooler."""
+def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and_cls(make, tokenizer, tmp_path, files):
+    """The start scores best with the pooler avg, with which general tasks, verdict and warning compare the run."""
     encoder = BertForMaskedLM(tiny_config(initializer_range=0.2))
     encoder.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     model = AutoModelForCL.from_pretrained(tmp_path / "start", pooler_type="cls")
     dev_set = scored_by_the_mean(model, tokenizer)
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **KEEPS_BEST)
+    general = [f"pairs={files / 'pairs.csv'}"]
+    trainer = make(model=model, dev_set=dev_set, general=general, **KEEPS_BEST)
     with log_of_package(logging.INFO) as log, redirect_stdout(StringIO()) as printed:
         trainer.train()
     results = trainer.results
@@ -249,6 +211,8 @@ def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and
     assert own == logged(trainer, "eval_stsb_spearman")[0] < 100
     assert results.change.difference == pytest.approx(results.score("saved") - 100)
     assert results.change.high < 0
+    before = results.initial["start_avg_general_pairs_average_precision"]
+    assert results.general[0].difference == results.saved["general_pairs_average_precision"] - before
     for words in ("--pooler_type avg", "model worse: stsb_spearman was 100.00 at step 0 with the pooler avg"):
         assert words in log.getvalue()
     assert f"100.00   (pooler avg; {own:.2f} with the pooler of this run)" in printed.getvalue()
@@ -258,10 +222,9 @@ def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and
     assert "before training, pooler `avg`" in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save_checkpoint):
+def test_a_start_that_names_its_pooler_is_used_with_it(trained, tokenizer, save_checkpoint):
     model = AutoModelForCL.from_pretrained(save_checkpoint(model_of(pooler_type="cls"), "start"))
     dev_set = scored_by_the_mean(model, tokenizer)
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **EVALUATES)
-    trainer.train()
+    trainer = trained(model=model, dev_set=dev_set, **EVALUATES)
     assert trainer.results.start["pooler"] is None
     assert trainer.results.score("start") == trainer.results.score("initial")

@@ -3,21 +3,11 @@
 import json
 
 import pytest
-from conftest import save_encoder, tiny_config
 from evaluation_helpers import binary_pairs, write_rows
 from scipy.stats import spearmanr
-from trainer_helpers import (
-    KEEPS_BEST,
-    make,
-    model_of,
-    pairs,
-    refuses,
-    scored_by,
-    sentences,
-)
-from transformers import BertForMaskedLM
+from trainer_helpers import KEEPS_BEST, model_of, pairs, refuses, scored, sentences
 
-from simcse_hf import AutoModelForCL, SimCSE, train
+from simcse_hf import SimCSE, train
 from simcse_hf.evaluation.tasks import name_general_tasks, paired_interval
 from simcse_hf.publishing.card import write_card
 from simcse_hf.training.run_results import Results
@@ -29,15 +19,9 @@ TRAINS = KEEPS_BEST | {"learning_rate": 1e-2}
 def files(tmp_path_factory, tokenizer):
     """Scored pairs, labelled pairs, sentences to train on, and the model `start`. The files are only read."""
     folder = tmp_path_factory.mktemp("files")
-    scored = ["sentence1", "sentence2", "score"]
-    grades = [number % 6 for number in range(40)]
-    rows = zip(sentences(40, 11), sentences(40, 12), grades, strict=True)
-    write_rows(folder / "sts.csv", scored, rows)
-    labelled = ["sentence1", "sentence2", "label"]
-    write_rows(folder / "pairs.csv", labelled, binary_pairs(40))
-    grades = [number % 5 for number in range(20)]
-    rows = zip(sentences(20, 21), sentences(20, 22), grades, strict=True)
-    write_rows(folder / "dev.csv", scored, rows)
+    scored(40, 11).to_csv(folder / "sts.csv")
+    scored(20, 21).to_csv(folder / "dev.csv")
+    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
     (folder / "train.txt").write_text("\n".join(sentences(32, 5)))
     model_of(pooler_type="avg").save_pretrained(folder / "start")
     tokenizer.save_pretrained(folder / "start")
@@ -76,12 +60,8 @@ def spearman_of(model, file):
     """Spearman's correlation of a model on scored pairs, times 100, pair by pair."""
     task = name_general_tasks([file])["sts"]
     encode = SimCSE(model, device="cpu").encode
-    cosines = []
-    gold = []
-    for _, first, second, score in task.units:
-        cosines.append(float(encode(first).double() @ encode(second).double()))
-        gold.append(score)
-    return 100 * spearmanr(cosines, gold).statistic
+    cosines = [float(encode(first).double() @ encode(second).double()) for _, first, second, _ in task.units]
+    return 100 * spearmanr(cosines, [unit[-1] for unit in task.units]).statistic
 
 
 # --- a run ---
@@ -121,9 +101,9 @@ def test_several_seeds_have_the_change_over_all_of_them(train_on_files, files, s
     assert written["general"][0]["seeds"] == change.seeds == 2
 
 
-def test_general_tasks_choose_nothing(sts, tokenizer, tmp_path):
+def test_general_tasks_choose_nothing(make, sts, tmp_path):
     with_task, without = (
-        make(tmp_path / str(len(general)), tokenizer, dev_set=pairs(), general=general, **TRAINS)
+        make(output_dir=str(tmp_path / str(len(general))), dev_set=pairs(), general=general, **TRAINS)
         for general in ([sts], [])
     )
     for trainer in (with_task, without):
@@ -133,54 +113,42 @@ def test_general_tasks_choose_nothing(sts, tokenizer, tmp_path):
     assert with_task.results.change == without.results.change
 
 
-def test_a_start_without_a_pooler_is_compared_with_the_pooler_that_its_dev_score_is_of(sts, tokenizer, tmp_path):
-    start = str(tmp_path / "start")
-    save_encoder(start, BertForMaskedLM, tiny_config(initializer_range=0.2))
-    dev_set = scored_by(AutoModelForCL.from_pretrained(start, pooler_type="avg"), tokenizer)
-    trainer = make(tmp_path, tokenizer, model=start, dev_set=dev_set, general=[sts], **TRAINS)
-    trainer.train()
-    results = trainer.results
-    assert results.start["pooler"] == "avg"
-    before = results.initial["start_avg_general_sts_spearman"]
-    assert results.general[0].difference == results.saved["general_sts_spearman"] - before
-
-
 # --- what makes the change too favourable ---
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param(
+        # training texts
+        (
             {"data": [*sentences(30, 5), *sentences(40, 11)[:2]]},
             ["2 of 80 general texts", "are also training texts"],
-            id="training texts",
         ),
-        pytest.param(
+        # dev texts
+        (
             {"dev_set": "sts.csv"},
             ["80 of 80 general texts", "are also dev texts, which choose the checkpoint"],
-            id="dev texts",
         ),
-        pytest.param(
+        # metric
+        (
             {"metric_for_best_model": "general_sts_spearman"},
             ["general_sts_spearman chooses the checkpoint"],
-            id="metric",
         ),
     ],
 )
-def test_what_makes_the_change_too_favourable_is_said(tmp_path, tokenizer, files, monkeypatch, caplog, changes, words):
+def test_what_makes_the_change_too_favourable_is_said(make, files, monkeypatch, caplog, changes, words):
     monkeypatch.chdir(files)
     options = TRAINS | {"dev_set": pairs(), "general": ["sts.csv"]} | changes
-    make(tmp_path, tokenizer, **options)
+    make(**options)
     for part in words:
         assert part in caplog.text
 
 
-def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(tmp_path, tokenizer, sts, caplog):
-    make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **TRAINS)
+def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(make, sts, caplog):
+    make(dev_set=pairs(), general=[sts], **TRAINS)
     assert "general" not in caplog.text  # which shares nothing and chooses nothing
     chosen = TRAINS | {"metric_for_best_model": "general_sts_spearman"}
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), general=[sts], **chosen)
+    trainer = make(dev_set=pairs(), general=[sts], **chosen)
     trainer.train()
     results = trainer.results
     assert results.general[0].optimism == results.change.optimism
@@ -191,8 +159,7 @@ def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(t
 
 @pytest.mark.parametrize("seeds", [None, 2])
 @pytest.mark.parametrize(
-    "general, words",
-    [(["nosuch.csv"], "--general nosuch.csv"), (["pears=pairs.csv"], "pears classification pairs")],
+    "general, words", [(["nosuch.csv"], "--general nosuch.csv"), (["pears=pairs.csv"], "pears classification pairs")]
 )
 def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
     train_on_files, files, tmp_path, monkeypatch, general, words, seeds
@@ -204,8 +171,8 @@ def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
     assert (tmp_path / "results.json").exists()
 
 
-def test_general_tasks_are_a_list_beside_a_dev_set(train_on_files, tmp_path, tokenizer, sts):
+def test_general_tasks_are_a_list_beside_a_dev_set(make, train_on_files, tmp_path, sts):
     with refuses("--general --dev_file --dev_task"):
         train_on_files(tmp_path / "out", general=[sts], dev_file=None)
     with refuses("general list"):
-        make(tmp_path, tokenizer, dev_set=pairs(), general=sts)
+        make(dev_set=pairs(), general=sts)

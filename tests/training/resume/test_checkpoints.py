@@ -89,11 +89,10 @@ def test_folders_that_somebody_put_beside_the_checkpoints_stay(run):
 @pytest.mark.parametrize(
     ("written", "limit", "best", "left"),
     [
-        pytest.param({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10], id="first written, of two runs in a folder"),
-        pytest.param({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20], id="lower step, at the same time"),
-        pytest.param({3: 0, 4: 1}, 1, 3, [4, 3], id="never the best, beyond a limit of one"),
-        pytest.param({3: 0, 4: 1}, -1, None, [4, 3], id="none with a limit below one"),
-        pytest.param({3: 0, 4: 1, 5: 2}, None, None, [5, 4, 3], id="none without a limit"),
+        ({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10]),  # first those of an earlier run in the folder
+        ({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20]),  # first the lower steps of one time
+        ({3: 0, 4: 1}, 1, 3, [4, 3]),
+        ({3: 0, 4: 1}, -1, None, [4, 3]),  # no limit
     ],
 )
 def test_the_newest_checkpoints_and_the_best_one_are_kept(written, limit, best, left, tmp_path):
@@ -108,8 +107,8 @@ def test_the_newest_checkpoints_and_the_best_one_are_kept(written, limit, best, 
 @pytest.mark.parametrize(
     "module, name, failure",
     [
-        pytest.param(torch, "save", RuntimeError("inline_container.cc: pos"), id="torch with an error of its own"),
-        pytest.param(files_module, "write_json", OSError(28, "No space left on device"), id="the manifest"),
+        (torch, "save", RuntimeError("inline_container.cc: pos")),  # torch with an error of its own
+        (files_module, "write_json", OSError(28, "No space left on device")),  # the manifest
     ],
 )
 def test_a_full_disk_is_an_error_of_one_line_and_leaves_earlier_checkpoints_whole(

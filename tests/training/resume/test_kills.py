@@ -28,10 +28,7 @@ def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning
     resumed = make_trainer(name, half, save_total_limit=None)
     caplog.clear()
     resumed.train(resume_from_checkpoint=True)
-    expected = (
-        "adds no negatives",
-        "made the model worse",
-    )  # by accumulation, and on random scores
+    expected = ("adds no negatives", "made the model worse")  # by accumulation, and on random scores
     logged = [record.message for record in caplog.records]
     assert [message for message in logged if not any(words in message for words in expected)] == []
     assert fingerprint(half) == fingerprint(whole)

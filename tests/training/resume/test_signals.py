@@ -55,9 +55,7 @@ def names_of_checkpoints(folder):
 # --- a signal in the middle of an epoch ---
 
 SIGNALS = pytest.mark.parametrize(
-    "number, status",
-    fast_first((signal.SIGTERM, 143), (signal.SIGINT, 130)),
-    scope="module",
+    "number, status", fast_first((signal.SIGTERM, 143), (signal.SIGINT, 130)), scope="module"
 )
 
 
@@ -121,12 +119,7 @@ def train_in_process(rank, port, folder, signalled):
     os.environ |= variables(rank, 2, port)
     AcceleratorState._reset_state(reset_partial_state=True)  # that of the test process
     torch.set_num_threads(1)
-    changes = {
-        "max_steps": 6,
-        "ddp_backend": "gloo",
-        "per_device_train_batch_size": 4,
-        "save_steps": 2,
-    }
+    changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": 2}
     resume = signalled is None and bool(checkpoints(folder))
     callbacks = (signalled,) if signalled else ()
     trainer = make_trainer(NAME, folder, callbacks, **changes)

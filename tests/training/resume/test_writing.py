@@ -23,26 +23,18 @@ NAME = "dropout as the view"
 # --- one process in a folder ---
 
 
-def test_a_second_training_is_refused_with_the_process_that_holds_the_folder(tmp_path):
-    trainer = make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no")
-    message = rf"{tmp_path}: process {{}} on .* is writing there. Wait until it has ended, or name another folder"
-    with (
-        held_elsewhere(tmp_path) as child,
-        pytest.raises(ValueError, match=message.format(child)),
-    ):
-        trainer.train()
-
-
-def test_a_command_that_would_overwrite_a_run_in_progress_leaves_its_files(tmp_path):
+def test_a_second_training_is_refused_with_the_process_that_holds_the_folder_and_leaves_its_files(tmp_path):
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
     words = f"--output_dir {tmp_path} --overwrite_output_dir --use_cpu --max_steps 1"
-    for seeds in ("", "--seeds 2"):
-        with (
-            held_elsewhere(tmp_path) as child,
-            pytest.raises(ValueError, match=f"process {child} on"),
-        ):
-            train_command("unsup", f"{words} {seeds}".split())
+    message = "{}: process {} on .* is writing there. Wait until it has ended, or name another folder"
+    for train in (
+        make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no").train,
+        lambda: train_command("unsup", words),
+        lambda: train_command("unsup", f"{words} --seeds 2"),
+    ):
+        with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=message.format(tmp_path, child)):
+            train()
     assert checkpoint.is_dir()
 
 
@@ -85,10 +77,7 @@ SERIALIZING = RuntimeError("Error while serializing: I/O error: No space left on
 
 @pytest.mark.parametrize(
     "owner, method, failure",
-    [
-        (PreTrainedTokenizerBase, "save_pretrained", FULL),
-        (torch.nn.Module, "state_dict", SERIALIZING),
-    ],
+    [(PreTrainedTokenizerBase, "save_pretrained", FULL), (torch.nn.Module, "state_dict", SERIALIZING)],
 )
 def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, owner, method, failure):
     before = files_of(earlier)

@@ -9,10 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from conftest import VOCABULARY
+from conftest import save_encoder
 from datasets import Dataset, IterableDataset
-from trainer_helpers import make, model_of, sentences
-from transformers import BatchEncoding, BertTokenizer
+from trainer_helpers import make as make_in
+from trainer_helpers import model_of, sentences
+from transformers import BatchEncoding
 
 from simcse_hf import SimCSE, SimilarityEvalCallback
 from simcse_hf.data.scored_pairs import ScoredPairs
@@ -26,20 +27,9 @@ KINDS = {
         "positive": [*SECOND[:3], MISSING, *SECOND[4:]],
         "negative": [THIRD[0], MISSING, *THIRD[2:]],
     },
-    "class_labels": {
-        "text": FIRST,
-        "label": [1, 2, 1, 2, 1, MISSING, 2, 1],
-    },
-    "cosent": {
-        "sentence1": FIRST,
-        "sentence2": SECOND,
-        "score": [4.0, 1.5, MISSING, 0.0, 2.0, 3.5, 5.0, 1.0],
-    },
-    "supcon": {
-        "premise": FIRST[:1] * 8,
-        "hypothesis": SECOND,
-        "label": [0, 1, 2, 0, MISSING, 1, 2, 0],
-    },
+    "class_labels": {"text": FIRST, "label": [1, 2, 1, 2, 1, MISSING, 2, 1]},
+    "cosent": {"sentence1": FIRST, "sentence2": SECOND, "score": [4.0, 1.5, MISSING, 0.0, 2.0, 3.5, 5.0, 1.0]},
+    "supcon": {"premise": FIRST[:1] * 8, "hypothesis": SECOND, "label": [0, 1, 2, 0, MISSING, 1, 2, 0]},
 }
 
 
@@ -117,7 +107,6 @@ def stream_of(columns):
 
 CONTAINERS = {
     "dicts with None": rows_of,
-    "dicts with pandas.NA": lambda columns: tuple(rows_of(columns, pd.NA)),
     "dicts without the key": without_missing_keys,
     "dicts with blanks": lambda columns: rows_of(columns, ""),
     "a generator": lambda columns: (row for row in rows_of(columns)),
@@ -153,7 +142,7 @@ def rows_of_file(tmp_path_factory, tokenizer):
         if kind not in read:
             folder = tmp_path_factory.mktemp(kind)
             path = as_file(folder, KINDS[kind])
-            read[kind] = make(folder, tokenizer, path, model_for(kind)).train_dataset
+            read[kind] = make_in(folder, tokenizer, path, model_for(kind)).train_dataset
             assert len(read[kind]) == 7, "the row with a missing cell is left out"
         return read[kind]
 
@@ -162,23 +151,23 @@ def rows_of_file(tmp_path_factory, tokenizer):
 
 @EVERY_KIND
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_training_rows_are_those_of_the_file(tmp_path, tokenizer, container, kind, rows_of_file):
-    trainer = make(tmp_path, tokenizer, CONTAINERS[container](KINDS[kind]), model_for(kind))
+def test_training_rows_are_those_of_the_file(make, container, kind, rows_of_file):
+    trainer = make(CONTAINERS[container](KINDS[kind]), model_for(kind))
     assert trainer.train_dataset[:] == rows_of_file(kind)[:]
 
 
 @EVERY_KIND
 @EVERY_STREAM
-def test_evaluation_rows_of_a_stream_are_those_of_the_file(tmp_path, tokenizer, container, kind, rows_of_file):
+def test_evaluation_rows_of_a_stream_are_those_of_the_file(make, container, kind, rows_of_file):
     stream = STREAMS[container](KINDS[kind])
-    trainer = make(tmp_path, tokenizer, rows_of(KINDS[kind]), model_for(kind), eval_dataset=stream)
+    trainer = make(rows_of(KINDS[kind]), model_for(kind), eval_dataset=stream)
     assert trainer.eval_dataset[:] == rows_of_file(kind)[:]
 
 
 @EVERY_STREAM
-def test_a_stream_has_the_rows_of_the_file(tmp_path, tokenizer, container, rows_of_file):
+def test_a_stream_has_the_rows_of_the_file(make, container, rows_of_file):
     stream = STREAMS[container](KINDS["simcse"])
-    trainer = make(tmp_path, tokenizer, stream, per_device_train_batch_size=7)
+    trainer = make(stream, per_device_train_batch_size=7)
     rows = list(islice(trainer.train_dataset, 7))
     assert sorted(tokens_of(rows)) == sorted(tokens_of(rows_of_file("simcse")))
 
@@ -203,15 +192,12 @@ def padded(ids, left=False, pad=1):
     return padding + ids if left else ids + padding
 
 
-def masks(left):
+def masks(left=False):
     return [padded([1] * len(ids), left, pad=0) for ids in TOKENS]
 
 
-def token_columns(left):
-    return {
-        "input_ids": [padded(ids, left) for ids in TOKENS],
-        "attention_mask": masks(left),
-    }
+def token_columns(left=False):
+    return {"input_ids": [padded(ids, left) for ids in TOKENS], "attention_mask": masks(left)}
 
 
 CONTAINERS_OF_TOKENS = {
@@ -227,19 +213,18 @@ CONTAINERS_OF_TOKENS = {
 }
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("container", CONTAINERS_OF_TOKENS)
-def test_the_mask_of_padded_token_ids_counts(tmp_path, tokenizer, container, left):
-    data = CONTAINERS_OF_TOKENS[container](token_columns(left))
-    assert tokens_of(make(tmp_path, tokenizer, data).train_dataset) == SINGLE
+def test_the_mask_of_padded_token_ids_counts(make, container):
+    data = CONTAINERS_OF_TOKENS[container](token_columns())
+    assert tokens_of(make(data).train_dataset) == SINGLE
 
 
-def test_the_mask_of_several_padded_texts_counts_and_they_keep_their_scores(tmp_path, tokenizer):
-    right, left = token_columns(left=False), token_columns(left=True)
+def test_the_mask_of_texts_that_are_padded_on_either_side_counts_and_they_keep_their_scores(make):
+    right, left = token_columns(), token_columns(left=True)
     columns = {"score": [0.5 * i for i in range(8)]}
     for name in right:
         columns[name] = [[right[name][row], left[name][7 - row]] for row in range(8)]
-    rows = make(tmp_path, tokenizer, columns, model_for("cosent")).train_dataset
+    rows = make(columns, model_for("cosent")).train_dataset
     assert tokens_of(rows) == [[TOKENS[row], TOKENS[7 - row]] for row in range(8)]
     assert rows["score"][:] == columns["score"]
 
@@ -247,65 +232,51 @@ def test_the_mask_of_several_padded_texts_counts_and_they_keep_their_scores(tmp_
 @pytest.mark.parametrize(
     "columns, message",
     [
-        (
-            token_columns(False) | {"attention_mask": masks(False)[:5] + [[1, 1]] * 3},
-            "row 6: attention_mask",
-        ),
-        (
-            token_columns(False) | {"attention_mask": [*masks(False)[:7], [0] * 8]},
-            "row 8: no token of a text is left",
-        ),
+        (token_columns() | {"attention_mask": masks()[:5] + [[1, 1]] * 3}, "row 6: attention_mask"),
+        (token_columns() | {"attention_mask": [*masks()[:7], [0] * 8]}, "row 8: no token of a text is left"),
         ({"input_ids": [*TOKENS[:3], padded([2, 5], left=True)]}, "row 4: the tokens are padded"),
     ],
 )
-def test_padding_that_no_mask_explains_is_refused(tmp_path, tokenizer, columns, message):
+def test_padding_that_no_mask_explains_is_refused(make, columns, message):
     with pytest.raises(ValueError, match=message):
-        make(tmp_path, tokenizer, columns)
+        make(columns)
 
 
-def test_a_stream_of_token_ids_is_evaluated_and_refused_in_training(tmp_path, tokenizer):
+def test_a_stream_of_token_ids_is_evaluated_and_refused_in_training(make):
     stream = Dataset.from_dict({"input_ids": TOKENS}).to_iterable_dataset()
-    trainer = make(tmp_path, tokenizer, eval_dataset=stream)
+    trainer = make(eval_dataset=stream)
     assert tokens_of(trainer.eval_dataset) == SINGLE
     with pytest.raises(ValueError, match="train_dataset is a stream of token ids"):
-        make(tmp_path, tokenizer, stream)
+        make(stream)
 
 
 # --- keys and columns ---
 
 PAIR = {"sent0": "a cat", "sent1": "the cat"}
 TRIPLET = {"sent0": "a dog", "sent1": "the dog", "hard_neg": "a man"}
-LATE = [*[PAIR] * 19, TRIPLET]
 
 
-def test_a_key_that_the_first_row_lacks_counts(tmp_path, tokenizer):
-    rows = make(tmp_path, tokenizer, iter(LATE)).train_dataset
+def test_a_key_that_the_first_row_lacks_counts_and_one_that_is_too_late_is_refused_with_its_row(make, tokenizer):
+    rows = make(iter([*[PAIR] * 19, TRIPLET])).train_dataset
     assert tokens_of(rows)[-1] == tokenizer(list(TRIPLET.values()))["input_ids"]
-
-
-@pytest.mark.parametrize("is_stream", [False, True], ids=["list", "stream"])
-def test_a_key_that_is_too_late_to_be_a_column_is_refused_with_its_row(
-    tmp_path,
-    tokenizer,
-    is_stream,
-):
     rows = [*[PAIR] * 130, TRIPLET]
-    data = IterableDataset.from_generator(lambda: iter(rows)) if is_stream else rows
-    message = "train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"
-    with pytest.raises(ValueError, match=message):
-        list(make(tmp_path, tokenizer, data, per_device_train_batch_size=200).train_dataset)
+    for data in (rows, IterableDataset.from_generator(lambda: iter(rows))):
+        with pytest.raises(
+            ValueError, match="train_dataset, row 131: the key 'hard_neg' does not occur in the first 100"
+        ):
+            list(make(data, per_device_train_batch_size=200).train_dataset)
 
 
-def test_columns_of_unequal_length_are_refused_with_the_row(tmp_path, tokenizer):
+def test_columns_of_unequal_length_are_refused_with_the_row(make):
     with pytest.raises(ValueError, match="train_dataset.*'sent0': 8, 'sent1': 5"):
-        make(tmp_path, tokenizer, {"sent0": FIRST, "sent1": SECOND[:5]})
+        make({"sent0": FIRST, "sent1": SECOND[:5]})
 
 
-def test_several_lists_of_texts_may_be_columns_or_data_sets_until_tables_name_them(tmp_path, tokenizer):
+def test_several_lists_of_texts_may_be_columns_or_data_sets_until_tables_name_them(make):
     lists = {"en": FIRST, "de": SECOND}
     with pytest.raises(ValueError, match="train_dataset: 'en', 'de' may be columns or data sets"):
-        make(tmp_path, tokenizer, lists)
-    trainer = make(tmp_path, tokenizer, lists, datasets={"en": {"share": 1}, "de": {"share": 1}})
+        make(lists)
+    trainer = make(lists, datasets={"en": {"share": 1}, "de": {"share": 1}})
     assert len(trainer.train_dataset) == 16
 
 
@@ -316,22 +287,22 @@ def labelled(labels):
     return [{"text": text, "label": label} for text, label in zip(FIRST, labels, strict=True)]
 
 
-def test_several_labels_of_a_text_are_read_from_any_list(tmp_path, tokenizer):
+def test_several_labels_of_a_text_are_read_from_any_list(make):
     rows = labelled(["a", "b", ["a", "c"], "a", ("b", "c"), np.array(["a", "c"]), "a", "b"])
-    found = make(tmp_path, tokenizer, rows, model_for("class_labels")).train_dataset["label"]
+    found = make(rows, model_for("class_labels")).train_dataset["label"]
     assert found[:] == [[0], [1], [0, 2], [0], [1, 2], [0, 2], [0], [1]]
 
 
-def test_a_label_that_is_no_name_is_refused_with_its_row(tmp_path, tokenizer):
+def test_a_label_that_is_no_name_is_refused_with_its_row(make):
     rows = labelled(["a", "b", {"sport": 1}, "a", "b", "a", "a", "b"])
     message = r"train_dataset, row 3: the label \{'sport': 1\} is neither a name nor a number"
     with pytest.raises(ValueError, match=message):
-        make(tmp_path, tokenizer, rows, model_for("class_labels"))
+        make(rows, model_for("class_labels"))
 
 
-def test_whole_numbers_beside_a_missing_label_are_the_same_classes(tmp_path, tokenizer):
+def test_whole_numbers_beside_a_missing_label_are_the_same_classes(make):
     rows = labelled([1, 2.0, "1", 2, np.int64(1), math.nan, np.float32(2), 1.0])
-    trainer = make(tmp_path, tokenizer, rows, model_for("class_labels"))
+    trainer = make(rows, model_for("class_labels"))
     assert trainer.train_dataset["label"][:] == [0, 1, 0, 1, 0, 1, 0]
 
 
@@ -352,31 +323,20 @@ ITERABLES = {
 }
 
 
-@pytest.fixture(params=ITERABLES)
-def as_iterable(request):
-    """`as_iterable(texts)` puts texts into an iterable."""
-    return ITERABLES[request.param]
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    model_of(pooler_type="avg").save_pretrained(folder)
-    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
-    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
-    return SimCSE(folder, device="cpu")
+    save_encoder(folder)
+    return SimCSE(folder, pooler_type="avg", device="cpu")
 
 
-def test_texts_in_any_iterable_are_encoded_compared_and_searched(model, as_iterable):
+@pytest.mark.parametrize("as_iterable", ITERABLES.values(), ids=ITERABLES)
+def test_texts_in_any_iterable_are_encoded_and_compared(model, as_iterable):
     similarities = model.similarity(FIRST, SECOND)
     torch.testing.assert_close(model.encode(as_iterable(FIRST)), model.encode(FIRST))
     torch.testing.assert_close(model.similarity(as_iterable(FIRST), as_iterable(SECOND)), similarities)
     found = model.similarity_pairwise(as_iterable(FIRST), as_iterable(SECOND))
     torch.testing.assert_close(found, similarities.diagonal())
-    model.build_index(as_iterable(FIRST))
-    model.add_to_index(as_iterable(SECOND))
-    found = model.search(as_iterable(SECOND), top_k=1)
-    assert [nearest.sentence for [nearest] in found] == SECOND
 
 
 def test_a_single_text_of_numpy_is_encoded_and_searched_as_one_text(model):

@@ -2,22 +2,15 @@
 
 import os
 from functools import partial
+from itertools import islice
 
 import pytest
-from conftest import fast_first, tiny_config
+from conftest import fast_first
 from datasets import IterableDataset
 from process_helpers import in_processes
-from trainer_helpers import (
-    SAVES,
-    logged,
-    make,
-    sentences,
-    texts,
-    train_and_resume,
-    train_command,
-)
+from trainer_helpers import SAVES, logged, model_of, sentences, texts, train_and_resume, train_command
+from trainer_helpers import make as make_in
 
-from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
 
 
@@ -26,14 +19,7 @@ def write_texts(path, rows=27, columns=1):
     return path
 
 
-def trainer_of(tmp_path, tokenizer, data, **changes):
-    options = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 12,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-    } | changes
-    return make(tmp_path, tokenizer, data, **options)
+STEPS = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2, "logging_steps": 1}
 
 
 @pytest.mark.parametrize(
@@ -45,24 +31,23 @@ def trainer_of(tmp_path, tokenizer, data, **changes):
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
     ),
 )
-def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, columns, name, changes):
+def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(make, tmp_path, columns, name, changes):
     path = write_texts(tmp_path / name, columns=columns)
-    options = SAVES | {"save_steps": 5} | changes
-    runs = train_and_resume(lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5)
+    options = STEPS | SAVES | {"save_steps": 5} | changes
+    runs = train_and_resume(lambda: make(load_text_stream(path), **options), 5)
     for figure in ("loss", "learning_rate", "grad_norm"):
         assert logged(runs[0], figure) == logged(runs[1], figure)
     assert len(logged(runs[0], "loss")) == runs[0].state.max_steps
 
 
 def first_texts(trainer, batches):
-    """The token ids of the first text of each row, without padding."""
-    rows = zip(range(batches), trainer.get_train_dataloader(), strict=False)
-    texts_of_batches = [batch["input_ids"][:, 0].tolist() for _, batch in rows]
-    return [[[token for token in row if token] for row in batch] for batch in texts_of_batches]
+    """The token ids of the first text of each row; all texts have the same length."""
+    rows = islice(trainer.get_train_dataloader(), batches)
+    return [batch["input_ids"][:, 0].tolist() for batch in rows]
 
 
-def test_each_pass_has_every_row_once_also_in_a_second_run(tmp_path, tokenizer):
-    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(write_texts(tmp_path / "a.csv", rows=24)))
+def test_each_pass_has_every_row_once_also_in_a_second_run(make, tmp_path):
+    trainer = make(load_text_stream(write_texts(tmp_path / "a.csv", rows=24)), **STEPS)
     first = sum(first_texts(trainer, 6), [])
     both = sum(first_texts(trainer, 12), [])
     assert first == both[:24] == both[24:]
@@ -72,7 +57,7 @@ def test_each_pass_has_every_row_once_also_in_a_second_run(tmp_path, tokenizer):
 
 
 def batches_of(folder, paths, tokenizer, size):
-    trainer = trainer_of(folder, tokenizer, load_text_stream(paths), per_device_train_batch_size=size)
+    trainer = make_in(folder, tokenizer, load_text_stream(paths), per_device_train_batch_size=size, max_steps=12)
     return first_texts(trainer, 5)
 
 
@@ -89,40 +74,28 @@ def test_two_processes_share_the_batches_of_one(tmp_path, tokenizer, files):
     assert [own + other for own, other in zip(first, second, strict=True)] == whole
 
 
-def test_epochs_of_a_stream_are_passes_over_its_rows(tmp_path, tokenizer):
+def test_epochs_of_a_stream_are_passes_over_its_rows(trained, tmp_path):
     """They are known when the second pass begins."""
     stream = load_text_stream(write_texts(tmp_path / "a.csv", rows=24))
-    trainer = trainer_of(tmp_path, tokenizer, stream, gradient_accumulation_steps=2, max_steps=5)
-    trainer.train()
+    trainer = trained(stream, **STEPS | {"gradient_accumulation_steps": 2, "max_steps": 5})
     assert logged(trainer, "epoch") == [1.0, 32 / 24, 40 / 24, 40 / 24]
     assert trainer.results.run["epochs"] == 40 / 24
 
 
-def test_a_stream_whose_first_rows_are_alike_is_trained_on(tmp_path, tokenizer):
+def test_a_stream_whose_first_rows_are_alike_is_trained_on(make, tmp_path):
     path = tmp_path / "sorted.txt"
     path.write_text("a cat\n" * 1200 + "a dog\n" * 20)
-    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(path), max_steps=1)
-    assert trainer.train().global_step == 1
+    assert make(load_text_stream(path), max_steps=1).train().global_step == 1
 
 
-def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
+def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(trained):
     rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)]
-    trainer = trainer_of(
-        tmp_path,
-        tokenizer,
-        IterableDataset.from_generator(lambda: iter(rows)),
-        max_steps=2,
-    )
-    trainer.train()
-    described = trainer.describe_run()
-    assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
+    trainer = trained(IterableDataset.from_generator(lambda: iter(rows)), max_steps=2)
+    described = {"train_rows": None, "rows": "pairs", "num_sentences": 2}
+    assert trainer.describe_run().items() >= described.items()
 
 
-def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
+def test_the_command_streams_a_file(tmp_path, save_checkpoint):
     path = write_texts(tmp_path / "texts.csv.gz")
-    model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
-    line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
-    train_command(
-        "unsup",
-        f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split(),
-    )
+    line = f"--model {save_checkpoint(model_of())} --train_file {path} --output_dir {tmp_path / 'out'} --streaming"
+    train_command("unsup", f"{line} --max_steps 3 --use_cpu --per_device_train_batch_size 4 --disable_tqdm true")

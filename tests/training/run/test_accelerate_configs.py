@@ -26,10 +26,7 @@ def test_accelerate_can_read_each_config_and_the_files_it_names_exist(path):
     config = load_config_from_file(str(path))
     assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(path.stem, 8)
     assert config.use_cpu is (path.stem == "two_cpu_processes")
-    scripts = re.findall(
-        r"\S+/\S+\.(?:py|yaml)",
-        "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"),
-    )
+    scripts = re.findall(r"\S+/\S+\.(?:py|yaml)", "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"))
     assert scripts and all((ROOT / name).exists() for name in scripts)
     types = {"fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "one_gpu": "NO"}
     assert config.distributed_type == types.get(path.stem, "MULTI_GPU")

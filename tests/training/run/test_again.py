@@ -5,19 +5,8 @@ import json
 import pytest
 import torch
 from conftest import tiny_config
-from trainer_helpers import (
-    SAVES,
-    End,
-    arguments,
-    assert_same_weights,
-    make,
-    pairs,
-    texts,
-    weights,
-)
+from trainer_helpers import SAVES, End, assert_same_weights, logged, pairs, texts, weights
 from transformers import BertForMaskedLM
-
-from simcse_hf import SimCSETrainer
 
 ROWS = texts(32)
 
@@ -28,68 +17,66 @@ def start(save_checkpoint):
     return save_checkpoint(BertForMaskedLM(tiny_config()), "start")
 
 
-def program(start, tokenizer, tmp_path, folder="run", noise=0, **options):
-    """The trainer of a script that names its model, in a process with some other random state."""
-    torch.manual_seed(noise)
-    options = SAVES | {"output_dir": str(tmp_path / folder)} | options
-    return SimCSETrainer(start, arguments(tmp_path, **options), train_dataset=ROWS, processing_class=tokenizer)
+@pytest.fixture
+def program(make, start, tmp_path):
+    """`program(folder)` makes the trainer of a script that names its model, in a process with some random state."""
 
+    def program(folder="run", noise=0, **options):
+        torch.manual_seed(noise)
+        return make(ROWS, start, output_dir=str(tmp_path / folder), **SAVES | options)
 
-def rates(trainer):
-    return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    return program
 
 
 # --- the head ---
 
 
-def test_two_programs_with_one_seed_train_equal_models_and_one_that_was_killed_continues_to_them(
-    start, tokenizer, tmp_path
-):
-    one, other = (program(start, tokenizer, tmp_path, f"run-{noise}", noise) for noise in (1, 2))
+def test_two_programs_with_one_seed_train_equal_models_and_one_that_was_killed_continues_to_them(program, tmp_path):
+    one, other = (program(f"run-{noise}", noise) for noise in (1, 2))
     one.train()
     end = End(3, KeyboardInterrupt)
     other.add_callback(end)
     with pytest.raises(KeyboardInterrupt):
         other.train()
     other.remove_callback(end)
-    again = program(start, tokenizer, tmp_path, "run-2", noise=3)
+    again = program("run-2", noise=3)
     for trainer in (again, other):  # also in the process in which the run was interrupted
         trainer.train(resume_from_checkpoint=str(tmp_path / "run-2" / "checkpoint-2"))
         assert_same_weights(weights(one.model), weights(trainer.model))
-    head = program(start, tokenizer, tmp_path, seed=2).model.contrastive_head.dense.weight
-    assert not torch.equal(head, program(start, tokenizer, tmp_path, seed=1).model.contrastive_head.dense.weight)
+    head = program(seed=2).model.contrastive_head.dense.weight
+    assert not torch.equal(head, program(seed=1).model.contrastive_head.dense.weight)
 
 
 # --- a further call ---
 
 
-def test_a_further_call_has_the_rates_of_a_new_run_with_the_present_arguments(start, tokenizer, tmp_path):
-    trainer = program(start, tokenizer, tmp_path, logging_steps=1)
+def test_a_further_call_has_the_rates_of_a_new_run_with_the_present_arguments(program):
+    trainer = program(logging_steps=1)
     trainer.train()
-    first = rates(trainer)
+    first = logged(trainer, "learning_rate")
     trainer.train()
-    assert rates(trainer) == first
+    assert logged(trainer, "learning_rate") == first
     trainer.args.learning_rate *= 2
     trainer.train()
-    assert rates(trainer) == pytest.approx([2 * rate for rate in first])
+    assert logged(trainer, "learning_rate") == pytest.approx([2 * rate for rate in first])
 
 
-def test_a_longer_run_in_the_same_process_trains_as_one_in_a_new_process(start, tokenizer, tmp_path):
+def test_a_longer_run_in_the_same_process_trains_as_one_in_a_new_process(program):
     options = {"logging_steps": 1, "allow_changes": True}
-    trainer = program(start, tokenizer, tmp_path, "here", **options)
+    trainer = program("here", **options)
     trainer.train()
     trainer.args.max_steps = 7
     trainer.train(resume_from_checkpoint=True)
-    program(start, tokenizer, tmp_path, "there", **options).train()
-    other = program(start, tokenizer, tmp_path, "there", **options | {"max_steps": 7})
+    program("there", **options).train()
+    other = program("there", **options | {"max_steps": 7})
     other.train(resume_from_checkpoint=True)
-    assert rates(trainer) == rates(other)
-    assert rates(trainer)[-3:] != [0, 0, 0]
+    rates, expected = (logged(each, "learning_rate") for each in (trainer, other))
+    assert rates == expected and rates[-3:] != [0, 0, 0]
     assert_same_weights(weights(trainer.model), weights(other.model))
 
 
-def test_the_record_of_a_further_run_says_how_often_the_model_was_trained_before(start, tokenizer, tmp_path):
-    trainer = program(start, tokenizer, tmp_path)
+def test_the_record_of_a_further_run_says_how_often_the_model_was_trained_before(trained, program, tmp_path):
+    trainer = program()
     trainer.train()
     assert trainer.results.run["earlier_steps"] == 0
     for resumed in (None, True):
@@ -98,8 +85,7 @@ def test_the_record_of_a_further_run_says_how_often_the_model_was_trained_before
     trainer.save_model()
     trainer.create_model_card()
     assert "took 4 steps before, 8 in all" in (tmp_path / "run" / "README.md").read_text()
-    other = make(tmp_path, tokenizer, ROWS, trainer.model, output_dir=str(tmp_path / "other"))
-    other.train()
+    other = trained(ROWS, trainer.model, output_dir=str(tmp_path / "other"))
     assert other.results.run["earlier_steps"] == 8
 
 
@@ -108,15 +94,13 @@ def test_the_record_of_a_further_run_says_how_often_the_model_was_trained_before
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2}
 
 
-def test_a_run_with_a_dev_set_says_its_verdict_and_writes_its_results_unless_it_is_silent(tokenizer, tmp_path, capsys):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATED)
-    trainer.train()
+def test_a_run_with_a_dev_set_says_its_verdict_and_writes_its_results_unless_it_is_silent(trained, tmp_path, capsys):
+    trainer = trained(dev_set=pairs(), **EVALUATED)
     assert "before training" in capsys.readouterr().out
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["initial"]["step"] == 0
     assert results["change"]["difference"] == trainer.results.change.difference
     silent = {"logging_strategy": "no", "disable_tqdm": True, "eval_on_start": False}
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATED | silent)
-    trainer.train()
+    trainer = trained(dev_set=pairs(), **EVALUATED | silent)
     assert capsys.readouterr().out == ""
     assert trainer.results.initial["step"] == 2

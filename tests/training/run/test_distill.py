@@ -5,39 +5,23 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
-from trainer_helpers import (
-    SAVES,
-    logged,
-    make,
-    model_of,
-    texts,
-    train_command,
-    vectors_of,
-)
-from transformers import BertTokenizer
+from conftest import tiny_config, tiny_tokenizer
+from trainer_helpers import SAVES, logged, make, model_of, texts, train_command, vectors_of
 
 from simcse_hf import AutoModelForCL
 
 TRIPLETS = texts(24, 3)
-TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+TOKENIZER = tiny_tokenizer()
 
 
 def run(folder, output="run", **changes):
     """A run of 9 steps with triplets and the folder of a guide."""
-    values = SAVES | {
-        "max_steps": 9,
-        "logging_steps": 1,
-        "save_steps": 4,
-        "output_dir": str(folder / output),
-    }
+    values = SAVES | {"max_steps": 9, "logging_steps": 1, "save_steps": 4, "output_dir": str(folder / output)}
     values["guide"] = vectors_of(folder / "guide", TRIPLETS)
     return make(folder, TOKENIZER, TRIPLETS, model_of(pooler_type="avg", dropout=0.0), **values | changes)
 
 
-def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(
-    tmp_path,
-):
+def test_a_guide_changes_what_is_learned_and_has_its_vectors_in_the_batch(tmp_path):
     guided, plain = run(tmp_path), run(tmp_path, output="plain", guide=None)
     batch = guided.data_collator([guided.train_dataset[i] for i in (5, 2)])
     shards = np.concatenate([np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))])

@@ -5,10 +5,9 @@ import re
 import pytest
 import torch
 from conftest import save_encoder
-from trainer_helpers import make, model_of, sentences, texts
+from trainer_helpers import model_of, sentences, texts
 
 from simcse_hf import SimCSE, SimCSETrainer
-from simcse_hf.apps.pretraining import MaskedLMTrainer
 from simcse_hf.cli.main import main
 from simcse_hf.models.modeling import ContrastiveModel
 
@@ -31,9 +30,9 @@ EVERY_ERROR = pytest.mark.parametrize("error", ERRORS, ids=["GPU", "CPU", "Pytho
 
 
 @EVERY_ERROR
-def test_a_step_says_its_size_and_what_takes_less_in_one_line(error, tmp_path, tokenizer, monkeypatch):
+def test_a_step_says_its_size_and_what_takes_less_in_one_line(make, error, monkeypatch):
     monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(error))
-    trainer = make(tmp_path, tokenizer, texts(24, 3), per_device_train_batch_size=16, max_seq_length=12)
+    trainer = make(texts(24, 3), per_device_train_batch_size=16, max_seq_length=12)
     words = "16 rows with 3 texts of up to 12 tokens .* of cpu: set gradcache_chunk_size to 4, .* max_seq_length to 6,"
     with pytest.raises(torch.OutOfMemoryError, match=words) as raised:
         trainer.train()
@@ -41,13 +40,13 @@ def test_a_step_says_its_size_and_what_takes_less_in_one_line(error, tmp_path, t
     assert raised.value.__cause__ is error
 
 
-def test_an_objective_that_needs_the_model_is_told_to_take_smaller_batches(tmp_path, tokenizer, monkeypatch):
+def test_an_objective_that_needs_the_model_is_told_to_take_smaller_batches(make, monkeypatch):
     monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(ERRORS[0]))
     with pytest.raises(torch.OutOfMemoryError, match="set per_device_train_batch_size to 2 or max_seq_length"):
-        make(tmp_path, tokenizer, model=model_of(objective="tsdae")).train()
+        make(model=model_of(objective="tsdae")).train()
     monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="^something else$"):  # which passes through
-        make(tmp_path, tokenizer).train()
+        make().train()
 
 
 @EVERY_ERROR
@@ -60,25 +59,15 @@ def test_encoding_says_its_batch_and_half_its_tokens(error, tmp_path, monkeypatc
     assert raised.value.__cause__ is error
 
 
-@pytest.mark.parametrize(
-    "method, trainer_class, says",
-    [
-        ("sup", SimCSETrainer, "a step of 8 rows .*CUDA"),
-        ("mlm", MaskedLMTrainer, "CUDA out of memory. Tried"),
-    ],
-)
-def test_the_command_prints_one_line_and_ends_with_status_1(
-    method, trainer_class, says, tmp_path, monkeypatch, capsys
-):
+def test_the_command_prints_one_line_and_ends_with_status_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "encoder")
     rows = [f"the man {number},a woman" for number in range(20)]
     (tmp_path / "rows.csv").write_text("\n".join(["anchor,positive", *rows]))
-    (tmp_path / "texts.txt").write_text("the man sat\n" * 40)
-    file = "texts.txt" if method == "mlm" else "rows.csv"
-    monkeypatch.setattr(trainer_class, "training_step", fails_with(ERRORS[0]))
-    steps = "--max_steps 2 --max_seq_length 16 --per_device_train_batch_size 8"
-    words = f"train {method} --model encoder --train_file {file} --output_dir out {steps} --use_cpu"
-    assert main(words.split()) == 1
+    monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(ERRORS[0]))
+    words = (
+        "train sup --model encoder --train_file rows.csv --output_dir out --max_steps 2 --max_seq_length 16 --use_cpu"
+    )
+    assert main([*words.split(), "--per_device_train_batch_size", "8"]) == 1
     last_line = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(f"simcse-hf train: error: {says}", last_line)
+    assert re.match("simcse-hf train: error: a step of 8 rows .*CUDA", last_line)

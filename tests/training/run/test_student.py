@@ -11,15 +11,9 @@ import pytest
 import torch
 from card_helpers import log_of_package
 from conftest import NEEDS_PEFT, tiny_config
-from trainer_helpers import model_of, sentences, texts, train_and_resume, vectors_of
+from trainer_helpers import SAVES, make, model_of, sentences, texts, train_and_resume, vectors_of
 
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSE,
-    SimCSETrainer,
-    SimCSETrainingArguments,
-    search,
-)
+from simcse_hf import AutoModelForCL, SimCSE, search
 from simcse_hf.apps.search import index, index_add
 from simcse_hf.encoding.fitting import fit_transform
 
@@ -46,20 +40,8 @@ def teacher(tmp_path_factory, tokenizer):
 def trainer_of(folder, tokenizer, teacher, model=None, rows=ROWS, settings=None, **options):
     """A run of 3 steps with the vectors of a teacher."""
     own = {"pooler_type": "avg_top2", "objective": "distill", "objective_options": VECTORS} | (settings or {})
-    arguments = SimCSETrainingArguments(
-        str(folder),
-        **{
-            "max_steps": 3,
-            "per_device_train_batch_size": 8,
-            "teacher": teacher,
-            "use_cpu": True,
-            "report_to": "none",
-            "learning_rate": 1e-3,
-            "save_strategy": "no",
-        }
-        | options,
-    )
-    return SimCSETrainer(model or model_of(**own), arguments, rows, processing_class=tokenizer)
+    options = {"output_dir": str(folder), "teacher": teacher, "max_steps": 3} | options
+    return make(folder, tokenizer, rows, model or model_of(**own), **options)
 
 
 def train(*arguments, **options):
@@ -178,8 +160,8 @@ def changed_by_hand(folder):
 
 def trained_on(folder):
     """Train without the teacher, as a second stage does."""
-    arguments = SimCSETrainingArguments(folder, max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
-    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(folder, objective="simcse"), arguments, ROWS)
+    model = AutoModelForCL.from_pretrained(folder, objective="simcse")
+    trainer = make(Path(folder), None, ROWS, model, output_dir=folder, max_steps=1)
     trainer.train()
     trainer.save_model()
 
@@ -236,6 +218,5 @@ def test_a_head_that_inference_leaves_out_is_refused(tmp_path, tokenizer, teache
 
 
 def test_a_resumed_student_has_the_same_bits_and_the_record(tmp_path, tokenizer, teacher, index_of_teacher):
-    options = {"save_strategy": "steps", "save_steps": 2}
-    train_and_resume(lambda: trainer_of(tmp_path, tokenizer, teacher, **options), 2)
+    train_and_resume(lambda: trainer_of(tmp_path, tokenizer, teacher, **SAVES), 2)
     assert len(searches(index_of_teacher, str(tmp_path / "checkpoint-3"))) == 1

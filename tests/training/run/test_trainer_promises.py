@@ -9,8 +9,8 @@ from operator import itemgetter
 import pytest
 import torch
 from conftest import NEEDS_PEFT
-from trainer_helpers import EVALUATES, SAVES, arguments, make, model_of, pairs, refuses, texts
-from transformers import EarlyStoppingCallback, TrainerCallback
+from trainer_helpers import EVALUATES, arguments, model_of, pairs, refuses, texts
+from transformers import EarlyStoppingCallback
 from transformers.integrations import neftune
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import BestRun, HPSearchBackend
@@ -21,28 +21,26 @@ from simcse_hf.training.watch import RunLog
 
 # --- options of transformers ---
 
-BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
-ON_PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau"}
-SAVES_BEST = {"save_strategy": "best"}
-
 
 @pytest.mark.parametrize(
     ("changes", "metric"),
-    [(BY_LENGTH, None), (ON_PLATEAU, "stsb_spearman"), (SAVES_BEST, "stsb_spearman")],
-    ids=str,
+    [
+        ({"train_sampling_strategy": "group_by_length"}, (None, None)),
+        ({"save_strategy": "best"}, ("stsb_spearman", True)),
+        ({"callbacks": [EarlyStoppingCallback(3)]}, ("stsb_spearman", True)),
+    ],
+    ids=["length", "best", "early stopping"],
 )
-def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes, metric):
+def test_an_option_or_a_callback_of_transformers_works_with_a_dev_set_alone(trained, changes, metric):
     """One that needs a metric takes the headline."""
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
-    assert trainer.args.metric_for_best_model == metric
-    trainer.train()
+    trainer = trained(dev_set=pairs(), **EVALUATES | changes)
+    assert (trainer.args.metric_for_best_model, trainer.args.greater_is_better) == metric
+    assert trainer.results.dev_metric == "stsb_spearman"
     evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
     assert evaluated == [0, 2, 4]
 
 
-def test_neftune_draws_the_noise_that_transformers_draws_for_the_texts_of_a_padded_batch(
-    tmp_path, tokenizer, monkeypatch
-):
+def test_neftune_draws_the_noise_that_transformers_draws_for_the_texts_of_a_padded_batch(make, monkeypatch):
     """A text has 6 words, [CLS] and [SEP]; the width is 32."""
     drawn = []
     plain_hook = neftune.neftune_post_forward_hook
@@ -53,7 +51,7 @@ def test_neftune_draws_the_noise_that_transformers_draws_for_the_texts_of_a_padd
         return plain_hook(module, input, output)
 
     monkeypatch.setattr(neftune, "neftune_post_forward_hook", hook)
-    make(tmp_path, tokenizer, neftune_noise_alpha=5.0, max_steps=1).train()
+    make(neftune_noise_alpha=5.0, max_steps=1).train()
     assert drawn[-1] == (16, pytest.approx(5 / math.sqrt(8 * 32)))
 
 
@@ -97,9 +95,9 @@ def _backend():
         yield
 
 
-def searching_trainer(folder, tokenizer, **changes):
+def searching_trainer(make, **changes):
     """A trainer, each of whose trials has a new model."""
-    trainer = make(folder, tokenizer, model_init=new_model, dev_set=pairs(), **changes)
+    trainer = make(model_init=new_model, dev_set=pairs(), **changes)
     # It asks wandb for a name.
     trainer._get_output_dir = lambda trial: trainer.args.output_dir
     return trainer
@@ -110,9 +108,9 @@ def search(trainer, trials, **options):
 
 
 @pytest.mark.parametrize("evaluates", [{}, EVALUATES], ids=["at the end", "during trials"])
-def test_a_search_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, evaluates):
+def test_a_search_maximises_the_headline_of_the_dev_set(make, evaluates):
     """The model of each trial has the settings of the run."""
-    trainer = searching_trainer(tmp_path, tokenizer, **evaluates)
+    trainer = searching_trainer(make, **evaluates)
     best = search(trainer, trials=3)
     scores = [score for score, _ in best.run_summary]
     assert (best.run_id, best.objective) == ("maximize", max(scores))
@@ -121,23 +119,20 @@ def test_a_search_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, eva
     assert (settings.pooler_type, settings.max_seq_length) == ("avg", 32)
 
 
-def test_a_search_minimises_a_metric_for_which_less_is_better(tmp_path, tokenizer):
-    trainer = searching_trainer(tmp_path, tokenizer)
+def test_a_search_minimises_a_metric_for_which_less_is_better_and_never_returns_the_worst_trial(make):
+    trainer = searching_trainer(make)
     objective = itemgetter("eval_stsb_alignment")
     assert search(trainer, trials=1, compute_objective=objective, direction="minimize").run_id == "minimize"
     with refuses("compute_objective direction maximize"):
         search(trainer, trials=1, compute_objective=objective)
-
-
-def test_a_search_that_would_return_the_worst_trial_is_refused(tmp_path, tokenizer):
     with refuses("direction 'minimize' stsb_spearman"):
-        search(searching_trainer(tmp_path, tokenizer), trials=1, direction="minimize")
+        search(searching_trainer(make), trials=1, direction="minimize")
     with refuses("direction 'minimize' stsb_spearman"):
-        searching_trainer(tmp_path, tokenizer).hyperparameter_search(dict, None, 1, "minimize", "wandb")
+        searching_trainer(make).hyperparameter_search(dict, None, 1, "minimize", "wandb")
 
 
 @NEEDS_PEFT
-def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(tmp_path, tokenizer):
+def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(make):
     found = []
 
     class Noted(SimCSETrainer):
@@ -146,15 +141,15 @@ def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(tmp_path, tokenizer)
             found.append((len(adapters[0]), self.args.seed, torch.get_rng_state().sum().item()))
             return super().create_optimizer(*args, **kwargs)
 
-    trainer = searching_trainer(tmp_path, tokenizer, trainer_class=Noted, lora_r=4)
+    trainer = searching_trainer(make, trainer_class=Noted, lora_r=4)
     search(trainer, trials=5, values={"lora_r": (8, 4, 16), "seed": (1, 2)})
     assert [rank for rank, *_ in found] == [8, 4, 16, 16, 16]
     assert len({noise for *_, noise in found[2:]}) == 3
 
 
 @pytest.mark.parametrize("name", ["view", "view_rate", "max_seq_length", "data_seed", "temp"])
-def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(name, tmp_path, tokenizer):
-    trainer = searching_trainer(tmp_path, tokenizer)
+def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(make, name):
+    trainer = searching_trainer(make)
     trainer.model_init = lambda: new_model(None)
     with refuses(name):
         search(trainer, trials=1, values={name: [1]})
@@ -217,7 +212,7 @@ OF_TRIALS = {
 }
 
 
-def test_every_name_of_a_trial_takes_effect_or_is_refused_by_name(tmp_path, tokenizer):
+def test_every_name_of_a_trial_takes_effect_or_is_refused_by_name(make):
     """The run ends after the set-up of a trial, with what it would train with."""
 
     class SetUp(SimCSETrainer):
@@ -229,7 +224,7 @@ def test_every_name_of_a_trial_takes_effect_or_is_refused_by_name(tmp_path, toke
     def model_init(trial):
         return model_of(**{name: trial[name] for name in settings & (trial or {}).keys()})
 
-    trainer = make(tmp_path, tokenizer, model_init=model_init, dev_set=pairs(), trainer_class=SetUp)
+    trainer = make(model_init=model_init, dev_set=pairs(), trainer_class=SetUp)
     arguments = {field.name for field in fields(trainer.args) if field.init}
     before = dict(vars(trainer.args))
     start = trainer.model.settings
@@ -257,9 +252,7 @@ def test_every_name_of_a_trial_takes_effect_or_is_refused_by_name(tmp_path, toke
     assert {name: what for name, what in found.items() if what not in ("takes effect", "refused")} == {}
 
 
-def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_that_trial(
-    tmp_path, tokenizer, monkeypatch
-):
+def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_that_trial(make, monkeypatch):
     class Trial:
         def __init__(self, name):
             self.params = {"name": name}
@@ -274,7 +267,7 @@ def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_th
 
     monkeypatch.setattr("transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS", {HPSearchBackend.OPTUNA: Optuna})
     monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
-    trainer = searching_trainer(tmp_path, tokenizer, max_steps=1)
+    trainer = searching_trainer(make, max_steps=1)
     trainer.model_init = lambda trial: model_of(temperature=trial.suggest_float("temp", 0.1, 0.2))
     with refuses("temps model_init"):
         trainer.hyperparameter_search(
@@ -286,34 +279,23 @@ def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_th
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "max_steps", "num_train_epochs"])
-def test_a_trial_that_could_not_learn_is_refused(name, tmp_path, tokenizer):
+def test_a_trial_that_could_not_learn_is_refused(make, name):
     with refuses(name):
-        search(searching_trainer(tmp_path, tokenizer), trials=1, values={name: [0]})
+        search(searching_trainer(make), trials=1, values={name: [0]})
 
 
 @pytest.mark.parametrize(("silent", "printer"), [(True, PrinterCallback), (False, ProgressCallback)])
-def test_the_lines_of_a_run_are_switched_off_as_those_of_transformers_are(silent, printer, tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, disable_tqdm=silent)
+def test_the_lines_of_a_run_are_switched_off_as_those_of_transformers_are(make, silent, printer):
+    trainer = make(disable_tqdm=silent)
     shown = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RunLog)]
     trainer.remove_callback(printer)
     assert len(shown) == 1 and shown[0] not in trainer.callback_handler.callbacks
 
 
-# --- several evaluation sets ---
-
-
-def test_a_dev_set_is_scored_once_beside_several_evaluation_sets_with_losses_of_their_own(tokenizer, tmp_path):
-    """One of their names ends like the other."""
-    sets = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
-    metrics = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
-    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
-    assert metrics["eval_news_loss"] != metrics["eval_old_news_loss"]
-
-
 # --- what a caller gives in the place of ours ---
 
 
-def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
+def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(make):
     calls = []
 
     class Own(SimCSETrainer):
@@ -321,12 +303,12 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
             calls.append(1)
             return super().compute_loss(*args, **kwargs)
 
-    make(tmp_path, tokenizer, trainer_class=Own).train()
+    make(trainer_class=Own).train()
     assert len(calls) == 4
     with refuses("compute_loss gradcache_chunk_size"):
-        make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
+        make(trainer_class=Own, gradcache_chunk_size=4).train()
     with refuses("compute_loss_func gradcache_chunk_size"):
-        make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
+        make(compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
 
 
 @pytest.mark.parametrize(
@@ -334,39 +316,11 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
     [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
     ids=str,
 )
-def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
+def test_an_optimizer_that_misses_what_is_trained_is_refused(make, settings, options):
     model = model_of(pooler_type="avg", **settings)
     optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
     with refuses("optimizer_cls_and_kwargs"):
-        make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
-
-
-def test_early_stopping_follows_the_dev_set_although_no_best_model_is_loaded(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES)
-    trainer.add_callback(EarlyStoppingCallback(3))
-    trainer.train()
-    assert (trainer.args.metric_for_best_model, trainer.args.greater_is_better) == ("stsb_spearman", True)
-    assert trainer.results.dev_metric == "stsb_spearman"
-
-
-def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
-    def rates(folder, resume=None, **options):
-        used = []
-
-        class Noting(TrainerCallback):
-            def on_step_begin(self, args, state, control, optimizer, **_):
-                used.append(optimizer.param_groups[0]["lr"])
-
-        trainer = make(folder, tokenizer, callbacks=[Noting()], **SAVES, **options)
-        trainer.train(resume_from_checkpoint=resume)
-        return used
-
-    rates(tmp_path, max_steps=6, learning_rate=1e-3)
-    checkpoint = str(tmp_path / "run" / "checkpoint-2")
-    changed = {"max_steps": 8, "learning_rate": 1e-4}
-    resumed = rates(tmp_path, checkpoint, allow_changes=True, **changed)
-    fresh = rates(tmp_path / "fresh", **changed)
-    assert resumed == pytest.approx(fresh[2:])
+        make(model=model, optimizers=optimizers, **options).train()
 
 
 def test_what_is_set_after_the_trainer_was_made_counts_or_is_refused(tmp_path, tokenizer):
@@ -386,8 +340,8 @@ def test_what_is_set_after_the_trainer_was_made_counts_or_is_refused(tmp_path, t
         trainer.train()
 
 
-def test_a_run_ends_although_nobody_reads_its_verdict_and_no_command_started_it(tmp_path, tokenizer, monkeypatch):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES)
+def test_a_run_ends_although_nobody_reads_its_verdict_and_no_command_started_it(make, tmp_path, monkeypatch):
+    trainer = make(dev_set=pairs(), **EVALUATES)
     with (tmp_path / "closed").open("w") as closed:
         pass
     monkeypatch.setattr(sys, "stdout", closed)

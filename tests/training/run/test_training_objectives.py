@@ -66,13 +66,7 @@ DRAWN_VIEWS = sorted(name for name, view in VIEW_CLASSES.items() if view.is_draw
 @pytest.mark.parametrize("view", DRAWN_VIEWS)
 @pytest.mark.parametrize("both", fast_first(False, True))
 def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
-    changes = {
-        "view": view,
-        "view_both": both,
-        "max_steps": 8,
-        "save_steps": 5,
-        "eval_strategy": "no",
-    }
+    changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
     new_trainer = partial(trainer_of, start, tmp_path, tokenizer, "simcse", {}, **changes)
     train_and_resume(new_trainer, 5)
 
@@ -107,15 +101,8 @@ def test_labelled_pairs_become_rows_of_pairs_or_of_premises_with_their_relations
     assert premises["relations"][:] == [[0, 2], [1]]
 
 
-def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path, texts_of):
+def test_the_label_of_a_pair_may_be_its_score(tmp_path, texts_of):
     pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n")
-    words = f"--train_file {pairs} --objective cosent --max_train_samples 2"
-    assert texts_of("sup", words).to_dict() == {
-        "sent0": ["a cat", "a dog"],
-        "sent1": ["the cat", "a bird"],
-        "score": [4.5, 1.0],
-    }
     pairs.write_text("sentence1,sentence2,label\na cat,the cat,1\na dog,a bird,0\n")
     assert texts_of("sup", f"--train_file {pairs} --objective cosent")["score"][:] == [1.0, 0.0]
 
@@ -139,18 +126,3 @@ def test_texts_with_class_labels_choose_their_objective(tmp_path, start, texts_o
     assert texts_of("sup", f"--train_file {file}")["label"][:] == [0, 0, 1, 1]
     file.write_text("question,answer,label\na cat,an animal,1\n")
     assert decided().model.objective is None
-
-
-# --- documents ---
-
-
-def test_documents_become_pairs_of_neighbouring_sentences_or_rows_of_spans(tmp_path, texts_of):
-    """A row of spans has an anchor and two positives."""
-    documents = [sentences(8, seed=number) for number in range(3)]
-    file = tmp_path / "documents.txt"
-    file.write_text("\n\n".join("\n".join(each) for each in documents) + "\n")
-    neighbours = texts_of("unsup", f"--train_file {file} --view next_sentence")
-    assert (neighbours["sent0"][0], neighbours["sent1"][0]) == tuple(documents[0][:2])
-    assert len(neighbours) == 3 * 7
-    spans = texts_of("unsup", f"--train_file {file} --objective declutr")
-    assert [len(row["input_ids"]) for row in spans] == [3, 3, 3]

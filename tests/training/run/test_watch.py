@@ -1,13 +1,14 @@
 """A run is watched: broken weights end it, a collapse of the embeddings and repeated rows are reported."""
 
 import logging
-import random
+from itertools import combinations, product
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
-from trainer_helpers import make
+from trainer_helpers import EVALUATES
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
@@ -22,27 +23,14 @@ from simcse_hf.training.watch import CollapseError, RunWatch
 NAME = "dropout as the view"
 
 
-def slow_mean_cosine(vectors):
-    cosines = []
-    for i, one in enumerate(vectors):
-        for j, other in enumerate(vectors):
-            if i != j:
-                cosines.append(float(one @ other))
-    return sum(cosines) / len(cosines)
-
-
-def slow_effective_rank(vectors):
-    """The exponential of the entropy of the singular values."""
-    values = torch.linalg.svdvals(vectors)
-    shares = values / values.sum()
-    return torch.exp(-(shares * shares.log()).sum()).item()
-
-
 @pytest.mark.parametrize("rows", [30, 6], ids=["more rows than dimensions", "fewer"])
 def test_the_mean_cosine_and_the_effective_rank_equal_their_definitions(rows):
     vectors = torch.nn.functional.normalize(torch.randn(rows, 8, dtype=torch.float64), dim=1)
-    expected = (slow_mean_cosine(vectors), slow_effective_rank(vectors))
-    assert collapse(vectors) == pytest.approx(expected, rel=1e-9)
+    cosines = [float(one @ other) for one, other in combinations(vectors, 2)]
+    values = torch.linalg.svdvals(vectors)
+    shares = values / values.sum()
+    entropy = -(shares * shares.log()).sum()
+    assert collapse(vectors) == pytest.approx((fmean(cosines), entropy.exp().item()), rel=1e-9)
 
 
 # --- a collapse ---
@@ -95,28 +83,18 @@ def test_stop_on_collapse_ends_the_run_with_status_1_and_keeps_the_good_checkpoi
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4"]
 
 
-def test_a_healthy_run_logs_the_geometry_of_its_batches_and_is_not_warned_of(tmp_path, caplog):
-    options = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 6, "stop_on_collapse": True}
-    trainer = make_trainer(NAME, tmp_path, **options)
+def test_a_healthy_run_logs_the_geometry_of_its_whole_batches_and_is_not_warned_of(tmp_path, caplog):
+    """Two texts have an effective rank of 2 at most, whatever the embeddings of 46 texts have."""
+    options = {"per_device_train_batch_size": 46, "max_steps": 4, "logging_steps": 1, "learning_rate": 1e-6}
+    trainer = make_trainer(NAME, tmp_path, stop_on_collapse=True, **options, **EVALUATES)
     trainer.train()
     assert "collapsed" not in caplog.text
     history = trainer.state.log_history
-    batches = [entry for entry in history if "loss" in entry]
-    assert batches
+    batches = [entry for entry in history if "batch_rows" in entry]
+    assert [(entry["step"], entry["batch_rows"]) for entry in batches] == [(1, 46), (3, 46)]
     for entry in batches:
-        assert 1 <= entry["batch_effective_rank"] <= 8
-        assert entry["batch_mean_cosine"] < 1
+        assert 1 <= entry["batch_effective_rank"] <= 46 and entry["batch_mean_cosine"] < 1
     assert any("eval_stsb_effective_rank" in entry for entry in history)
-
-
-def test_a_small_last_batch_is_no_collapse(tmp_path):
-    """Two texts have an effective rank of 2 at most, whatever the embeddings of 46 texts have."""
-    options = {"per_device_train_batch_size": 46, "max_steps": 4, "logging_steps": 1, "learning_rate": 1e-6}
-    trainer = make_trainer(NAME, tmp_path, stop_on_collapse=True, save_strategy="no", **options)
-    trainer.train()
-    history = trainer.state.log_history
-    measured = [(entry["step"], entry["batch_rows"]) for entry in history if "batch_rows" in entry]
-    assert measured == [(1, 46), (3, 46)]
 
 
 def test_an_encoder_that_starts_as_a_point_may_spread_out_but_not_become_one_again():
@@ -136,34 +114,22 @@ def test_an_encoder_that_starts_as_a_point_may_spread_out_but_not_become_one_aga
 # --- repeated rows ---
 
 
-def rows_of_tokens():
-    """Rows of two or three short texts of three different tokens, and some whose tokens are divided otherwise."""
-    generator = random.Random(0)
-    rows = []
-    for number in range(300):
-        lengths = (1, 2, number % 3)
-        rows.append([[generator.randrange(3) for _ in range(length)] for length in lengths])
-    return [*rows, [[2, 5], [3]], [[2], [5, 3]], [[2, 5, 3]]]
-
-
 def test_equal_texts_and_no_others_have_equal_numbers():
     """A text that a row lacks is empty, and has the number 0."""
-    rows = rows_of_tokens()
-    numbers = number_texts(Dataset.from_dict({"input_ids": rows}).select(range(20, 303)))
-    assert numbers.shape == (283, 3)
-    found = {}
+    texts = [text for length in range(1, 4) for text in product(range(3), repeat=length)]
+    rows = [[one, other] for one in texts for other in texts] + [[text] for text in texts]
+    numbers = number_texts(Dataset.from_dict({"input_ids": rows}).select(range(20, len(rows))))
+    found = set()
     for row, of_row in zip(rows[20:], numbers.tolist(), strict=True):
-        for text, number in zip([*row, [], []][:3], of_row, strict=True):
-            found.setdefault(str(text), set()).add(number)
-    assert found["[]"] == {0}
-    assert {len(numbers) for numbers in found.values()} == {1}
-    assert len(set().union(*found.values())) == len(found)
+        found.update(zip([*row, ()], of_row, strict=False))
+    assert ((), 0) in found
+    assert len(found) == len(dict(found)) == len({number for _, number in found}) == 1 + len(texts)
 
 
-def test_repeated_rows_are_reported(tmp_path, tokenizer, caplog):
-    make(tmp_path, tokenizer).check_run()
+def test_repeated_rows_are_reported(make, caplog):
+    make().check_run()
     assert "repeat" not in caplog.text
-    make(tmp_path, tokenizer, ["a cat", "a cat", "a dog", "a cat"] * 2).check_run()
+    make(["a cat", "a cat", "a dog", "a cat"] * 2).check_run()
     assert "6 of 8 training rows (75%) repeat" in caplog.text
 
 
@@ -181,14 +147,7 @@ class BreakGradient(TrainerCallback):
             next(model.parameters()).grad.fill_(float("nan"))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(3, id="noticed by the next loss"),
-        pytest.param(4, id="before a checkpoint"),
-        pytest.param(6, id="in the last step"),
-    ],
-)
+@pytest.mark.parametrize("step", [3, 4, 6], ids=["noticed by the next loss", "before a checkpoint", "the last step"])
 def test_a_nan_gradient_ends_the_run_and_keeps_the_good_checkpoint_from_which_it_can_be_repeated(step, tmp_path):
     options = {"max_steps": 6, "save_steps": 2, "save_total_limit": 1}
     trainer = make_trainer(NAME, tmp_path, (BreakGradient(step),), logging_steps=100, **options)
@@ -203,13 +162,7 @@ def test_a_nan_gradient_ends_the_run_and_keeps_the_good_checkpoint_from_which_it
     assert trainer.train().global_step == 6
 
 
-@pytest.mark.parametrize(
-    "step, changes",
-    [
-        (3, {"max_steps": 3}),
-        (2, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2}),
-    ],
-)
+@pytest.mark.parametrize("step, changes", [(3, {"max_steps": 3}), (2, {"max_steps": 4, **EVALUATES})])
 def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(tmp_path, step, changes):
     options = {"save_strategy": "no", "logging_steps": 100, **changes}
     trainer = make_trainer(NAME, tmp_path, (BreakGradient(step),), **options)
