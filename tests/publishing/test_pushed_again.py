@@ -15,6 +15,7 @@ from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_y
 from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
 from tqdm import tqdm
+from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 from yaml import safe_dump
 
@@ -411,6 +412,13 @@ def test_training_goes_on_without_the_hub_and_without_a_tracker_and_says_what_fa
     trainer = make_trainer("checkpoint")
     trainer.add_callback(Tracker())
     hub.cut = lambda method, path: trainer.state.global_step < 4
+
+    class WaitsForThePush(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 3:
+                trainer.push_in_progress.wait_until_done()
+
+    trainer.add_callback(WaitsForThePush())
     trainer.train()
     assert trainer.state.global_step == 4
     assert "checkpoint-2 was not pushed" in caplog.text and "checkpoint-4 was not" not in caplog.text
