@@ -71,12 +71,6 @@ def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(fa
     assert_same_embeddings(theirs, embeddings_of(SimCSE(folder)))
 
 
-def test_a_head_for_training_only_is_not_used_anywhere(saved):
-    model = SimCSE(saved(pooler_type="cls", mlp_only_train=True))
-    assert model.pooler_type == "cls_before_pooler"
-    assert_same_embeddings(sentence_transformer_vectors(model.name_or_path), embeddings_of(model))
-
-
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 def test_the_export_of_a_published_model_gives_equal_embeddings_in_sentence_transformers(pooler, published, tmp_path):
     model = SimCSE(published, pooler_type=pooler)
@@ -164,11 +158,6 @@ def test_the_export_command_names_and_writes_the_pooler_and_does_not_change_the_
     assert export_main(words.split()) == 0
     assert "'avg'" in capsys.readouterr().out
     assert SimCSE(tmp_path / "x").pooler_type == "avg"
-    assert contents(published) == before
-
-
-def test_an_export_does_not_replace_the_model_that_it_reads(published):
-    before = contents(published)
     with pytest.raises(ValueError, match="holds the model that is read"):
         export(published, published, to="sentence-transformers", pooler_type="avg", overwrite=True)
     assert contents(published) == before

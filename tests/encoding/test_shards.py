@@ -57,6 +57,7 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, form
         encode(model, source, out, max_length=5)  # of a model that is loaded already
     shards = [f"vectors-0000{i}-of-00003.parquet" for i in range(3)]
     assert result.shards == (["vectors.npy"] if format == "npy" else shards)
+    assert str(result) == f"53 texts in {'1 file' if format == 'npy' else '3 files'} under {out}"
     assert {path.name for path in entries(out)} == {"_manifest.json", *result.shards}
     found = list(read_shards(out))
     assert [len(vectors) for vectors in found] == [20, 20, 13]
@@ -72,13 +73,6 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     encode(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
-
-
-def test_an_encoding_says_how_many_files_it_wrote(model, tmp_path):
-    said = []
-    for size in (1, 2):
-        said.append(str(encode(model, ["a cat", "a dog"], tmp_path / str(size), shard_size=size, format="parquet")))
-    assert said == [f"2 texts in 2 files under {tmp_path / '1'}", f"2 texts in 1 file under {tmp_path / '2'}"]
 
 
 # --- truncation and codes ----------------------------------------------------------------------------------------
@@ -282,7 +276,6 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     source.write_text("the cat\n\na dog\nred house\n")
     encode(model, source, tmp_path / "out", shard_size=2, format="parquet")
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
-    np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
     loaded = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     for table in (pq.read_table(tmp_path / "out"), loaded.with_format("arrow")[:]):
         assert table["vector"].to_pylist() == vectors.tolist()

@@ -12,15 +12,12 @@ from transformers import AutoModel, BertForMaskedLM
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.encoding.batching import BatchEncoder, tokenize_texts
-from simcse_hf.encoding.files import encode, read_shards
-from simcse_hf.encoding.graphs import export_graph
 from simcse_hf.encoding.probes import has_weights_of, probe_embedding
 from simcse_hf.encoding.simcse import load_model
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.hub import push_model
-from simcse_hf.runtime.files import digest
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
 #: Seven texts, of which the first and the fifth are the same.
@@ -73,15 +70,13 @@ def assert_close(found, expected):
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("token_budget", [1, 20, 1024])
-def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(
-    token_budget,
-    pooler_type,
-    make,
-):
+def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(token_budget, pooler_type, make):
+    """They are normalized unless asked otherwise."""
     simcse = make(pooler_type=pooler_type)
     vectors = simcse.encode(TEXTS, normalize_embeddings=False, token_budget=token_budget)
     expected = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
     assert_close(vectors, expected)
+    assert_close(simcse.encode(TEXTS), F.normalize(expected, dim=1))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -104,12 +99,6 @@ def test_embeddings_are_float32_on_the_cpu_without_a_gradient(simcse, texts, sha
     vectors = simcse.encode(texts)
     assert vectors.shape == shape
     assert (vectors.dtype, vectors.device.type, vectors.requires_grad) == (torch.float32, "cpu", False)
-
-
-def test_embeddings_are_normalized_unless_asked_otherwise(simcse):
-    raw = simcse.encode(TEXTS, normalize_embeddings=False)
-    assert (raw.norm(dim=1) - 1).abs().min() > 1e-3
-    torch.testing.assert_close(simcse.encode(TEXTS), F.normalize(raw, dim=1))
 
 
 # --- batches ---
@@ -243,29 +232,7 @@ def test_dev_scores_of_training_use_the_length_of_inference(make):
     assert max(len(ids) for ids in dev_set._token_ids) == 6
 
 
-# --- an export ---
-
-
-def test_an_export_is_encoded_and_searched_like_its_model(make, tmp_path):
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    plain = make()
-    export_graph(plain, tmp_path / "onnx", "onnx")
-    exported = SimCSE(tmp_path / "onnx", backend="onnx", dtype=torch.float32)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the cat sat\na dog\n")
-    encode(exported, texts, tmp_path / "shards")
-    expected = plain.encode(["the cat sat", "a dog"]).numpy()
-    np.testing.assert_allclose(np.load(tmp_path / "shards" / "vectors.npy"), expected, atol=1e-5)
-    exported.build_index(texts, vectors=read_shards(tmp_path / "shards"))
-    assert exported.search("a dog")[0].sentence == "a dog"
-    with pytest.raises(ValueError, match="leave out device"):
-        exported.encode("a dog", device="meta")
-    with pytest.raises(ValueError, match="leave out dtype"):
-        SimCSE(tmp_path / "onnx", backend="onnx", dtype=torch.bfloat16)
-    exported.model.digests = [digest(texts)]
-    with pytest.raises(ValueError, match="model weights"):
-        encode(exported, texts, tmp_path / "shards", resume=True)
+# --- probes ---
 
 
 def test_only_a_graph_that_rounds_may_have_a_probe_with_a_cosine_of_0_99(simcse):

@@ -24,12 +24,9 @@ LONG = "a cat sat on the mat . the dog ran in the big house . a bird sang . the 
 def make(save_checkpoint):
     """`make(long_texts, **settings)` saves a checkpoint that reads 12 tokens and loads it as `SimCSE`."""
 
-    def make(long_texts="mean", max_length=12, family="bert", **settings):
+    def make(long_texts="mean", max_length=12, **settings):
         torch.manual_seed(0)
-        directory = save_checkpoint(
-            AutoModelForCL.from_config(tiny_config(family), **settings),
-            f"{family}-model",
-        )
+        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), **settings))
         return SimCSE(directory, device="cpu", max_length=max_length, long_texts=long_texts)
 
     return make
@@ -90,24 +87,17 @@ def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(me
     assert all(window[-1] == 2 for window in windows)
 
 
-def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(
-    make,
-):
+def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(make):
     simcse = make()
     backend = simcse.tokenizer.backend_tokenizer
     backend.enable_truncation(7, stride=2)
     backend.enable_padding(length=11)
     before = backend.truncation, backend.padding
     texts = [LONG * 20] * 4
-    expected = {kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")}
+    expected = [simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")]
     with ThreadPoolExecutor(4) as pool:
-        found = list(
-            pool.map(
-                lambda kind: simcse.tokenize(texts, long_texts=kind),
-                ["cut", "mean"] * 40,
-            )
-        )
-    assert all(ids == expected[kind] for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True))
+        found = list(pool.map(lambda kind: simcse.tokenize(texts, long_texts=kind), ["cut", "mean"] * 40))
+    assert found == expected * 40
     assert (backend.truncation, backend.padding) == before
 
 
@@ -124,7 +114,6 @@ def test_short_texts_keep_their_embeddings_bit_by_bit(make, tmp_path, caplog):
     texts = ["a cat sat", "", "the dog ran in the big house ."]
     simcse = make()
     assert torch.equal(simcse.encode(texts), simcse.encode(texts, long_texts="cut"))
-    assert not torch.equal(simcse.encode(LONG), simcse.encode(LONG, long_texts="cut"))
     simcse.save_pretrained(tmp_path / "saved")
     assert "long_texts='mean' is not saved" in caplog.text
 
@@ -140,12 +129,7 @@ def test_a_text_of_2000_words_is_encoded_with_its_last_word_too(make, caplog):
 
 
 def test_each_window_has_the_prompt_and_the_template(make):
-    simcse = make(
-        max_length=None,
-        family="bert",
-        templates=["the {text} is [MASK] ."],
-        pooler_type="mask",
-    )
+    simcse = make(max_length=None, templates=["the {text} is [MASK] ."], pooler_type="mask")
     simcse.max_length = 8
     windows = simcse.tokenize([LONG])[0]
     template = parse_template("the {text} is [MASK] .", simcse.tokenizer)

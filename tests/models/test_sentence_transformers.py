@@ -320,41 +320,25 @@ def test_texts_may_be_lowered_by_a_tokenizer_that_does_so(save_library_model):
 # --- a head that is stored twice ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def trained_on_in_the_library(save_checkpoint, tmp_path):
-    """Our `cls` model after further training in sentence-transformers, which changes `2_Dense` but not the pooler."""
-    theirs = there(save_checkpoint(BertForCL(tiny_config())))
-    with torch.no_grad():
-        theirs[2].linear.weight.add_(0.1)
-    theirs.save(str(tmp_path / "trained_on"))
-    return tmp_path / "trained_on", theirs
-
-
-def test_two_heads_that_differ_are_refused_unless_none_is_kept_or_used(
-    trained_on_in_the_library,
-):
-    directory, _ = trained_on_in_the_library
+def test_of_two_heads_that_differ_one_must_be_chosen_unless_none_is_kept_or_used(save_checkpoint, tmp_path):
+    """Further training in sentence-transformers changes `2_Dense` and not the pooler of our `cls` model."""
+    saved, changed = save_checkpoint(BertForCL(tiny_config())), tmp_path / "changed"
+    assert AutoModelForCL.from_pretrained(saved, dtype=torch.bfloat16).head_source == "kept", "equal in any dtype"
+    theirs = there(saved)
+    theirs[2].linear.weight.data.add_(0.1)
+    theirs.save(str(changed))
     for head in ("auto", "keep"):
         with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
-            AutoModelForCL.from_pretrained(directory, head=head)
+            AutoModelForCL.from_pretrained(changed, head=head)
     with pytest.raises(ValueError, match="has no trained head"):
-        SimCSE(directory, device="cpu", head="fresh")
-    assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
-    assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
+        SimCSE(changed, device="cpu", head="fresh")
+    assert AutoModelForCL.from_pretrained(changed, head="fresh").head_source == "fresh"
+    assert AutoModelForCL.from_pretrained(changed, pooler_type="avg").settings.pooler_type == "avg"
 
-
-def test_the_newer_head_can_be_chosen(trained_on_in_the_library, tmp_path):
-    directory, theirs = trained_on_in_the_library
-    newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
+    newer, older = (SimCSE(changed, device="cpu", head=head) for head in ("dense", "pooler"))
     embeddings = newer.encode(TEXTS, normalize_embeddings=False)
     torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6)
     newer.save_pretrained(tmp_path / "again")
     weights = [theirs[2].linear.weight, AutoModelForCL.from_pretrained(tmp_path / "again").bert.pooler.dense.weight]
     assert torch.equal(*weights)
     torch.testing.assert_close(weights[0] - older.model.bert.pooler.dense.weight, torch.full((32, 32), 0.1))
-
-
-def test_equal_heads_load_in_any_dtype(save_checkpoint):
-    directory = save_checkpoint(BertForCL(tiny_config()))
-    model = AutoModelForCL.from_pretrained(directory, dtype=torch.bfloat16)
-    assert model.head_source == "kept" and model.dtype == torch.bfloat16

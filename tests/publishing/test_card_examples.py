@@ -39,30 +39,19 @@ def with_transformers(card):
 OF_SENTENCE_TRANSFORMERS = [name for name in POOLER_TYPES if POOLERS[name].mode]
 
 
-@pytest.mark.parametrize("pooler_type", OF_SENTENCE_TRANSFORMERS)
-def test_the_code_of_a_card_gives_the_embeddings_of_every_pooler(pooler_type, saved):
-    model, card = read(saved("bert", pooler_type=pooler_type))
-    check_examples(card, model.encode(EXAMPLES))
-
-
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
-        pytest.param("bert", {"mlp_only_train": True}, id="in training only"),
-        pytest.param("distilbert", {"pooler_type": "cls"}, id="in its own file"),
-        pytest.param(
-            "bert",
-            {"pooler_type": "cls", "dense_layers": DENSE_LAYERS},
-            id="and dense layers",
-        ),
-        pytest.param(
-            "distilbert",
-            {"pooler_type": "avg", "dense_layers": DENSE_LAYERS[:1]},
-            id="replaced by a dense layer",
-        ),
+        *[("bert", {"pooler_type": name}) for name in OF_SENTENCE_TRANSFORMERS],
+        # A head that is used in training only, in its own file, before dense layers, and replaced by one.
+        ("bert", {"mlp_only_train": True}),
+        ("distilbert", {"pooler_type": "cls"}),
+        ("bert", {"pooler_type": "cls", "dense_layers": DENSE_LAYERS}),
+        ("distilbert", {"pooler_type": "avg", "dense_layers": DENSE_LAYERS[:1]}),
     ],
+    ids=str,
 )
-def test_the_code_of_a_card_gives_the_embeddings_of_a_model_with_a_head(family, settings, saved):
+def test_the_code_of_a_card_gives_the_embeddings_of_every_pooler_and_head(family, settings, saved):
     model, card = read(saved(family, **settings))
     check_examples(card, model.encode(EXAMPLES))
 

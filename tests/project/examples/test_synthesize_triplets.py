@@ -46,21 +46,12 @@ def generate(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     source = tmp_path / "sentences.txt"
 
-    def run(server, *options, sentences=SENTENCES):
+    def run(server, sentences=SENTENCES):
         monkeypatch.setattr("huggingface_hub.InferenceClient", server)
         source.write_text("\n".join([*sentences, ""]))
         output = tmp_path / "triplets.csv"
-        command = [
-            "synthesize",
-            str(source),
-            str(output),
-            "--model",
-            "tiny",
-            "--base_url",
-            "http://here",
-            *options,
-        ]
-        monkeypatch.setattr(sys, "argv", command)
+        command = f"synthesize {source} {output} --model tiny --base_url http://here"
+        monkeypatch.setattr(sys, "argv", command.split())
         runpy.run_path(str(SCRIPT), run_name="__main__")
         with output.open(newline="") as file:
             return list(csv.reader(file)), capsys.readouterr().out

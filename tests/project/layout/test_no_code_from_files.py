@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
+from model_helpers import edit_json
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
@@ -94,44 +95,27 @@ def test_a_pickle_in_the_place_of_a_models_file_is_one_message(name, folder, pay
 def test_pickled_weights_are_not_run(zipped, folder_of_weights, folder, payload):
     (folder / folder_of_weights / "model.safetensors").unlink()
     weights = {"weights": payload, "linear.weight": payload}
-    torch.save(
-        weights,
-        folder / folder_of_weights / "pytorch_model.bin",
-        _use_new_zipfile_serialization=zipped,
-    )
+    path = folder / folder_of_weights / "pytorch_model.bin"
+    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
     assert load(folder)
 
 
 def test_files_that_only_a_training_reads_are_not_opened(folder, payload):
-    for name in (
-        "training_args.bin",
-        "optimizer.pt",
-        "scheduler.pt",
-        "rng_state.pth",
-        "scaler.pt",
-        "model.pkl",
-    ):
+    for name in "training_args.bin optimizer.pt scheduler.pt rng_state.pth scaler.pt model.pkl".split():
         (folder / name).write_bytes(pickle.dumps(payload))
     assert load(folder) is None
 
 
 @pytest.mark.parametrize(
-    "name, change",
+    "name, classes",
     [
-        (
-            "config.json",
-            {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}},
-        ),
-        (
-            "tokenizer_config.json",
-            {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}},
-        ),
+        ("config.json", {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}),
+        ("tokenizer_config.json", {"AutoTokenizer": ["evil.Tokenizer", None]}),
     ],
 )
-def test_code_beside_a_model_is_not_imported(name, change, folder, payload):
+def test_code_beside_a_model_is_not_imported(name, classes, folder, payload):
     (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n")
-    content = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps(content | change))
+    edit_json(folder / name, auto_map=classes)
     load(folder)
 
 
@@ -144,7 +128,7 @@ def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload,
     load(folder)
     (folder / "modules.json").write_text(json.dumps(modules))
     for config in folder.glob("*/*/config.json"):
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
+        edit_json(config, activation_function=kind)
         load(folder)
     content = json.loads((folder / "config.json").read_text())
     content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
