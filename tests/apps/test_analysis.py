@@ -115,13 +115,10 @@ def test_a_band_with_few_cosines_has_no_density_and_one_without_a_cosine_no_mean
 # --- runs ---
 
 
-def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint(tmp_path):
+def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint_and_a_folder_without_one_is_refused(tmp_path):
     for step in (5, 10):
         write_run(tmp_path / "run" / f"checkpoint-{step}", step)
     assert max(analysis.read_log(tmp_path / "run")["loss"]) == 10
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no training run .* evaluate it first"):
         analysis.read_log(tmp_path)
 

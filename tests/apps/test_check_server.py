@@ -70,7 +70,7 @@ def model(save_checkpoint):
     return SimCSE(save_checkpoint(BertForCL(tiny_config(initializer_range=0.2), **settings), "my-model"))
 
 
-def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
+def test_a_server_with_the_same_embeddings_of_whatever_length_agrees(model, server, capsys):
     server.encode = model.encode
     command = ("check-server", f"{server.url}/", "--model", model.name_or_path, "--json")
     assert status(*command, "--served_name", "mine") == 0
@@ -80,9 +80,6 @@ def test_a_server_with_the_same_embeddings_agrees(model, server, capsys):
     assert server.asked[0]["model"] == "mine" and len(set(server.asked[0]["input"])) == 20
     assert check_server(server.url, model=model).exit_status == 0
     assert server.asked[1] == server.asked[0] | {"model": model.name_or_path}
-
-
-def test_lengths_that_differ_are_said_and_are_no_difference(model, server):
     server.encode = lambda texts: 3 * model.encode(texts)
     found = check_server(server.url, model=model)
     assert found.exit_status == 0 and found.length == pytest.approx(3)

@@ -15,7 +15,6 @@ VECTORS = np.ones((3, 4), dtype=np.float32)
 OF_MODELS = {
     "a missing text": (lambda model: model.encode(["a cat", None]), "sentence 1: .* None"),
     "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
-    "half a pair in a prompt": (lambda model: model.encode_query("a", prompt="\ud83d"), "prompt: .* surrogate pair"),
     "half a pair in a file's prompt": (
         lambda model: encode(model, ["a"], model.name_or_path, prompt="\ud83d"),
         "prompt: .* surrogate pair",
@@ -27,16 +26,13 @@ OF_MODELS = {
     "precision": (lambda model: model.encode(["a"], precision="int4"), "precision"),
     "ranges": (lambda model: model.encode(["a"], precision="int8"), "ranges"),
     "batch": (lambda model: model.encode(["a"], batch_size=0), "batch_size"),
-    "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts"),
     "pairs": (lambda model: model.similarity_pairwise(["a"], ["a", "b"]), "1 and 2"),
     "codes": (lambda model: model.similarity(VECTORS.astype(np.int8), VECTORS), "int8"),
     "long texts of a model": (lambda model: SimCSE(model.name_or_path, long_texts="max"), "long_texts"),
     "pooler": (lambda model: SimCSE(model.name_or_path, pooler_type="sum"), "pooler_type"),
-    "head": (lambda model: SimCSE(model.name_or_path, head="dense"), "2_Dense"),
     "graph": (lambda model: load_model(model.name_or_path, model_backend="onnx"), "has no .*onnx"),
     "dtype": (lambda model: load_model(model.name_or_path, dtype="float32"), "dtype must be .*bf16.*'float32'"),
     "options of a loaded model": (lambda model: load_model(model, dtype="fp32"), "loaded already: leave out dtype"),
-    "device of torch": (lambda model: load_model("model", device="meta"), "device meta: this machine cannot use it"),
     "unknown device": (lambda model: load_model("model", device="toaster"), "device toaster: this machine cannot"),
     "keywords": (lambda _: load_model("bm25"), "bm25 is keyword search, which has no vectors"),
     "sample for ranges": (lambda _: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),
@@ -87,7 +83,6 @@ def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
         (texts, out, {"shard_size": 0}, "shard_size"),
         (texts, out, {"resume": True, "overwrite": True}, "resume .* overwrite"),
         (texts, out, {"ranges": ranges}, "ranges"),
-        (texts, out, {"precision": "int8", "ranges": ranges[:, :3]}, r"ranges must be \(2, 32\)"),
         (texts, out, {"column": "a", "columns": ["a"]}, "column and columns"),
     ]:
         with pytest.raises(ValueError, match=named):

@@ -92,15 +92,8 @@ def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_
     names = ["query", "positive", "negative"]
     file = str(tmp_path / "rows.csv")
     rows.rename_columns(dict(zip(rows.column_names, names, strict=True))).to_csv(file)
-    words = [
-        "--model",
-        str(checkpoint),
-        "--input",
-        file,
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    assert encode_main([*words, "--columns", *names, "--shard_size", "4", "--quiet"]) == 0
+    words = f"--model {checkpoint} --input {file} --output {tmp_path / 'out'} --shard_size 4 --quiet --columns"
+    assert encode_main([*words.split(), *names]) == 0
     found = all_vectors(load_text_dataset(file), tmp_path / "out")
     for column in range(3):
         expected = model.encode(rows[f"sent{column}"][:], convert_to_numpy=True)
@@ -147,12 +140,6 @@ def test_the_cache_knows_models_by_their_tokenizers(model, checkpoint, tmp_path)
     (other / "tokenizer.json").write_text(json.dumps(rules))
     changes = model.identity().changes(SimCSE(other, device="cpu").identity())
     assert changes == ["another tokenizer"]
-
-
-def test_the_truncation_of_a_call_does_not_count(model):
-    before = model.identity()
-    model.encode("the cat " * 60, max_length=8)
-    assert model.identity() == before
 
 
 # --- refusals ---

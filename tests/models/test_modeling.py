@@ -13,21 +13,12 @@ from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import InfoNCE
 
-
-@pytest.mark.parametrize(
-    ("family", "name"), [("bert", "BertForCL"), ("roberta", "RobertaForCL"), ("modernbert", "ModernBertForCL")]
-)
-def test_every_encoder_gets_its_own_class(family, name, save_checkpoint):
-    model = AutoModelForCL.from_config(tiny_config(family))
-    assert type(model).__name__ == name
-    assert type(AutoModelForCL.from_pretrained(save_checkpoint(model))) is type(model), "one class an encoder"
-
-
 # --- one step -----------------------------------------------------------------------------------------------------
 
 
-def test_update_settings_changes_objective_and_config():
-    model = BertForCL(tiny_config()).eval()
+def test_update_settings_changes_objective_and_config_of_this_model_alone():
+    config = tiny_config()
+    model = BertForCL(config).eval()
     batch = random_batch(4, 2)
     before = model(**batch).loss.item()
     model.update_settings(temperature=0.5)
@@ -38,7 +29,9 @@ def test_update_settings_changes_objective_and_config():
     for refused, words in (({"pooler_type": "avg"}, "pooler_type"), ({"temperature": -1.0}, "temperature")):
         with pytest.raises(ValueError, match=words):
             model.update_settings(**refused)
-    assert model.config.simcse["training"]["objective_options"]["temperature"] == 0.5
+    other = BertForCL(config)
+    temperatures = [each.config.simcse["training"]["objective_options"]["temperature"] for each in (model, other)]
+    assert temperatures == [0.5, 0.05], "two models of one config share no settings"
 
 
 # --- dropout is the method ----------------------------------------------------------------------------------------
@@ -162,13 +155,6 @@ def test_tokens_can_be_added_with_do_mlm():
     batch = with_masked_inputs(random_batch(3, 2))
     batch["mlm_targets"][batch["mlm_targets"] != -100] = 39
     model(**batch).loss.backward()
-
-
-def test_two_models_of_one_config_do_not_share_settings():
-    config = tiny_config()
-    first, second = BertForCL(config, temperature=1.0), BertForCL(config)
-    temperatures = [model.config.simcse["training"]["objective_options"]["temperature"] for model in (first, second)]
-    assert temperatures == [1.0, 0.05]
 
 
 # --- inputs that are refused --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from conftest import tiny_config
+from model_helpers import edit_json
 from transformers import AutoConfig, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, ContrastiveSettings
@@ -143,8 +144,7 @@ def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
 )
 def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
     BertForCL(tiny_config()).save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {SECTION: section}))
+    edit_json(tmp_path / "config.json", **{SECTION: section})
     with pytest.raises(ValueError, match="mlm_weight|temp|simcse"):
         BertForCL.from_pretrained(tmp_path)
 

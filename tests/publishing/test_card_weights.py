@@ -6,12 +6,12 @@ import pytest
 import torch
 from card_helpers import card_and_log, evaluation, written
 from conftest import NEEDS_PEFT, tiny_config
-from datasets import Dataset
 from encoding_helpers import random_texts
 from test_card_seeds import THRESHOLD
+from trainer_helpers import make
 from transformers import PreTrainedModel
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.evaluation.threshold import save_threshold
 from simcse_hf.models.checkpoint import RECORD
 from simcse_hf.publishing.card import EVAL_RESULTS, write_card
@@ -87,13 +87,13 @@ FILES = {
 def test_a_result_is_shown_for_the_weights_it_was_made_with_and_for_no_others(
     name, directory, untrained, other_weights, tmp_path
 ):
-    make, shown = FILES[name]
-    own = make(untrained)
+    document_of, shown = FILES[name]
+    own = document_of(untrained)
     written(directory / name, own)
     card = card_and_log(directory)
     assert shown in card.text and not card.log
 
-    written(directory / name, make(other_weights))
+    written(directory / name, document_of(other_weights))
     card = card_and_log(directory)
     assert shown not in card.text
     assert not (directory / EVAL_RESULTS).exists()
@@ -168,18 +168,8 @@ def train(folder, tokenizer, **options):
     start = folder / "start"
     AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(start)
     tokenizer.save_pretrained(start)
-    args = SimCSETrainingArguments(
-        output_dir=str(folder / "run"),
-        use_cpu=True,
-        disable_tqdm=True,
-        max_steps=2,
-        save_strategy="no",
-        per_device_train_batch_size=4,
-        report_to="none",
-        **options,
-    )
-    rows = Dataset.from_dict({"sent0": random_texts(12)})
-    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(start), args, rows, processing_class=tokenizer)
+    model = AutoModelForCL.from_pretrained(start)
+    trainer = make(folder, tokenizer, {"sent0": random_texts(12)}, model, max_steps=2, **options)
     trainer.train()
     trainer.save_model()
     return folder / "run"
@@ -210,8 +200,8 @@ def test_the_run_of_an_adapter_is_that_of_the_merged_model(tmp_path, tokenizer):
 def test_a_card_loads_no_weights_but_those_without_digests(is_missing, trained, tmp_path, monkeypatch, caplog):
     directory = shutil.copytree(trained, tmp_path / "run")
     save_threshold(SimCSE(directory, device="cpu"), THRESHOLD)
-    for name, (make, _) in FILES.items():
-        written(directory / name, make(directory))
+    for name, (document_of, _) in FILES.items():
+        written(directory / name, document_of(directory))
     if is_missing:  # as in a folder of version 0.9
         (directory / RECORD).unlink()
     loaded = []

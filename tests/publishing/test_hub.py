@@ -22,6 +22,7 @@ from simcse_hf.runtime.errors import SettingError
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 WRONG = "hf_" + "w" * 34
+NO_HUB = "http://127.0.0.1:9"
 
 
 def contents(directory):
@@ -115,22 +116,11 @@ def test_a_push_to_an_open_pull_request_is_committed_to_it(hub, saved):
 # --- a branch that moves ---
 
 
-@pytest.fixture
-def moving(hub, saved):
-    """The repository of a model on main, and of another one that is next."""
-    push_model(saved("bert"), "org/name", revision="main")
-    push_model(saved("distilbert"), "org/name", revision="next")
-    return hub.repositories["org/name"]
-
-
-def move(repository):
-    repository.branches["main"] = repository.branches["next"]
-
-
-def test_an_index_opens_with_its_commit_and_not_with_a_branch_that_has_moved(moving, tmp_path):
+def test_an_index_opens_with_its_commit_and_not_with_a_branch_that_has_moved(hub, saved, tmp_path):
+    push_model(saved("bert"), "org/name")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     index(tmp_path / "texts.txt", tmp_path / "index", model="org/name")
-    move(moving)
+    push_model(saved("distilbert"), "org/name")
     [found] = search("dog", tmp_path / "index")
     assert found.results[0].sentence == "dog"
     assert found.results[0].score == pytest.approx(1)
@@ -196,44 +186,25 @@ def test_a_trusted_publisher_pushes_without_a_stored_token_if_it_has_an_identity
     assert "model.safetensors" in hub.repositories["org/name"].files()
 
 
-def without_a_token(hub, patch):
-    patch.delenv("HF_TOKEN")
-
-
-def with_a_wrong_token(hub, patch):
-    patch.setenv("HF_TOKEN", WRONG)
-
-
-def offline(hub, patch):
-    patch.setattr(constants, "HF_HUB_OFFLINE", True)
-
-
-def without_a_hub(hub, patch):
-    patch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-
-
-def without_permission(hub, patch):
-    hub.refusal = Refusal(403, "", "the hub's own words")
-
-
-def with_an_error_of_the_hub(hub, patch):
-    hub.refusal = Refusal(500, "", "the hub's own words")
-
-
-REASONS = {
-    without_a_token: "no access token was found.*hf auth login.*HF_TOKEN",
-    with_a_wrong_token: "the hub does not accept the access token",
-    offline: "HF_HUB_OFFLINE",
-    without_a_hub: "http://127.0.0.1:9 failed",
-    without_permission: "may not write to this repository",
-    with_an_error_of_the_hub: "the hub answered 500: the hub's own words",
+#: What is done to the hub or to this process, and the reason that a push then gives.
+FAILURES = {
+    "no token": (lambda hub, patch: patch.delenv("HF_TOKEN"), "no access token was found.*hf auth login.*HF_TOKEN"),
+    "a wrong token": (lambda hub, patch: patch.setenv("HF_TOKEN", WRONG), "does not accept the access token"),
+    "offline": (lambda hub, patch: patch.setattr(constants, "HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
+    "no hub": (lambda hub, patch: patch.setattr(constants, "ENDPOINT", NO_HUB), f"{NO_HUB} failed"),
+    "no permission": (lambda hub, patch: setattr(hub, "refusal", Refusal(403, "", "no")), "may not write to this"),
+    "an error": (
+        lambda hub, patch: setattr(hub, "refusal", Refusal(500, "", "own words")),
+        "the hub answered 500: own words",
+    ),
 }
 
 
-@pytest.mark.parametrize("prepare", REASONS, ids=lambda prepare: prepare.__name__.replace("_", " "))
-def test_a_failed_push_says_why_and_shows_no_token(prepare, hub, saved, monkeypatch, caplog):
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failed_push_says_why_and_shows_no_token(failure, hub, saved, monkeypatch, caplog):
+    prepare, reason = FAILURES[failure]
     prepare(hub, monkeypatch)
-    with pytest.raises(PushError, match=f"org/name was not pushed: .*{REASONS[prepare]}") as raised:
+    with pytest.raises(PushError, match=f"org/name was not pushed: .*{reason}") as raised:
         push_model(saved(), "org/name")
     assert not hub.repositories, "nothing is made"
     assert WRONG not in f"{raised.value} {raised.value.__cause__} {caplog.text}"
@@ -304,9 +275,7 @@ def test_transformers_own_ways_to_push_give_all_modules_and_a_loadable_model(fam
         assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(folder).encode(TEXTS))
 
 
-@pytest.mark.parametrize(
-    "option", ["exist_ok", "safe_serialization", "create_model_card", "model_name", "run_as_future"]
-)
+@pytest.mark.parametrize("option", ["create_model_card", "run_as_future"])
 def test_an_option_that_a_push_of_simcse_does_not_have_is_refused_before_anything_is_made(option, hub, saved):
     with pytest.raises(SettingError, match=option):
         SimCSE(saved(), device="cpu").push_to_hub("org/name", **{option: True})

@@ -39,33 +39,15 @@ def truncated(folder):
 
 CARDS = {
     "an evaluation that is no JSON": (holds("evaluation.json", "{"), "evaluation.json"),
-    "an evaluation of another form": (
-        holds("evaluation.json", "[]"),
-        "evaluation.json",
-    ),
+    "an evaluation of another form": (holds("evaluation.json", "[]"), "evaluation.json"),
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),
     "a run of another form": (holds("results.json", "{}"), "results.json"),
-    "a comparison of another form": (
-        holds("comparison.json", "{}"),
-        "comparison.json.*simcse-hf compare --output",
-    ),
-    "half a file of weights": (
-        truncated,
-        "cannot be loaded, because a file is missing or damaged",
-    ),
+    "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
+    "half a file of weights": (truncated, "cannot be loaded, because a file is missing or damaged"),
     "an export": (export, "holds no weights .* like an export"),
-    "a folder without a model": (
-        lambda folder: (folder / "config.json").unlink(),
-        "holds no model",
-    ),
-    "a model of transformers": (
-        lambda folder: tiny_config().save_pretrained(folder),
-        "the pooler is unknown",
-    ),
-    "a card written by hand": (
-        holds(CARD, "My own words."),
-        "README.md was not written by `simcse-hf card`",
-    ),
+    "a folder without a model": (lambda folder: (folder / "config.json").unlink(), "holds no model"),
+    "a model of transformers": (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
+    "a card written by hand": (holds(CARD, "My own words."), "README.md was not written by `simcse-hf card`"),
 }
 
 

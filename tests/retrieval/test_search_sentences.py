@@ -150,11 +150,7 @@ def test_lines_a_column_a_generator_and_an_array_give_the_same_index_as_a_list(m
     assert_ranks_all(SentenceIndex.build(model, str(lines)), model)
     assert_ranks_all(SentenceIndex.build(model, table, column="said"), model)
     assert_ranks_all(SentenceIndex.build(model, (sentence for sentence in SENTENCES)), model)
-    index = SentenceIndex.build(model, np.array(SENTENCES))
-    assert_ranks_all(index, model)
-    first, second = index.search(np.array(["the cat", "dog"]))
-    assert_same(first, by_hand(model, "the cat"))
-    assert_same(second, by_hand(model, "dog"))
+    assert_ranks_all(SentenceIndex.build(model, np.array(SENTENCES)), model)
 
 
 # --- given vectors ---

@@ -54,8 +54,6 @@ def test_texts_and_pairs_are_compared_by_the_models_own_similarity_and_vectors_a
     vectors = model.encode(first)
     assert (vectors.norm(dim=1) - 1).abs().min() > 1e-2
     assert torch.equal(model.similarity(vectors, vectors), model.similarity(first, first))
-    arrays = np.array(first), np.array(second, dtype=object)
-    assert torch.equal(model.similarity(*arrays), model.similarity(first, second))
 
 
 # --- an index ---

@@ -148,12 +148,6 @@ def index_of_cells(parameters):
     return index
 
 
-def test_the_more_cells_are_probed_the_more_is_found():
-    narrow = recall(index_of_cells("nprobe=1"))
-    default = recall(index_of_cells(None))
-    assert narrow < default < 1
-
-
 def test_search_parameters_are_saved_and_others_hold_when_the_whole_file_is_read(tmp_path):
     """The file says nprobe=1000, and is read when a vector is added."""
     index_of_cells("nprobe=1000").save(tmp_path)
@@ -161,7 +155,7 @@ def test_search_parameters_are_saved_and_others_hold_when_the_whole_file_is_read
     assert recall(loaded) == 1
     loaded.set_parameters("nprobe=1")
     loaded.add(MANY[:1])
-    assert recall(loaded) < 0.9
+    assert recall(loaded) < 0.9 and recall(loaded) < recall(index_of_cells(None)) < 1
 
 
 # --- copies ---

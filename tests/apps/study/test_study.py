@@ -117,23 +117,20 @@ def test_every_way_is_trained_with_every_seed_and_judged_beside_the_start(finish
     assert start.scores["pairs"][""] == pytest.approx(evaluate(best, pairs=tests[:1]).results["pairs"]["spearman"])
 
 
-def test_a_study_shows_itself_as_a_table_a_sentence_and_a_picture(finished):
+def test_a_study_shows_itself_as_a_table_a_sentence_and_a_picture_also_in_the_card_of_its_models(finished):
     found, folder = finished
     assert Study.read(folder) == found and (folder / "study.png").stat().st_size > 1000
     text = str(found)
     assert found.summary in text and f"Take {found.take}" in text and "42, 43" in text
-    assert f"{found.outcomes[0].mean['pairs']:.2f} ± {found.outcomes[0].sd['pairs']:.2f}" in text
+    of_simcse, of_grid = (f"{each.mean['pairs']:.2f} ± {each.sd['pairs']:.2f}" for each in found.outcomes[:2])
+    assert of_simcse in text
     page = found._repr_html_()
     assert html.escape(text) in page and "data:image/png" in page
 
-
-def test_the_card_of_a_model_shows_the_study_that_it_is_from(finished):
-    found, folder = finished
     run = folder / found.outcomes[0].folders["43"]
     card(run, repo_id="me/mine")
-    text = " ".join((run / "README.md").read_text().split())
-    assert "this model is `simcse` with seed 43" in text and found.summary in text
-    assert f"{found.outcomes[1].mean['pairs']:.2f} ± {found.outcomes[1].sd['pairs']:.2f}" in text
+    said = " ".join((run / "README.md").read_text().split())
+    assert "this model is `simcse` with seed 43" in said and found.summary in said and of_grid in said
 
 
 def test_a_grid_is_judged_by_the_cells_that_the_other_seeds_choose(finished):
