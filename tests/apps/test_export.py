@@ -8,6 +8,7 @@ from cli_helpers import export_main
 from conftest import FAMILIES, fast_first, tiny_config
 from encoding_helpers import perturb
 from publishing_fixtures import save_transformed
+from trainer_helpers import files_of
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, export
@@ -148,19 +149,15 @@ def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_pa
 # --- the command ---
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_the_export_command_names_and_writes_the_pooler_and_does_not_change_the_source(published, tmp_path, capsys):
-    before = contents(published)
+    before = files_of(published)
     words = f"{published} --to sentence-transformers --output {tmp_path / 'x'} --pooler avg"
     assert export_main(words.split()) == 0
     assert "'avg'" in capsys.readouterr().out
     assert SimCSE(tmp_path / "x").pooler_type == "avg"
     with pytest.raises(ValueError, match="holds the model that is read"):
         export(published, published, to="sentence-transformers", pooler_type="avg", overwrite=True)
-    assert contents(published) == before
+    assert files_of(published) == before
 
 
 @pytest.mark.slow

@@ -1,15 +1,13 @@
 """Exported graphs: every runtime and client gives the embeddings of torch, and int8 is written only if it is good."""
 
 import copy
-import json
 import pickle
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from threading import current_thread
 
+import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
@@ -18,7 +16,7 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
 from simcse_hf.apps import export
-from simcse_hf.cli.main import main
+from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.graphs import GRAPHS, feeds
 
 TEXTS = [
@@ -93,6 +91,7 @@ def test_a_graph_gives_the_embeddings_of_torch(threads, folder, backend, plain, 
     """It computes as many batches at the same time as torch has threads."""
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     model = SimCSE(folder, backend=backend)
+    assert (model.dim, model.prompts, model.max_length) == (plain.dim, plain.prompts, 512)
     for options in (
         {},
         {"batch_size": 1},
@@ -105,19 +104,29 @@ def test_a_graph_gives_the_embeddings_of_torch(threads, folder, backend, plain, 
     assert_same_embeddings(vectors, plain.encode("a cat").expand(10_000, -1))
 
 
-def test_a_graph_has_the_settings_of_the_model_and_cuts_texts_at_its_length(exported, plain):
-    assert (exported.dim, exported.prompts, exported.max_length) == (plain.dim, plain.prompts, 512)
-    assert len(exported.tokenize(TEXTS)[3]) == 512
-
-
 def test_openvino_computes_in_bfloat16_on_request_and_onnx_refuses(folder, backend, plain):
     if backend == "onnx":
+        assert SimCSE(folder, backend=backend, dtype=torch.float32).dim == plain.dim
         with pytest.raises(ValueError, match="leave out dtype"):
             SimCSE(folder, backend=backend, dtype=torch.bfloat16)
         return
     in_bfloat16 = SimCSE(folder, backend=backend, dtype=torch.bfloat16)
     cosines = (in_bfloat16.encode(TEXTS) * plain.encode(TEXTS)).sum(dim=1)
     assert cosines.min() > 0.999
+
+
+def test_an_export_is_encoded_and_searched_like_its_model(folder, backend, texts, plain, tmp_path):
+    exported = SimCSE(folder, backend=backend)
+    encode(exported, texts, tmp_path / "shards")
+    expected = plain.encode([text for text in TEXTS if text])
+    assert_same_embeddings(torch.tensor(np.load(tmp_path / "shards" / "vectors.npy")), expected)
+    exported.build_index(texts, vectors=read_shards(tmp_path / "shards"))
+    assert exported.search("dog")[0].sentence == "dog"
+    with pytest.raises(ValueError, match="leave out device"):
+        exported.encode("dog", device="meta")
+    exported.model.digests = ["of another graph"]
+    with pytest.raises(ValueError, match="model weights"):
+        encode(exported, texts, tmp_path / "shards", resume=True)
 
 
 # --- what an evaluation says of a graph ---
@@ -173,11 +182,7 @@ def test_a_process_outlives_a_signal_after_it_freed_two_graphs(folder, backend):
     assert subprocess.run(program, capture_output=True, text=True).stdout == "alive\n"
 
 
-def pickled(model):
-    return pickle.loads(pickle.dumps(model))
-
-
-@pytest.mark.parametrize("send", [copy.deepcopy, pickled], ids=["copy", "pickle"])
+@pytest.mark.parametrize("send", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_graph_can_be_copied_and_sent_to_another_process_with_its_index(send, folder, backend):
     model = SimCSE(folder, backend=backend)
     model.build_index(TEXTS)
@@ -289,19 +294,6 @@ def test_a_graph_of_another_program_is_refused_with_what_it_reads(inputs, output
 # --- int8 ---
 
 
-def run_export(to, model, output, *options):
-    """The exit status of the command."""
-    words = ["--to", to, "--output", output, "--quiet", "--json", *options]
-    return main(["export", str(model), *map(str, words)])
-
-
-def export_and_measure(to, model, output, *options):
-    """What the command says about an export that it wrote."""
-    with redirect_stdout(StringIO()) as printed:
-        assert run_export(to, model, output, *options) == 0
-    return json.loads(printed.getvalue())
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "texts.txt"
@@ -333,8 +325,8 @@ def quick(backend, folder, monkeypatch):
 
 def test_int8_is_written_beside_float32_with_what_it_loses(backend, model, plain, texts, tmp_path):
     output = tmp_path / "out"
-    options = ["--texts", texts, "--calibrate", texts, "--max_loss", 5]
-    measured = export_and_measure(f"{backend}-int8", model, output, *options)
+    options = {"texts": texts, "calibrate": texts, "max_loss": 5.0}
+    measured = export.export(model, output, to=f"{backend}-int8", **options).measured
     assert measured["loss"] == pytest.approx(100 * (1 - measured["mean_cosine"]))
     assert measured["method"] == GRAPHS[backend].methods[0]
     int8_file = GRAPHS[backend].int8[export.processor_instructions()]
@@ -349,32 +341,28 @@ def test_int8_is_written_beside_float32_with_what_it_loses(backend, model, plain
         in_int8.save_pretrained(tmp_path / "copy")
 
 
-def test_the_first_method_that_loses_little_enough_or_the_named_one_is_written(
-    quick, backend, plain, texts, measured_as, tmp_path
-):
-    to = f"{backend}-int8"
+def test_the_first_method_that_loses_little_enough_is_written(quick, backend, plain, texts, measured_as, tmp_path):
     measured_as([9.0, 0.1])
-    path, loss = export.export_int8(plain, tmp_path / "out", to, texts, None, None, 0.5, None, "vnni")
-    assert loss["method"] == GRAPHS[backend].methods[1]
-    assert path == tmp_path / "out" / GRAPHS[backend].int8["vnni"] and path.exists()
-    measured_as([0.1])
-    _, loss = export.export_int8(plain, tmp_path / "named", to, texts, None, None, 0.5, "static", None)
-    assert loss["method"] == "static"
+    found = export.export(plain, tmp_path / "out", to=f"{backend}-int8", texts=texts, instructions="vnni")
+    assert found.measured["method"] == GRAPHS[backend].methods[1]
+    assert (tmp_path / "out" / GRAPHS[backend].int8["vnni"]).exists()
 
 
 def test_nothing_is_written_if_every_method_loses_too_much(quick, backend, plain, texts, measured_as, tmp_path):
     measured_as([9.0] * 3)
     listed = ".*".join(GRAPHS[backend].methods)
     with pytest.raises(ValueError, match=f"int8 loses more than max_loss 0.5: .*{listed}"):
-        export.export_int8(plain, tmp_path / "out", f"{backend}-int8", texts, None, None, 0.5, None, None)
+        export.export(plain, tmp_path / "out", to=f"{backend}-int8", texts=texts)
     assert not (tmp_path / "out").exists()
 
 
-def test_with_data_dir_the_loss_is_that_of_the_average_of_the_sts_sets_that_it_has(backend, model, tmp_path):
+def test_the_loss_of_a_named_method_is_that_of_the_average_of_the_sts_sets_in_data_dir(
+    quick, backend, plain, tmp_path
+):
     write_stsb(tmp_path)
-    options = ["--data_dir", tmp_path, "--max_loss", 100]
-    measured = export_and_measure(f"{backend}-int8", model, tmp_path / "out", *options)
-    assert measured["sts_tasks"]
+    options = {"data_dir": tmp_path, "max_loss": 100.0, "method": GRAPHS[backend].methods[-1]}
+    measured = export.export(plain, tmp_path / "out", to=f"{backend}-int8", **options).measured
+    assert measured["sts_tasks"] and measured["method"] == options["method"]
     assert measured["loss"] == measured["sts_before"] - measured["sts_after"]
 
 
@@ -407,26 +395,29 @@ def test_the_weights_of_onnx_get_7_bits_where_sums_overflow_and_mixed_keeps_half
 # --- refusals ---
 
 
-def test_an_unknown_backend_is_refused_with_those_there_are(model):
-    words = "backend must be one of torch, onnx, openvino, got 'tensorrt'"
-    with pytest.raises(ValueError, match=words):
-        SimCSE(model, backend="tensorrt")
-
-
-def test_what_a_graph_cannot_do_is_refused(model):
-    for name, value in (("pooler_type", "max"), ("dtype", torch.float16), ("device", "cuda"), ("head", "dense")):
-        with pytest.raises(ValueError, match=f"leave out {name}, or export the model again"):
-            SimCSE(model, backend="openvino", **{name: value})
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"backend": "tensorrt"}, "backend must be one of torch, onnx, openvino, got 'tensorrt'"),
+        ({"pooler_type": "max"}, "leave out pooler_type, or export the model again"),
+        ({"dtype": torch.float16}, "leave out dtype, or export"),
+        ({"device": "cuda"}, "leave out device, or export"),
+        ({"head": "dense"}, "leave out head, or export"),
+    ],
+)
+def test_an_unknown_backend_and_what_a_graph_cannot_do_are_refused(options, message, model):
+    with pytest.raises(ValueError, match=message):
+        SimCSE(model, **{"backend": "openvino"} | options)
 
 
 @pytest.mark.parametrize(
     "to, options, message",
     [
-        ("int8", (), "give texts, data_dir or both"),
-        ("onnx", ("--max_loss", "1"), "max_loss: only for exports to int8, onnx-int8"),
-        ("openvino", ("--calibrate", "x"), "calibrate: only for exports to int8"),
+        ("int8", {}, "give texts, data_dir or both"),
+        ("onnx", {"max_loss": 1.0}, "max_loss: only for exports to int8, onnx-int8"),
+        ("openvino", {"calibrate": "x"}, "calibrate: only for exports to int8"),
     ],
 )
-def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path, capsys):
-    assert run_export(to, model, tmp_path / "out", *options) == 2
-    assert message in capsys.readouterr().err
+def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export.export(model, tmp_path / "out", to=to, **options)

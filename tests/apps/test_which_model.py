@@ -21,16 +21,8 @@ def answers(correct, speed, task="knn"):
     """The evaluation of a model that is right in some rows and encodes so many texts in a second."""
     rows = np.arange(len(correct))
     part = {"correct": np.array(correct), "gold": rows, "unit": rows, "group": rows}
-    result = {
-        "kind": task,
-        "metrics": ["accuracy"],
-        "accuracy": 100 * float(np.mean(correct)),
-    }
-    return Evaluation(
-        {task: result},
-        {task: {task: part}},
-        cost={"texts_per_second": speed, "megabytes": 1.0},
-    )
+    result = {"kind": task, "metrics": ["accuracy"], "accuracy": 100 * float(np.mean(correct))}
+    return Evaluation({task: result}, {task: {task: part}}, cost={"texts_per_second": speed, "megabytes": 1.0})
 
 
 def rows_right(share, seed, n=400):
@@ -60,7 +52,6 @@ def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named
 
 def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
     comparison = compare_evaluations(MODELS, choose=True, resamples=400, confidence=0.9)
-    correct = {name: each.scores["knn"]["knn"]["correct"] for name, each in MODELS.items()}
     alone = compare_evaluations(MODELS, confidence=0.9)
     bonferroni = compare_evaluations(MODELS, resamples=1200, confidence=1 - 0.1 / 3)
     widths = []
@@ -69,8 +60,6 @@ def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
         widths.append(found["high"] - found["low"])
     assert widths[0] < widths[1] < widths[2]
     assert comparison.confidence == 0.9 and comparison.resamples == 400
-    difference = 100 * (correct["fast"].mean() - correct["slow"].mean())
-    assert comparison.differences["fast"]["mean"]["difference"] == pytest.approx(difference)
 
 
 def test_the_score_is_the_mean_over_the_tasks():
@@ -116,7 +105,7 @@ def called(tmp_path, *models, tasks):
     return [len(model.calls) for model in models], comparison
 
 
-def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, pairs):
+def test_a_model_is_evaluated_once_on_a_task_whatever_its_name_and_again_after_a_change(tmp_path, task, pairs):
     first, before = called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
     again, after = called(tmp_path, Known("moved"), Known("b", 8), Known("c", 2), tasks=[task])
     more, both = called(tmp_path, Known("a"), Known("c", 2), tasks=[task, pairs])
@@ -124,12 +113,8 @@ def test_a_model_is_evaluated_once_on_a_task_whatever_its_name(tmp_path, task, p
     assert after.scores["moved"] == before.scores["a"] and after.costs["moved"] == before.costs["a"]
     assert both.scores["a"]["knn"] == before.scores["a"]["knn"]
     assert evaluate(Known("a"), task=[task]).results["knn"]["accuracy"] == before.scores["a"]["knn"]
-
-
-@pytest.mark.parametrize("change", [{"weights": "trained"}, {"prompts": {"query": "q: "}}, {"max_length": 8}])
-def test_a_changed_model_is_evaluated_again(change, tmp_path, task):
-    called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
-    assert called(tmp_path, Known("a", **change), Known("b", 8), tasks=[task])[0] == [1, 0]
+    for change in ({"weights": "trained"}, {"prompts": {"query": "q: "}}, {"max_length": 8}):
+        assert called(tmp_path, Known("a", **change), Known("b", 8), tasks=[task])[0] == [1, 0]
 
 
 def test_a_task_is_its_rows_and_a_model_without_a_known_tokenizer_is_always_evaluated(tmp_path, task):
@@ -173,10 +158,11 @@ def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_
     (tmp_path / "recipe.yaml").write_text(json.dumps({"command": "unsup", **recipe}))
     models = [str(tmp_path / "one"), str(tmp_path / "two")]
     shared = {"train": tmp_path / "recipe.yaml", "seeds": 2, "output": tmp_path / "out"}
-    found = which_model(models, pairs=[str(tmp_path / "pairs.tsv")], **shared)
+    shared["pairs"] = [str(tmp_path / "pairs.tsv")]
+    found = which_model(models, **shared)
     assert [each.name for each in found.outcomes] == [*models, *(f"start {name}" for name in models)]
     assert found.take in str(found)
     with pytest.raises(SettingError, match="leave out pooler_type"):
-        which_model(models, pairs=[str(tmp_path / "pairs.tsv")], pooler_type="avg", **shared)
+        which_model(models, pooler_type="avg", **shared)
     with pytest.raises(SettingError, match="each is trained from its files"):
-        which_model([models[0], BagOfWords()], pairs=[str(tmp_path / "pairs.tsv")], **shared)
+        which_model([models[0], BagOfWords()], **shared)

@@ -7,8 +7,6 @@ from encoding_helpers import as_sentence_transformer
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.postprocessing import fit_whitening
-from simcse_hf.postprocessing.transform import Fit
 
 TEXTS = [
     "a cat sat on the mat .",
@@ -17,26 +15,13 @@ TEXTS = [
     "a bird sang",
     "",
 ]
-PROMPTS = {
-    "query": "the dog sang : ",
-    "passage": "a small mat : ",
-    "clustering": "old house : ",
-}
+PROMPTS = {"query": "the dog sang : ", "passage": "a small mat : ", "clustering": "old house : "}
 
 
-def add_modules(directory, prompts=PROMPTS, default_prompt_name=None, normalize=True):
-    pooling = {
-        "word_embedding_dimension": 32,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_cls_token": False,
-    }
-    return as_sentence_transformer(
-        directory,
-        pooling,
-        normalize,
-        prompts=prompts,
-        default_prompt_name=default_prompt_name,
-    )
+def add_modules(directory, default_prompt_name=None, normalize=True):
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    options = {"prompts": PROMPTS, "default_prompt_name": default_prompt_name}
+    return as_sentence_transformer(directory, pooling, normalize, **options)
 
 
 @pytest.fixture
@@ -124,16 +109,9 @@ def test_a_saved_model_gives_the_same_embeddings(pooler_type, save_checkpoint, t
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls"))
     model = SimCSE(directory, pooler_type=pooler_type, device="cpu", max_length=6)
     model.prompts["query"], model.default_prompt_name = "dog : ", "query"
-    fit = Fit(pooler_type, 6, "texts.txt", ["text"], 60, {})
-    torch.manual_seed(0)
-    model.postprocessing, model.postprocessing_fit = (
-        fit_whitening([torch.randn(60, 32)], 20),
-        fit,
-    )
     model.save_pretrained(tmp_path / "copy")
     copy = SimCSE(tmp_path / "copy", device="cpu")
-    assert (copy.pooler_type, copy.max_length, copy.dim) == (pooler_type, 6, 20)
-    assert copy.prompts == model.prompts and copy.default_prompt_name == "query"
+    assert (copy.pooler_type, copy.max_length, copy.prompts) == (pooler_type, 6, model.prompts)
     torch.testing.assert_close(copy.encode(TEXTS), model.encode(TEXTS))
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, fast_first, tiny_config
-from datasets import Dataset
 from encoding_helpers import perturb, random_texts
+from evaluation_helpers import write_rows
 from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
 from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
 from tqdm import tqdm
+from trainer_helpers import EVALUATES, SAVES, make
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 from yaml import safe_dump
@@ -22,8 +23,6 @@ from yaml import safe_dump
 from simcse_hf import (
     AutoModelForCL,
     SimCSE,
-    SimCSETrainer,
-    SimCSETrainingArguments,
     compare,
     evaluate,
     train,
@@ -181,11 +180,6 @@ def test_a_card_written_by_hand_stays(hub, saved):
 # --- nothing about the machine ---
 
 
-def write_table(path, columns, rows):
-    lines = [",".join(map(str, row)) for row in [columns, *rows]]
-    path.write_text("\n".join(lines))
-
-
 @pytest.fixture
 def client(tokenizer, tmp_path):
     """A folder, named after a client, that holds a model and data."""
@@ -198,9 +192,9 @@ def client(tokenizer, tmp_path):
     first, second = texts[:60], texts[60:]
     (folder / "train.txt").write_text("\n".join(texts) + "\n")
     scores = np.random.default_rng(0).uniform(0, 5, 60).round(2)
-    write_table(folder / "dev.csv", ["sentence1", "sentence2", "score"], zip(first, second, scores, strict=True))
+    write_rows(folder / "dev.csv", ["sentence1", "sentence2", "score"], zip(first, second, scores, strict=True))
     labels = [number % 2 for number in range(60)]
-    write_table(folder / "pairs.csv", ["sentence1", "sentence2", "label"], zip(first, second, labels, strict=True))
+    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], zip(first, second, labels, strict=True))
     return folder
 
 
@@ -276,33 +270,20 @@ def test_an_adapter_of_a_folder_is_pushed_in_no_way(client, hub):
 def make_trainer(client, tokenizer):
     """`make_trainer(strategy)` makes a trainer of four steps with two checkpoints, which are pushed to org/name."""
 
-    def make(strategy, **options):
-        args = SimCSETrainingArguments(
-            output_dir=str(client / "run"),
-            use_cpu=True,
-            disable_tqdm=True,
-            report_to="none",
-            max_steps=4,
-            per_device_train_batch_size=4,
-            save_steps=2,
-            eval_strategy="steps",
-            eval_steps=2,
-            learning_rate=0.01,
-            push_to_hub=True,
-            hub_model_id="org/name",
-            hub_strategy=strategy,
-            hub_always_push=True,
-            **options,
-        )
-        return SimCSETrainer(
+    def make_pushing(strategy, **options):
+        options |= {"hub_strategy": strategy, "hub_always_push": True, "push_to_hub": True, "hub_model_id": "org/name"}
+        return make(
+            client,
+            tokenizer,
+            {"sent0": random_texts(12)},
             AutoModelForCL.from_pretrained(client / "start"),
-            args,
-            Dataset.from_dict({"sent0": random_texts(12)}),
             dev_set=str(client / "dev.csv"),
-            processing_class=tokenizer,
+            per_device_train_batch_size=4,
+            learning_rate=0.01,
+            **EVALUATES | SAVES | options,
         )
 
-    return make
+    return make_pushing
 
 
 def embeddings_of(*model, **options):

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from retrieval_helpers import EVERY_BACKEND, CountingModel
+from trainer_helpers import files_of
 
 from simcse_hf import SentenceIndex, describe, index
 
@@ -23,23 +24,19 @@ def folder(model, tmp_path):
     return tmp_path / "index"
 
 
-def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("content", ["{}", '{"name": "web site"}', "not json", "[]", None])
 def test_a_folder_with_other_files_is_neither_read_nor_written_to(model, tmp_path, content):
     (tmp_path / "thesis.tex").write_text("ten years of work")
     if content is not None:
         (tmp_path / "index.json").write_text(content)
-    before = contents(tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(ValueError, match="holds something else than an index: name a new folder"):
         SentenceIndex.build(model, SENTENCES).save(tmp_path)
     with pytest.raises(ValueError, match=r"holds something else.*(thesis\.tex|index\.json)"):
         index("nowhere.txt", str(tmp_path), model="nowhere", overwrite=True)
     with pytest.raises(ValueError, match=r"index\.json"):
         SentenceIndex.load(tmp_path, model)
-    assert contents(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 def test_files_of_the_user_in_an_index_stay_and_those_of_the_replaced_one_go(model, folder):
@@ -61,11 +58,11 @@ def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_descripti
     other = tmp_path / "other"
     other.mkdir()
     (other / "index.json").symlink_to(folder / "index.json")
-    before = contents(folder)
+    before = files_of(folder)
     for target in (other, folder / "index.json"):  # the second is no folder
         with pytest.raises(ValueError, match="holds something else"):
             SentenceIndex.build(model, SENTENCES).save(target)
-    assert contents(folder) == before
+    assert files_of(folder) == before
 
 
 @EVERY_BACKEND

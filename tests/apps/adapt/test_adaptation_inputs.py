@@ -86,18 +86,10 @@ LABELS = {
     "classes.csv": (
         ["text,intent", "a,x", "b,x", "c,y", "f,y"],
         "class_labels",
-        [
-            {"sent0": "a", "label": 0},
-            {"sent0": "b", "label": 0},
-            {"sent0": "c", "label": 1},
-        ],
+        [{"sent0": "a", "label": 0}, {"sent0": "b", "label": 0}, {"sent0": "c", "label": 1}],
     ),
     "several.jsonl": (
-        [
-            '{"text": "a", "label": ["x", "y"]}',
-            '{"text": "b", "label": ["x"]}',
-            '{"text": "f", "label": ["y"]}',
-        ],
+        ['{"text": "a", "label": ["x", "y"]}', '{"text": "b", "label": ["x"]}', '{"text": "f", "label": ["y"]}'],
         "class_labels",
         [{"sent0": "a", "label": [0, 1]}, {"sent0": "b", "label": [0]}],
     ),
@@ -137,13 +129,7 @@ def test_labels_that_are_none_are_refused(tmp_path, name, lines, words):
 
 # --- pairs of neighbouring spans ---
 
-DOCUMENT = [
-    "One is here.",
-    "Two is here.",
-    "Three is here.",
-    "Four is here.",
-    "Five is here.",
-]
+DOCUMENT = [f"{number} is here." for number in ("One", "Two", "Three", "Four", "Five")]
 
 
 @pytest.mark.parametrize(
