@@ -20,13 +20,8 @@ def write_run(folder, steps=30, dev=True):
     log = [{"step": step, "loss": 3 - step / 50} for step in range(5, steps + 1, 5)]
     if dev:
         for step in range(0, steps + 1, 10):
-            scores = {
-                "step": step,
-                "eval_a_spearman": 60 + step / 10,
-                "eval_a_alignment": 0.1,
-                "eval_a_uniformity": -1 - step / 20,
-            }
-            log.append(scores)
+            scores = {"eval_a_spearman": 60 + step / 10, "eval_a_alignment": 0.1, "eval_a_uniformity": -1 - step / 20}
+            log.append(scores | {"step": step})
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
     return folder
@@ -38,19 +33,11 @@ def write_model(path):
     gold = np.repeat([0.5, 1.5, 2.5, 3.5, 5.0], 200)
     results = {
         "STSBenchmark": {"all": {"spearman": 0.5}},
-        "geometry": {
-            "alignment": 0.2,
-            "uniformity": -2.0,
-            "singular_spectrum": [1.0, 0.5, 0.25],
-        },
+        "geometry": {"alignment": 0.2, "uniformity": -2.0, "singular_spectrum": [1.0, 0.5, 0.25]},
     }
     document = {"protocol": {"mode": "test", "aggregation": "all"}, "results": results}
     predicted = random.normal(gold / 10, 0.05)
-    write_results(
-        path,
-        document,
-        {"STSBenchmark": {"test": {"predicted": predicted, "gold": gold}}},
-    )
+    write_results(path, document, {"STSBenchmark": {"test": {"predicted": predicted, "gold": gold}}})
     return path
 
 

@@ -86,23 +86,22 @@ def test_a_server_with_the_same_embeddings_of_whatever_length_agrees(model, serv
     assert "lengths: 3.000 times the model's" in str(found)
 
 
-OTHERWISE = {
-    "another pooler": (dict(pooler_type="avg"), {}, "takes the mean of the last layer over all tokens after"),
-    "a prompt": ({}, dict(prompt_name="document"), "head after the prompt 'a house : ', and the model the first"),
-    "a pooler and a prompt": (dict(pooler_type="max"), dict(prompt_name="query"), "maximum .* prompt 'the cat : '"),
-    "a shorter length": (
+OTHERWISE = [
+    (dict(pooler_type="avg"), {}, "takes the mean of the last layer over all tokens after"),
+    ({}, dict(prompt_name="document"), "head after the prompt 'a house : ', and the model the first"),
+    (dict(pooler_type="max"), dict(prompt_name="query"), "maximum .* prompt 'the cat : '"),
+    (
         dict(max_length=20),
         {},
         "other weights, another tokenizer or another length.* of 20 texts agree",
     ),
-    "no cut": (dict(max_length=POSITIONS), {}, f"after {POSITIONS} tokens, and the model after {LENGTH}"),
-    "another prompt": ({}, dict(prompt="it : "), "a prompt that the model does not have"),
-}
+    (dict(max_length=POSITIONS), {}, f"after {POSITIONS} tokens, and the model after {LENGTH}"),
+    ({}, dict(prompt="it : "), "a prompt that the model does not have"),
+]
 
 
-@pytest.mark.parametrize("case", OTHERWISE)
-def test_the_cause_of_other_embeddings_is_found(case, model, server):
-    loading, encoding, words = OTHERWISE[case]
+@pytest.mark.parametrize("loading, encoding, words", OTHERWISE)
+def test_the_cause_of_other_embeddings_is_found(loading, encoding, words, model, server):
     other = SimCSE(model.name_or_path, **loading)
     server.encode = lambda texts: other.encode(texts, **encoding)
     found = check_server(server.url, model=model)
@@ -145,32 +144,30 @@ def embeddings(*vectors):
     return 200, {"data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]}
 
 
-ANSWERS = {
-    "an unknown model": ((400, {"error": "no model x, there are a, b"}), "no model x, there are a, b.*served_name"),
-    "no JSON": ((200, b"<html>hello</html>"), "gives no embeddings"),
-    "another form": ((200, {"embeddings": [[1.0]]}), "gives no embeddings"),
-    "encoded vectors": (embeddings(*["AAAA"] * 20), "gives no embeddings"),
-    "uneven vectors": (embeddings(*[[1.0] * 32] * 19, [1.0]), "gives no embeddings"),
-    "fewer vectors": (embeddings(*[[1.0] * 32] * 19), "19 embeddings for 20 texts"),
-    "a place twice": ((200, {"data": [{"index": 0, "embedding": [1.0]}] * 20}), "20 embeddings .*1 values of index"),
-    "other vectors": (embeddings(*[[1.0] * 8] * 20), r"of shape \(20, 8\), and .*my-model of \(20, 32\)"),
-}
+def test_an_answer_without_comparable_embeddings_is_refused(model, server):
+    no_embeddings = "gives no embeddings"
+    for answer, words in (
+        ((400, {"error": "no model x, there are a, b"}), "no model x, there are a, b.*served_name"),
+        ((200, b"<html>hello</html>"), no_embeddings),
+        ((200, {"embeddings": [[1.0]]}), no_embeddings),
+        (embeddings(*["AAAA"] * 20), no_embeddings),
+        (embeddings(*[[1.0] * 32] * 19, [1.0]), no_embeddings),
+        (embeddings(*[[1.0] * 32] * 19), "19 embeddings for 20 texts"),
+        ((200, {"data": [{"index": 0, "embedding": [1.0]}] * 20}), "20 embeddings .*1 values of index"),
+        (embeddings(*[[1.0] * 8] * 20), r"of shape \(20, 8\), and .*my-model of \(20, 32\)"),
+    ):
+        server.answer = answer
+        with pytest.raises(ValueError, match=words):
+            check_server(server.url, model=model)
 
 
-@pytest.mark.parametrize("case", ANSWERS)
-def test_an_answer_without_comparable_embeddings_is_refused(case, model, server):
-    server.answer, words = ANSWERS[case]
-    with pytest.raises(ValueError, match=words):
-        check_server(server.url, model=model)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1", "localhost:8080/v1", "{root}", "file:///{file}"])
-def test_an_address_without_a_server_is_refused_in_one_line(url, model, server, tmp_path, capsys):
+def test_an_address_without_a_server_is_refused_in_one_line(model, server, tmp_path, capsys):
     (tmp_path / "embeddings").write_text("secret")
-    url = url.format(root=server.url.removesuffix("/v1"), file=tmp_path)
-    assert status("check-server", url, "--model", model.name_or_path) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and "secret" not in error and url in error
+    root = server.url.removesuffix("/v1")
+    for url in ("http://127.0.0.1:9/v1", "localhost:8080/v1", root, f"file:///{tmp_path}"):
+        assert status("check-server", url, "--model", model.name_or_path) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1 and "secret" not in error and url in error
 
 
 def test_long_texts_can_be_left_out_for_a_server_that_refuses_them(model, server):

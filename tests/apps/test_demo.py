@@ -86,12 +86,7 @@ def ask(address, path, data=None, **headers):
 def call(served, name, *data):
     """Call a function of the page as its own script does, and return what it answers."""
     body = json.dumps({"data": data}).encode()
-    status, text = ask(
-        served[0],
-        f"gradio_api/call/{name}",
-        body,
-        **{"Content-Type": "application/json"},
-    )
+    status, text = ask(served[0], f"gradio_api/call/{name}", body, **{"Content-Type": "application/json"})
     assert status == 200, text
     answer = ask(served[0], f"gradio_api/call/{name}/{json.loads(text)['event_id']}")[1]
     return json.loads(answer.partition("data: ")[2].partition("\n")[0])[0] if "complete" in answer else answer
@@ -158,12 +153,7 @@ def answer(host="127.0.0.1", allowed=(), *, kind="http", **headers):
 
 def test_a_demo_for_the_network_answers_to_this_machine_and_to_the_names_it_was_given():
     names = (socket.gethostname(), "demo.example:7860", "evil.example", "10.0.0.5")
-    assert [answer("0.0.0.0", ["demo.example"], to=name) for name in names] == [
-        200,
-        200,
-        400,
-        400,
-    ]
+    assert [answer("0.0.0.0", ["demo.example"], to=name) for name in names] == [200, 200, 400, 400]
 
 
 @pytest.mark.parametrize(

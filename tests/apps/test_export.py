@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from cli_helpers import export_main
-from conftest import FAMILIES, fast_first, tiny_config
+from conftest import FAMILIES, tiny_config
 from encoding_helpers import perturb
 from publishing_fixtures import save_transformed
 from trainer_helpers import files_of
@@ -82,7 +82,8 @@ def test_the_export_of_a_published_model_gives_equal_embeddings_in_sentence_tran
     assert torch.equal(embeddings_of(SimCSE(exported)), expected)
 
 
-@pytest.mark.parametrize("pooler", fast_first("cls", *(name for name in POOLER_TYPES if name != "cls")))
+@pytest.mark.slow  # tests/clients/test_client_table.py runs two of them every time
+@pytest.mark.parametrize("pooler", POOLER_TYPES)
 def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(pooler, saved, onnx, tmp_path):
     simcse = SimCSE(saved(pooler_type=pooler))
     export_graph(simcse, tmp_path / "out", "onnx")

@@ -395,29 +395,23 @@ def test_the_weights_of_onnx_get_7_bits_where_sums_overflow_and_mixed_keeps_half
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
+def test_an_unknown_backend_and_what_a_graph_cannot_do_are_refused(model):
+    for options, message in (
         ({"backend": "tensorrt"}, "backend must be one of torch, onnx, openvino, got 'tensorrt'"),
         ({"pooler_type": "max"}, "leave out pooler_type, or export the model again"),
         ({"dtype": torch.float16}, "leave out dtype, or export"),
         ({"device": "cuda"}, "leave out device, or export"),
         ({"head": "dense"}, "leave out head, or export"),
-    ],
-)
-def test_an_unknown_backend_and_what_a_graph_cannot_do_are_refused(options, message, model):
-    with pytest.raises(ValueError, match=message):
-        SimCSE(model, **{"backend": "openvino"} | options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            SimCSE(model, **{"backend": "openvino"} | options)
 
 
-@pytest.mark.parametrize(
-    "to, options, message",
-    [
+def test_options_of_int8_are_asked_for_and_belong_to_int8(model, tmp_path):
+    for to, options, message in (
         ("int8", {}, "give texts, data_dir or both"),
         ("onnx", {"max_loss": 1.0}, "max_loss: only for exports to int8, onnx-int8"),
         ("openvino", {"calibrate": "x"}, "calibrate: only for exports to int8"),
-    ],
-)
-def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        export.export(model, tmp_path / "out", to=to, **options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            export.export(model, tmp_path / "out", to=to, **options)

@@ -110,13 +110,11 @@ CORPUS = ["text 3", "an unrelated sentence", "TEXT  7"]
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="by default"),
-        pytest.param({"num_negatives": 3, "range_min": 2}, id="from a rank on"),
-        pytest.param({"num_negatives": 2, "range_max": 30, "relative_margin": 0.05}, id="as NV-Retriever"),
-        pytest.param({"range_min": 5, "range_max": 40, "relative_margin": 0.05}, id="bounds before the skip"),
-        pytest.param(
-            {"num_negatives": 2, "absolute_margin": 0.1, "max_score": 0.5, "min_score": -0.2}, id="between bounds"
-        ),
+        {},
+        {"num_negatives": 3, "range_min": 2},
+        {"num_negatives": 2, "range_max": 30, "relative_margin": 0.05},  # as NV-Retriever
+        {"range_min": 5, "range_max": 40, "relative_margin": 0.05},  # bounds come before the skip
+        {"num_negatives": 2, "absolute_margin": 0.1, "max_score": 0.5, "min_score": -0.2},
     ],
 )
 def test_the_negatives_and_what_the_report_counts_are_those_of_a_slow_search(options, ninety_pairs, monkeypatch):
@@ -219,14 +217,11 @@ def test_random_negatives_come_from_the_range_in_the_order_of_their_ranks_and_ar
 # --- faiss ---
 
 
-@pytest.mark.parametrize("backend, least", [("Flat", 1), ("hnsw", 0.6), ("ivf", 0.6)])
-def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend, least, ninety_pairs):
-    """The approximate indexes find most of it."""
+def test_faiss_finds_what_exact_search_finds(ninety_pairs):
     pytest.importorskip("faiss")
     exact, _ = mine(ninety_pairs)
-    found, _ = mine(ninety_pairs, backend=backend)
-    agree = np.array(exact["hard_neg"]) == np.array(found["hard_neg"])
-    assert agree.mean() >= least
+    found, _ = mine(ninety_pairs, backend="Flat")
+    assert found["hard_neg"] == exact["hard_neg"]
 
 
 class FindsOne:
@@ -251,9 +246,8 @@ def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest(monkeypatch):
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_cannot_be_mined_is_refused():
+    for options, words in (
         ({"num_negatives": 0}, "num_negatives"),
         ({"range_min": -1}, "range_min"),
         ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "range_min = 4 and range_max = 6"),
@@ -261,13 +255,8 @@ def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest(monkeypatch):
         ({"sampling_strategy": "best"}, "sampling_strategy"),
         ({"min_score": -1.1}, "min_score"),
         ({"output_format": "rows"}, "output_format"),
-    ],
-)
-def test_what_cannot_be_mined_is_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        mine(pairs_of(sent0=["a"], sent1=["b"]), **options)
-
-
-def test_rows_of_one_text_are_no_pairs():
+    ):
+        with pytest.raises(ValueError, match=words):
+            mine(pairs_of(sent0=["a"], sent1=["b"]), **options)
     with pytest.raises(ValueError, match="a row holds one text"):
         mine(pairs_of(sent0=["a", "b"]))

@@ -138,7 +138,7 @@ SMALL = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_la
 WITH_CHECKPOINTS = f"{SMALL} --max_steps 4 --per_device_train_batch_size 4 --save_steps 2 --save_total_limit 5"
 
 
-@pytest.mark.parametrize("batches, checkpoint", [(2, "out/checkpoint-2"), (1, "true")], ids=["middle", "finished"])
+@pytest.mark.parametrize("batches, checkpoint", [(2, "out/checkpoint-2"), (1, "true")])
 def test_a_resumed_run_has_the_masks_and_the_tokenizer_of_an_uninterrupted_one(
     batches, checkpoint, run, tmp_path, monkeypatch
 ):
@@ -155,17 +155,14 @@ def test_a_resumed_run_has_the_masks_and_the_tokenizer_of_an_uninterrupted_one(
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    "words, option",
-    [
+def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(run):
+    for words, option in (
         ("", "--train_tokenizer"),
         ("--train_tokenizer --model x", "--train_tokenizer"),
         ("--train_tokenizer --extend_tokenizer 5", "--extend_tokenizer"),
-    ],
-)
-def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, run):
-    with pytest.raises(ValueError, match=option):
-        run(words)
+    ):
+        with pytest.raises(ValueError, match=option):
+            run(words)
 
 
 def test_a_column_of_several_can_be_named(tmp_path):

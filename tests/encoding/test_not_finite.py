@@ -11,12 +11,6 @@ from simcse_hf.names import PRECISIONS
 
 TEXTS = ["a cat sat", "bird", "the bird sang"]
 MESSAGE = "has an embedding that is not finite"
-OF_MODELS = {
-    "text": (lambda model: model.encode(TEXTS), r"text 1 \('bird'\)"),
-    "codes": (lambda model: model.encode(TEXTS, precision="ubinary"), r"text 1 \('bird'\)"),
-    "similarity": (lambda model: model.similarity("a cat", "bird"), r"text 0 \('bird'\)"),
-    "index": (lambda model: SentenceIndex.build(model, TEXTS), "sentence 1 of the index"),
-}
 
 
 @pytest.fixture
@@ -28,11 +22,16 @@ def broken(model):
     return model
 
 
-@pytest.mark.parametrize(("call", "subject"), OF_MODELS.values(), ids=OF_MODELS)
-def test_the_text_is_named(call, subject, broken):
+def test_the_text_is_named(broken):
     assert torch.isfinite(broken.encode(["a cat sat"])).all()
-    with pytest.raises(ValueError, match=f"{subject} {MESSAGE}"):
-        call(broken)
+    for call, subject in (
+        (lambda: broken.encode(TEXTS), r"text 1 \('bird'\)"),
+        (lambda: broken.encode(TEXTS, precision="ubinary"), r"text 1 \('bird'\)"),
+        (lambda: broken.similarity("a cat", "bird"), r"text 0 \('bird'\)"),
+        (lambda: SentenceIndex.build(broken, TEXTS), "sentence 1 of the index"),
+    ):
+        with pytest.raises(ValueError, match=f"{subject} {MESSAGE}"):
+            call()
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -86,19 +86,11 @@ def test_encode_runs_in_evaluation_mode_and_restores_the_mode(training, simcse):
     assert simcse.model.training is training
 
 
-@pytest.mark.parametrize(
-    "texts, shape",
-    [
-        pytest.param("a cat", (32,), id="a text"),
-        pytest.param(("a cat", "dog"), (2, 32), id="a tuple"),
-        pytest.param(iter(TEXTS), (7, 32), id="an iterator"),
-        pytest.param([], (0, 32), id="no texts"),
-    ],
-)
-def test_embeddings_are_float32_on_the_cpu_without_a_gradient(simcse, texts, shape):
-    vectors = simcse.encode(texts)
-    assert vectors.shape == shape
-    assert (vectors.dtype, vectors.device.type, vectors.requires_grad) == (torch.float32, "cpu", False)
+def test_embeddings_are_float32_on_the_cpu_without_a_gradient(simcse):
+    for texts, shape in (("a cat", (32,)), (("a cat", "dog"), (2, 32)), (iter(TEXTS), (7, 32)), ([], (0, 32))):
+        vectors = simcse.encode(texts)
+        assert vectors.shape == shape
+        assert (vectors.dtype, vectors.device.type, vectors.requires_grad) == (torch.float32, "cpu", False)
 
 
 # --- batches ---
@@ -184,7 +176,7 @@ def test_texts_and_embeddings_are_compared_by_their_cosine(simcse):
 # --- which pooler ---
 
 
-@pytest.mark.parametrize("pooler", [None, *POOLER_TYPES])
+@pytest.mark.parametrize("pooler", [None, "max"])
 def test_the_pooler_is_that_of_the_call_or_of_the_config_whatever_the_folder_is_called(pooler, save_checkpoint):
     model = BertForCL(tiny_config(), pooler_type="cls", mlp_only_train=True)
     simcse = SimCSE(save_checkpoint(model, "unsup-simcse-bert"), pooler_type=pooler, device="cpu")
@@ -196,7 +188,6 @@ def test_the_pooler_is_that_of_the_call_or_of_the_config_whatever_the_folder_is_
 @pytest.mark.parametrize(
     "model",
     [BertForMaskedLM(tiny_config()), AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg")],
-    ids=["masked-LM", "mean pooling"],
 )
 def test_an_untrained_head_is_refused(model, save_checkpoint):
     folder = save_checkpoint(model)

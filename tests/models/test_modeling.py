@@ -175,7 +175,7 @@ def test_what_the_caller_has_frozen_is_frozen_in_the_second_encoder():
     assert second == {name: own[name] for name in second} and not all(second.values())
 
 
-@pytest.mark.parametrize("mask", [[1, 1, 0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 0, 0]], ids=["holes", "no holes"])
+@pytest.mark.parametrize("mask", [[1, 1, 0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 0, 0]])
 def test_a_window_counts_the_places_of_a_text_with_holes_in_its_mask(mask):
     config = tiny_config("modernbert", local_attention=4, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, pooler_type="avg").eval()

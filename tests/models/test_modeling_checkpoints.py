@@ -216,7 +216,6 @@ def fp16_variant(model, directory):
 @pytest.mark.parametrize(
     ("cls", "save", "arguments"),
     [(BertForCL, fp16_variant, {"variant": "fp16"}), (BertModel, sharded_bin, {})],
-    ids=["variant", "sharded bin"],
 )
 def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_path):
     start = cls(tiny_config())

@@ -16,11 +16,11 @@ import yaml
 from card_helpers import card_of, check_card, evaluation, written
 from cli_helpers import card_main
 from conftest import tiny_config
-from datasets import Dataset
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from publishing_fixtures import save_transformed
+from trainer_helpers import make
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, name_repository, write_card
 from simcse_hf.runtime.errors import SettingError
@@ -123,19 +123,9 @@ def trained(tmp_path_factory, tokenizer):
     """A trainer after two steps, whose model is saved."""
     torch.manual_seed(0)
     model = AutoModelForCL.from_config(tiny_config(hidden_dropout_prob=0.2), temperature=0.1)
-    args = SimCSETrainingArguments(
-        output_dir=str(tmp_path_factory.mktemp("trained") / "run"),
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        max_steps=2,
-        per_device_train_batch_size=4,
-        learning_rate=0.00125,
-        hub_token=SECRET,
-        report_to="none",
-    )
-    rows = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]})
-    trainer = SimCSETrainer(model, args, rows, processing_class=tokenizer)
+    rows = {"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]}
+    folder, options = tmp_path_factory.mktemp("trained"), {"learning_rate": 0.00125, "hub_token": SECRET}
+    trainer = make(folder, tokenizer, rows, model, max_steps=2, per_device_train_batch_size=4, **options)
     trainer.train()
     trainer.save_model()
     return trainer
@@ -211,9 +201,8 @@ def test_the_card_of_a_whitening_that_was_fitted_after_the_run(tmp_path, tokeniz
     check_card("whitening.md", card_of(directory, results=record))
 
 
-@pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again(method, transformed, caplog):
-    directory = transformed(method)
+def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again(transformed, caplog):
+    directory = transformed("flow")
     AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(directory)
     assert not (directory / FOLDER).exists()
     assert FOLDER not in (directory / MODULES).read_text()
@@ -224,25 +213,22 @@ def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again
 # --- the file ---
 
 
-@pytest.mark.parametrize("given", ["Apache 2.0", "Apache License, Version 2.0", "APACHE-2.0"])
-def test_a_license_and_a_language_are_written_as_the_hub_takes_them(given, directory):
-    data = ModelCard.load(write_card(directory, license=given, language="EN")).data
-    assert (data.license, data.language) == ("apache-2.0", ["en"])
+def test_a_license_and_a_language_are_written_as_the_hub_takes_them(directory):
+    for given in ("Apache 2.0", "Apache License, Version 2.0", "APACHE-2.0"):
+        data = ModelCard.load(write_card(directory, license=given, language="EN")).data
+        assert (data.license, data.language) == ("apache-2.0", ["en"])
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"license": "GPL v3"},
-        {"license": "proprietary"},
-        {"language": ["en", "english"]},
-        {"datasets": ["/home/jane/data.csv"]},
-        {"datasets": ["my data"]},
-    ],
-)
-def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(given, directory):
-    with pytest.raises(SettingError, match=next(iter(given))):
-        write_card(directory, **given)
+def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(directory):
+    for name, value in (
+        ("license", "GPL v3"),
+        ("license", "proprietary"),
+        ("language", ["en", "english"]),
+        ("datasets", ["/home/jane/data.csv"]),
+        ("datasets", ["my data"]),
+    ):
+        with pytest.raises(SettingError, match=name):
+            write_card(directory, **{name: value})
     assert not (directory / CARD).exists()
 
 

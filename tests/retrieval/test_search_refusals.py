@@ -6,7 +6,6 @@ import torch
 from conftest import NEEDS_PEFT, tiny_config
 from retrieval_helpers import SENTENCES, CountingModel
 from sentence_transformers import SentenceTransformer
-from tokenizers.normalizers import Lowercase
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
@@ -67,15 +66,11 @@ def test_a_refusal_names_what_is_wrong(call, words):
         call()
 
 
-def test_an_index_of_another_model_or_pooler_is_refused(model, checkpoint, save_checkpoint, tmp_path):
+def test_an_index_of_a_model_of_another_width_is_refused(model, save_checkpoint, tmp_path):
     SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
     wider = save_checkpoint(AutoModelForCL.from_config(tiny_config(hidden_size=64), pooler_type="avg"), "wider")
-    for folder, pooler, words in (
-        (wider, "avg", "other weights"),
-        (checkpoint, "cls_before_pooler", "pooler 'avg' there, 'cls_before_pooler' here"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", pooler_type=pooler))
+    with pytest.raises(ValueError, match="other weights"):
+        SentenceIndex.load(tmp_path / "index", SimCSE(wider, device="cpu"))
 
 
 def whiten(model, tmp_path):
@@ -84,37 +79,24 @@ def whiten(model, tmp_path):
 
 
 def train(model):
-    with torch.no_grad():
-        next(model.model.parameters()).mul_(1.5)
-
-
-def train_in_place(model):
     for tensor in model.model.parameters():
-        tensor.data.mul_(1.5)
+        tensor.data.mul_(1.5)  # which leaves the version of the tensor as it was
 
 
 #: What is done to a model, and what it is told to have changed.
-CHANGES = {
-    "whitening": (whiten, "postprocessing None there, 'whitening' here"),
-    "prompt": (lambda model, _: model.prompts.update(document="the man "), "prompts .*'the man '"),
-    "long_texts": (lambda model, _: setattr(model, "long_texts", "mean"), "long_texts 'cut' there, 'mean' here"),
-    "max_seq_length": (lambda model, _: setattr(model, "max_seq_length", 4), "max_length 40 there, 4 here"),
-    "weights": (lambda model, _: train(model), "other weights"),
-    "weights without a version": (lambda model, _: train_in_place(model), "other weights"),
-    "words": (lambda model, _: model.tokenizer.add_tokens("newword"), "another tokenizer"),
-    "letters": (
-        lambda model, _: setattr(model.tokenizer.backend_tokenizer, "normalizer", Lowercase()),
-        "another tokenizer",
-    ),
-}
+CHANGES = [
+    (whiten, "postprocessing None there, 'whitening' here"),
+    (lambda model, _: model.prompts.update(document="the man "), "prompts .*'the man '"),
+    (lambda model, _: train(model), "other weights"),
+    (lambda model, _: model.tokenizer.add_tokens("newword"), "another tokenizer"),
+]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, model, tmp_path):
+@pytest.mark.parametrize(("change", "words"), CHANGES)
+def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, words, model, tmp_path):
     model.build_index(SENTENCES)
     model.save_index(tmp_path / "before")
-    apply, words = CHANGES[change]
-    apply(model, tmp_path)
+    change(model, tmp_path)
     for use in (
         lambda: model.search("the cat"),
         lambda: model.search(np.ones(32)),
@@ -133,10 +115,8 @@ def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, 
     ("change", "words"),
     [
         (lambda model: next(model.parameters()).data.mul_(1.5), "other weights"),
-        (lambda model: setattr(model, "max_seq_length", 4), "max_length 40 there, 4 here"),
         (lambda model: model.prompts.update(document="the man "), "prompts .*'the man '"),
     ],
-    ids=["weights", "max_seq_length", "prompt"],
 )
 def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(change, words, checkpoint, tmp_path):
     model = SentenceTransformer(str(checkpoint), device="cpu")

@@ -8,6 +8,7 @@ import torch
 from conftest import tiny_config
 from datasets import Dataset
 from retrieval_helpers import SENTENCES
+from sklearn.metrics import average_precision_score
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
 from simcse_hf.apps.mining import mine_hard_negatives
@@ -104,23 +105,11 @@ def test_scored_pairs_are_predicted_by_the_similarity(model):
     assert_close(embeddings.pairs(SENTENCES[:9], SENTENCES[9:18]), expected)
 
 
-def average_precision_of_two(scores):
-    """Of the first two of some candidates, which are the positives."""
-    ranks = scores.argsort()[::-1].tolist()
-    first, second = sorted([ranks.index(0), ranks.index(1)])
-    return (1 / (first + 1) + 2 / (second + 1)) / 2
-
-
 def test_candidates_are_reranked_by_the_similarity(model, tmp_path):
     file = tmp_path / "rank.jsonl"
-    row = {
-        "query": SENTENCES[0],
-        "positive": SENTENCES[1:3],
-        "negative": SENTENCES[3:30],
-    }
-    file.write_text(json.dumps(row))
+    file.write_text(json.dumps({"query": SENTENCES[0], "positive": SENTENCES[1:3], "negative": SENTENCES[3:30]}))
     task = read_task("reranking", str(file))
     embeddings = embed_all(model, {None: task.texts}, show_progress_bar=False)
     found = task.evaluate(embeddings, embeddings.similarity).metrics["map"]
     scores = by_hand(model, SENTENCES[:1], SENTENCES[1:30])[0]
-    assert found == pytest.approx(100 * average_precision_of_two(scores))
+    assert found == pytest.approx(100 * average_precision_score([1] * 2 + [0] * 27, scores))

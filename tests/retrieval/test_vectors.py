@@ -161,12 +161,8 @@ def test_search_parameters_are_saved_and_others_hold_when_the_whole_file_is_read
 # --- copies ---
 
 
-def pickled(index):
-    return pickle.loads(pickle.dumps(index))
-
-
 @ALL
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled], ids=["copy", "pickle"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))])
 def test_a_copy_and_one_in_another_process_find_the_same_and_can_grow(copied, backend, tmp_path):
     """Of an index that is new, one that was searched, and one that was loaded, whose file is gone since."""
     queries = unit_vectors(5, seed=1)

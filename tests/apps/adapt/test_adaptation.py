@@ -139,7 +139,7 @@ def test_without_a_gain_the_present_model_is_kept_bit_for_bit(run, monkeypatch, 
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
-def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repeated(
+def test_if_nothing_beats_the_present_model_there_is_no_gain_and_only_equal_inputs_are_not_judged_again(
     run, monkeypatch, start, tmp_path
 ):
     prefer(monkeypatch, START)
@@ -153,6 +153,9 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
     assert files_of(tmp_path / "out" / "model") == files_of(start)
     monkeypatch.setattr(adapt_module, "_Adaptation", None)
     assert run(arms=("untrained",)) == result
+    write(tmp_path / "corpus.txt", sentences(121))
+    with pytest.raises(ValueError, match="digest of .*corpus.txt"):
+        run(arms=("untrained",))
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
@@ -304,16 +307,14 @@ def documents(tmp_path):
 
 def test_an_arm_of_spans_is_trained_and_judged(run, documents):
     result = run(corpus=documents, arms=("spans",), steps=2, seeds=1)
-    assert [arm["name"] for arm in result["arms"] if arm["dev"] is not None] == [
-        START,
-        "spans",
-    ]
+    assert [arm["name"] for arm in result["arms"] if arm["dev"] is not None] == [START, "spans"]
     assert result["verdict"]
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
+def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
+    for changes, words in (
         ({"task": ()}, "--task"),
         ({"arms": ("mlm-label",)}, "--arms mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
@@ -321,13 +322,9 @@ def test_an_arm_of_spans_is_trained_and_judged(run, documents):
         ({"model": "nowhere/at-all"}, "nowhere/at-all"),
         ({"task": ["pairs=few.csv"]}, "few.csv"),
         ({"labels": ("corpus.txt",)}, "corpus.txt"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, changes, words):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
-    with refuses(words):
-        run(**changes)
+    ):
+        with refuses(words):
+            run(**changes)
 
 
 @pytest.mark.parametrize("missing", [{"corpus": "nosuch.csv"}, {"general": ["pairs=nosuch.csv"]}])

@@ -113,18 +113,14 @@ def test_a_corpus_of_a_single_text_is_refused(tmp_path):
         read_corpus(path, NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "words"),
-    [
+def test_labels_that_are_none_are_refused(tmp_path):
+    for name, lines, words in (
         ("pairs.csv", ["sent0,sent1", "f,b"], "pairs.csv tasks"),
         ("nli.csv", ["sentence1,sentence2,label", "man,person,0", "man,tired,1", "man,no,2"], "nli.csv build-nli"),
         ("texts.txt", ["a", "b"], "texts.txt label"),
-    ],
-)
-def test_labels_that_are_none_are_refused(tmp_path, name, lines, words):
-    path = write(tmp_path / name, lines)
-    with refuses(words):
-        prepare_labels(str(path), frozenset("f"), tmp_path / "labels.jsonl")
+    ):
+        with refuses(words):
+            prepare_labels(str(write(tmp_path / name, lines)), frozenset("f"), tmp_path / "labels.jsonl")
 
 
 # --- pairs of neighbouring spans ---
@@ -148,10 +144,7 @@ def test_a_pair_of_spans_is_four_consecutive_sentences_of_one_document(tmp_path,
     assert neighbouring_spans(file, NOTHING) == found, "the same in every call"
 
 
-@pytest.mark.parametrize(
-    "scored",
-    ["three is here.", "one is here. two is here. three is here. four is here."],
-)
-def test_a_document_that_a_task_scores_gives_no_pair_of_spans(tmp_path, scored):
+def test_a_document_that_a_task_scores_gives_no_pair_of_spans(tmp_path):
     file = write(tmp_path / "lines.txt", [*DOCUMENT[:4], "", "Another.", ""])
-    assert neighbouring_spans(file, frozenset([fold_text(scored)])) == []
+    for scored in ("three is here.", "one is here. two is here. three is here. four is here."):
+        assert neighbouring_spans(file, frozenset([fold_text(scored)])) == []

@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from docs_helpers import blocks, commands, make_workspace, simcse_arguments
 from safetensors.torch import load_file
 
@@ -13,28 +12,6 @@ FOLDERS = ("my-unsup", "by-function", "by-trainer")
 #: What differs between two equal runs.
 _OF_ONE_RUN = ("model", "command", "train_seconds")
 _TIMES = re.compile(r"runtime|per_second")
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory):
-    """Run the three in a folder with the files that they name; return what each printed of its verdict."""
-    folder = tmp_path_factory.mktemp("readme")
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        make_workspace(folder, with_model=False)
-        patch.setattr(
-            "builtins.print",
-            lambda *words, **_: found.append(" ".join(map(str, words))),
-        )
-        for language, block in blocks("README.md"):
-            if language == "python" and "sentences.txt" in block:
-                exec(compile(block, "README.md", "exec"), {})
-            elif language == "bash":
-                for command in commands(block):
-                    if "--train_file" in command:
-                        assert main(simcse_arguments(command)) == 0
-    return folder, [text for text in found if "before training" in text]
 
 
 def without_times(value):
@@ -55,12 +32,19 @@ def read(run):
     return weights, without_times(results), without_times(log), {path.name for path in run.iterdir()}
 
 
-@pytest.mark.parametrize("name", FOLDERS[1:])
-def test_the_weights_the_results_the_log_and_the_files_are_equal(printed, name):
-    folder, _ = printed
-    assert read(folder / "outputs" / name) == read(folder / "outputs" / FOLDERS[0])
-
-
-def test_each_says_the_same_verdict(printed):
-    _, verdicts = printed
+def test_the_weights_the_results_the_log_the_files_and_the_verdict_are_equal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_workspace(tmp_path, with_model=False)
+    printed = []
+    monkeypatch.setattr("builtins.print", lambda *words, **_: printed.append(" ".join(map(str, words))))
+    for language, block in blocks("README.md"):
+        if language == "python" and "sentences.txt" in block:
+            exec(compile(block, "README.md", "exec"), {})
+        elif language == "bash":
+            for command in commands(block):
+                if "--train_file" in command:
+                    assert main(simcse_arguments(command)) == 0
+    by_command, by_function, by_trainer = (read(tmp_path / "outputs" / name) for name in FOLDERS)
+    assert by_command == by_function == by_trainer
+    verdicts = [text for text in printed if "before training" in text]
     assert len(verdicts) == len(FOLDERS) and len(set(verdicts)) == 1

@@ -28,11 +28,7 @@ def failures(found):
 
 def test_the_plan_for_a_gpu_runs_on_a_cpu(plan):
     found = plan("--parts", "machine", "attention", "encoding")
-    assert {row["part"] for row in found["plan"]} == {
-        "machine",
-        "attention",
-        "encoding",
-    }
+    assert {row["part"] for row in found["plan"]} == {"machine", "attention", "encoding"}
     assert not failures(found) and found["left_out"] == []
     assert "| attention | padded, dropout | replays differ | True |" in found["table"]
 
