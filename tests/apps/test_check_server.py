@@ -21,20 +21,9 @@ LENGTH = 30
 POSITIONS = tiny_config().max_position_embeddings
 
 
-class EmbeddingServer(ThreadingHTTPServer):
+class Handler(BaseHTTPRequestHandler):
     """Answers POST /v1/embeddings with `encode(texts)`, or with `answer`, a status and a body, if it is set."""
 
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-        self.encode = None
-        self.answer = None
-        self.asked = []
-
-
-class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
@@ -45,10 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
             code, body = 404, {"detail": "Not Found"}
         if body is None:
             vectors = torch.as_tensor(self.server.encode(self.server.asked[-1]["input"])).tolist()
-            body = {
-                "object": "list",
-                "data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)],
-            }
+            body = {"object": "list", "data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
         self.end_headers()
@@ -57,7 +43,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with EmbeddingServer() as running:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.url = f"http://127.0.0.1:{running.server_port}/v1"
+        running.answer, running.asked = None, []
         threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield running
         running.shutdown()

@@ -10,8 +10,8 @@ from threading import current_thread
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
-from evaluation_helpers import binary_pairs, write_rows, write_stsb
+from conftest import save_encoder, tiny_config
+from evaluation_helpers import binary_pairs, write, write_rows, write_stsb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
@@ -34,13 +34,11 @@ PACKAGES = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, tokenizer):
+def model(tmp_path_factory):
     """The folder of a model that reads 512 tokens and has a query prompt."""
     stock = tmp_path_factory.mktemp("stock")
     folder = tmp_path_factory.mktemp("model") / "float32"
-    torch.manual_seed(2)
-    BertModel(tiny_config(max_position_embeddings=512)).save_pretrained(stock)
-    tokenizer.save_pretrained(stock)
+    save_encoder(stock, BertModel, tiny_config(max_position_embeddings=512))
     simcse = SimCSE(stock, pooler_type="avg", max_length=512)
     simcse.prompts["query"] = "a dog "
     simcse.save_pretrained(folder)
@@ -296,9 +294,7 @@ def test_a_graph_of_another_program_is_refused_with_what_it_reads(inputs, output
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text("\n".join(text for text in TEXTS if text) + "\n")
-    return path
+    return write(tmp_path_factory.mktemp("texts") / "texts.txt", [text for text in TEXTS if text])
 
 
 @pytest.fixture

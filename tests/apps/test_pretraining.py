@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAMILIES, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from conftest import FAMILIES, VOCABULARY, random_batch, save_encoder, tiny_config, with_masked_inputs
 from datasets import Dataset
+from evaluation_helpers import write
 from process_helpers import launch
 from safetensors.torch import load_file, save_file
 from trainer_helpers import assert_same_weights
@@ -38,8 +39,7 @@ def write_sentences(path):
     for first in range(120):
         places = range(first, first + 4 + first % 5)
         lines.append(" ".join(words[place % 16] for place in places))
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write(path, lines)
 
 
 def run_on(sentences, output, line):
@@ -318,11 +318,9 @@ def test_words_of_the_domain_become_tokens_also_in_a_resumed_run(tokenizer, tmp_
     lines = []
     for first in range(120):
         lines.append(" ".join(OF_THE_DOMAIN[place % 6] for place in range(first, first + 3 + first % 4)))
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(lines))
+    texts = write(tmp_path / "texts.txt", lines)
     encoder = tmp_path / "encoder"
-    BertForMaskedLM(tiny_config()).save_pretrained(encoder)
-    tokenizer.save_pretrained(encoder)
+    save_encoder(encoder)
     # Weights of layer normalisation have other names in old checkpoints, such as that of bert-base-uncased.
     weights = load_file(encoder / "model.safetensors")
     renamed = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): weight for name, weight in weights.items()}

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from cli_helpers import status
+from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, assert_same, by_hand, write_table
 
 from simcse_hf import (
@@ -23,9 +24,7 @@ from simcse_hf import (
 @pytest.fixture
 def texts(tmp_path):
     """The file of the sentences."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(SENTENCES))
-    return str(path)
+    return str(write(tmp_path / "texts.txt", SENTENCES))
 
 
 @pytest.fixture
@@ -52,10 +51,8 @@ def test_an_index_records_an_absolute_path_of_its_model_and_is_searched_from_ano
 
 
 def test_a_column_of_another_file_is_added(model, tmp_path):
-    first = tmp_path / "a.txt"
-    first.write_text("\n".join(SENTENCES[:50]))
-    second = tmp_path / "b.csv"
-    second.write_text("said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:]))
+    first = write(tmp_path / "a.txt", SENTENCES[:50])
+    second = write(tmp_path / "b.csv", ["said,n", *(f"{sentence},1" for sentence in SENTENCES[50:])])
     folder = str(tmp_path / "index")
     index(str(first), folder, model=model)
     assert index_add(str(second), folder, column="said").sentences == 80
@@ -174,10 +171,8 @@ def test_a_prompt_of_documents_becomes_the_models_and_that_of_later_searches(mod
 @pytest.fixture
 def source(tmp_path):
     """A table of numbers and sentences."""
-    path = tmp_path / "s.csv"
     lines = [f"{number},{sentence}" for number, sentence in enumerate(SENTENCES)]
-    path.write_text("\n".join(["n,text", *lines]))
-    return path
+    return write(tmp_path / "s.csv", ["n,text", *lines])
 
 
 def test_an_index_takes_the_vectors_of_its_file(model, source, tmp_path):
@@ -196,8 +191,7 @@ def test_vectors_of_other_texts_or_columns_and_codes_are_refused(model, source, 
             index(input, tmp_path / "index", model=model, vectors=folder, column=column)
 
     header, first, second, *others = source.read_text().splitlines()
-    edited = tmp_path / "edited.csv"
-    edited.write_text("\n".join([header, first, *others, second]))  # the first text is the same
+    edited = write(tmp_path / "edited.csv", [header, first, *others, second])  # the first text is the same
     refused(r"another file \(s\.csv\) than input .*edited\.csv", edited)
     refused("column 'text', not 'n'", column="n")
     refused(r"several columns \(text, n\)", columns=["text", "n"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from cli_helpers import status
 from conftest import save_encoder
-from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write_rows
+from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write, write_rows
 from trainer_helpers import scored, sentences
 
 from simcse_hf import SettingError, which_model
@@ -152,7 +152,7 @@ def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_
     for seed, name in enumerate(("one", "two")):
         torch.manual_seed(seed)
         save_encoder(tmp_path / name)
-    (tmp_path / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    write(tmp_path / "texts.txt", sentences(32))
     scored(20, seed=13).to_csv(tmp_path / "pairs.tsv", sep="\t")
     recipe = {"train_file": f"{tmp_path}/texts.txt", "max_steps": 1, "use_cpu": True, "report_to": "none"}
     (tmp_path / "recipe.yaml").write_text(json.dumps({"command": "unsup", **recipe}))

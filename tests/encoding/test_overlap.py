@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from encoding_helpers import random_texts
+from evaluation_helpers import write
 
 from simcse_hf.encoding import files as encode_module
 from simcse_hf.encoding.files import Shard, encode
@@ -17,9 +18,7 @@ from simcse_hf.names import PRECISIONS
 
 @pytest.fixture
 def source(tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(random_texts(53)) + "\n", encoding="utf-8")
-    return path
+    return write(tmp_path / "texts.txt", random_texts(53))
 
 
 @pytest.fixture
@@ -64,11 +63,11 @@ def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_col
 
 
 def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_path, monkeypatch):
-    write, begun = Shard.write, [threading.Event() for _ in range(3)]
+    write_shard, begun = Shard.write, [threading.Event() for _ in range(3)]
 
     def wait_for_the_next_one(shard, *args):
         assert shard.number == 2 or begun[shard.number + 1].wait(timeout=20), "the next shard waits for this one"
-        write(shard, *args)
+        write_shard(shard, *args)
 
     calls = iter(begun)
     embed = SimCSE.embed
@@ -79,12 +78,12 @@ def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_pa
 
 
 def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(model, source, tmp_path, monkeypatch):
-    write = Shard.write
+    write_shard = Shard.write
 
     def fail(shard, *args):
         if shard.number == 1:
             raise OSError("the disk is gone")
-        write(shard, *args)
+        write_shard(shard, *args)
 
     monkeypatch.setattr(Shard, "write", fail)
     with pytest.raises(OSError, match="the disk is gone"):

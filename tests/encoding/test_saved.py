@@ -5,7 +5,6 @@ import torch
 from conftest import NEEDS_PEFT, tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.models.checkpoint import WeightDigests
@@ -44,12 +43,7 @@ def test_the_files_say_which_model_is_loaded(kind, settings, dtype, tokenizer, t
     assert WeightDigests.read(tmp_path) is None
 
 
-def test_the_files_of_a_whitened_model_say_which_model_is_loaded(checkpoint, tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(f"a cat {'and a dog ' * i}" for i in range(1, 60)))
-    model = SimCSE(checkpoint, device="cpu")
-    fit_transform(model, "whitening", texts, dim=2)
-    model.save_pretrained(tmp_path / "whitened")
-    saved = SavedModel(tmp_path / "whitened")
+def test_the_files_of_a_whitened_model_say_which_model_is_loaded(transformed):
+    saved = SavedModel(transformed("whitening"))
     assert WeightDigests.read(saved.folder) is not None
     assert saved.identity() == SimCSE(saved.folder, device="cpu").identity()

@@ -15,6 +15,7 @@ from cli_helpers import encode_main
 from conftest import tiny_config
 from datasets import load_dataset
 from encoding_helpers import random_texts
+from evaluation_helpers import write
 from process_helpers import held_elsewhere, launch
 from trainer_helpers import files_of
 
@@ -35,9 +36,7 @@ from simcse_hf.runtime.files import HOLDER, entries
 
 @pytest.fixture
 def source(tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(random_texts(53)) + "\n", encoding="utf-8")
-    return path
+    return write(tmp_path / "texts.txt", random_texts(53))
 
 
 # --- shards ------------------------------------------------------------------------------------------------------
@@ -185,8 +184,8 @@ def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(
     with pytest.raises(ValueError, match="missing.* resume"):
         list(read_shards(folder))
     before = {path: path.stat().st_mtime_ns for path in finished}
-    write, numbers = Shard.write, []
-    monkeypatch.setattr(Shard, "write", lambda shard, *args: (numbers.append(shard.number), write(shard, *args)))
+    write_shard, numbers = Shard.write, []
+    monkeypatch.setattr(Shard, "write", lambda shard, *args: (numbers.append(shard.number), write_shard(shard, *args)))
     assert encode_main([*command, str(folder), "--format", format, "--resume"]) == 0
     assert numbers == [3, 4, 5][:written]
     if format == "parquet":

@@ -99,12 +99,12 @@ def test_cards_say_of_runs_what_was_used_and_nothing_else(tokenizer, tmp_path):
     check_card("training.md", "\n".join(said))
 
 
-def test_a_card_names_no_folder_of_a_generator_and_no_setting_of_the_start_that_is_not_read(tokenizer, tmp_path):
+def test_a_card_names_no_folder_of_a_generator_and_no_setting_of_the_start_that_is_not_read(
+    tokenizer, save_checkpoint, tmp_path
+):
     config = tiny_config()
     config.simcse = {"training": {"objective": "simcse", "mlm_weight": 0.7}}
-    start = tmp_path / "start"
-    AutoModelForCL.from_config(config, do_mlm=True).save_pretrained(start)
-    tokenizer.save_pretrained(start)
+    start = save_checkpoint(AutoModelForCL.from_config(config, do_mlm=True), "start")
     for settings in ({"objective": "diffcse", "objective_options": {"generator": str(start)}}, SMALL_VICREG):
         folder = tmp_path / settings["objective"]
         run = save_run(folder, tokenizer, settings | {"mlm_weight": 0.7}, start=start, mlm_probability=0.3)
@@ -121,11 +121,10 @@ def test_the_code_of_a_card_shows_how_to_use_matryoshka_dimensions(tokenizer, tm
     assert (names["embeddings"].shape, names["shorter"].shape) == ((2, 32), (2, 16))
 
 
-def test_without_a_record_a_card_says_what_config_json_says(tokenizer, tmp_path):
+def test_without_a_record_a_card_says_what_config_json_says(save_checkpoint):
     config = tiny_config(attention_probs_dropout_prob=0.3)
-    AutoModelForCL.from_config(config, objective="is_bert", matryoshka_dims=[8]).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    check_card("without_record.md", excerpt(write_card(tmp_path, repo_id="org/name").read_text()))
+    folder = save_checkpoint(AutoModelForCL.from_config(config, objective="is_bert", matryoshka_dims=[8]))
+    check_card("without_record.md", excerpt(write_card(folder, repo_id="org/name").read_text()))
 
 
 # --- objectives of the user ---

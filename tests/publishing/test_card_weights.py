@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from card_helpers import card_and_log, evaluation, written
+from cli_helpers import save_model
 from conftest import NEEDS_PEFT, tiny_config
 from encoding_helpers import random_texts
 from test_card_seeds import THRESHOLD
@@ -165,10 +166,7 @@ def test_a_comparison_with_a_baseline_is_shown_until_that_changes(kind, director
 
 def train(folder, tokenizer, **options):
     """The folder of a model that was trained there for two steps, with the record of the run."""
-    start = folder / "start"
-    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(start)
-    tokenizer.save_pretrained(start)
-    model = AutoModelForCL.from_pretrained(start)
+    model = AutoModelForCL.from_pretrained(save_model(folder / "start", tokenizer))
     trainer = make(folder, tokenizer, {"sent0": random_texts(12)}, model, max_steps=2, **options)
     trainer.train()
     trainer.save_model()

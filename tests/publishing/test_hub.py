@@ -187,22 +187,21 @@ def test_a_trusted_publisher_pushes_without_a_stored_token_if_it_has_an_identity
 
 
 #: What is done to the hub or to this process, and the reason that a push then gives.
-FAILURES = {
-    "no token": (lambda hub, patch: patch.delenv("HF_TOKEN"), "no access token was found.*hf auth login.*HF_TOKEN"),
-    "a wrong token": (lambda hub, patch: patch.setenv("HF_TOKEN", WRONG), "does not accept the access token"),
-    "offline": (lambda hub, patch: patch.setattr(constants, "HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
-    "no hub": (lambda hub, patch: patch.setattr(constants, "ENDPOINT", NO_HUB), f"{NO_HUB} failed"),
-    "no permission": (lambda hub, patch: setattr(hub, "refusal", Refusal(403, "", "no")), "may not write to this"),
-    "an error": (
+FAILURES = [
+    (lambda hub, patch: patch.delenv("HF_TOKEN"), "no access token was found.*hf auth login.*HF_TOKEN"),
+    (lambda hub, patch: patch.setenv("HF_TOKEN", WRONG), "does not accept the access token"),
+    (lambda hub, patch: patch.setattr(constants, "HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
+    (lambda hub, patch: patch.setattr(constants, "ENDPOINT", NO_HUB), f"{NO_HUB} failed"),
+    (lambda hub, patch: setattr(hub, "refusal", Refusal(403, "", "no")), "may not write to this"),
+    (
         lambda hub, patch: setattr(hub, "refusal", Refusal(500, "", "own words")),
         "the hub answered 500: own words",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_a_failed_push_says_why_and_shows_no_token(failure, hub, saved, monkeypatch, caplog):
-    prepare, reason = FAILURES[failure]
+@pytest.mark.parametrize("prepare, reason", FAILURES)
+def test_a_failed_push_says_why_and_shows_no_token(prepare, reason, hub, saved, monkeypatch, caplog):
     prepare(hub, monkeypatch)
     with pytest.raises(PushError, match=f"org/name was not pushed: .*{reason}") as raised:
         push_model(saved(), "org/name")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, fast_first, tiny_config
-from encoding_helpers import perturb, random_texts
-from evaluation_helpers import write_rows
+from encoding_helpers import random_texts
+from evaluation_helpers import write, write_rows
 from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_yaml
 from huggingface_hub.utils import tqdm as hub_tqdm
 from publishing_fixtures import save_random, save_transformed
@@ -115,19 +115,20 @@ def test_an_earlier_model_is_replaced_in_one_commit_and_files_of_the_owner_stay(
 
 # --- the card ---
 
-EARLIER_CARDS = {
-    "none": lambda directory: None,
-    "a draft": lambda directory: write_card(directory, repo_id="org/draft"),
-    "for another owner": lambda directory: write_card(directory, repo_id="acme/public"),
-    "of another repository": lambda directory: push_model(directory, "org/draft"),
-    "of a name without an owner": lambda directory: push_model(directory, "draft"),
-}
+#: A draft, a card for another owner, and cards of other repositories; one has a name without an owner.
+EARLIER_CARDS = [
+    lambda directory: None,
+    lambda directory: write_card(directory, repo_id="org/draft"),
+    lambda directory: write_card(directory, repo_id="acme/public"),
+    lambda directory: push_model(directory, "org/draft"),
+    lambda directory: push_model(directory, "draft"),
+]
 
 
-@pytest.mark.parametrize("before", EARLIER_CARDS)
-def test_the_pushed_card_names_the_repository_whatever_card_there_was(before, hub, saved):
+@pytest.mark.parametrize("prepare", EARLIER_CARDS)
+def test_the_pushed_card_names_the_repository_whatever_card_there_was(prepare, hub, saved):
     directory = saved("distilbert")
-    EARLIER_CARDS[before](directory)
+    prepare(directory)
     push_model(directory, "org/public")
     card = hub.repositories["org/public"].files()[CARD].decode()
     assert "draft" not in card and "acme" not in card
@@ -185,12 +186,10 @@ def client(tokenizer, tmp_path):
     """A folder, named after a client, that holds a model and data."""
     folder = tmp_path / "user-jane" / "client-acme"
     folder.mkdir(parents=True)
-    model = AutoModelForCL.from_config(tiny_config("distilbert"))
-    perturb(model).save_pretrained(folder / "start")
-    tokenizer.save_pretrained(folder / "start")
+    save_random(folder, tokenizer, "distilbert").rename(folder / "start")
     texts = random_texts(120, words=(5, 7))
     first, second = texts[:60], texts[60:]
-    (folder / "train.txt").write_text("\n".join(texts) + "\n")
+    write(folder / "train.txt", texts)
     scores = np.random.default_rng(0).uniform(0, 5, 60).round(2)
     write_rows(folder / "dev.csv", ["sentence1", "sentence2", "score"], zip(first, second, scores, strict=True))
     labels = [number % 2 for number in range(60)]

@@ -3,12 +3,12 @@
 import runpy
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import tiny_config
+from cli_helpers import save_model
+from evaluation_helpers import write
 from retrieval_helpers import SENTENCES
 
-from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
+from simcse_hf import SentenceIndex, SimCSE
 from simcse_hf.encoding.files import encode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -18,21 +18,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def base(tmp_path_factory, tokenizer):
     """A folder with a model, a file of texts with their sources, and shards of its vectors."""
     base = tmp_path_factory.mktemp("databases")
-    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(base / "model")
-    tokenizer.save_pretrained(base / "model")
-    lines = [
-        "text,source",
-        *(f"{text},{'news' if n % 3 else 'web'}" for n, text in enumerate(SENTENCES)),
-    ]
-    (base / "docs.csv").write_text("\n".join(lines))
-    (base / "other.csv").write_text("\n".join(lines[:1] + lines[2:]))
-    encode(
-        SimCSE(base / "model", device="cpu"),
-        base / "docs.csv",
-        base / "vectors",
-        shard_size=30,
-        column="text",
-    )
+    model = SimCSE(save_model(base / "model", tokenizer), device="cpu")
+    lines = ["text,source", *(f"{text},{'news' if n % 3 else 'web'}" for n, text in enumerate(SENTENCES))]
+    write(base / "docs.csv", lines)
+    write(base / "other.csv", lines[:1] + lines[2:])
+    encode(model, base / "docs.csv", base / "vectors", shard_size=30, column="text")
     return base
 
 
@@ -50,15 +40,10 @@ def check(example, client, base):
     ):
         found = example["find"](client, model, query, columns, 7)
         expected = index.search(query, top_k=7, filters=columns)
-        assert [(row, text, kept) for row, text, kept, _ in found] == [
-            (match.row + 2, match.sentence, match.columns)
-            for match in expected  # the first line is the header
-        ]
-        np.testing.assert_allclose(
-            [score for *_, score in found],
-            [match.score for match in expected],
-            atol=1e-5,
-        )
+        rows = [(match.row + 2, match.sentence, match.columns) for match in expected]  # the first line is the header
+        assert [(row, text, kept) for row, text, kept, _ in found] == rows
+        scores = [match.score for match in expected]
+        assert [score for *_, score in found] == pytest.approx(scores, abs=1e-5)
 
 
 def test_postgresql_finds_what_exact_search_finds(postgres, base):

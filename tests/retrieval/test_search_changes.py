@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import status
+from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, CountingModel, assert_same, by_hand, write_table
 
 from simcse_hf import SentenceIndex, describe, duplicates, encode, index, search
@@ -174,8 +175,7 @@ def test_the_text_of_a_deleted_sentence_is_in_no_file(table, tmp_path):
 
 def write_ids(path, rows):
     """Write rows of an id and a text."""
-    path.write_text("".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in rows))
-    return path
+    return write(path, [json.dumps({"id": name, "text": text}) for name, text in rows])
 
 
 def write_numbered_ids(path):
@@ -202,21 +202,17 @@ def test_new_sentences_replace_the_one_of_the_same_id(backend, tmp_path):
     assert len(loaded) == 84 and loaded[6] == SENTENCES[6]
 
 
-@pytest.mark.parametrize("wrong", ["a row of the file", "a vector"])
 @pytest.mark.parametrize("backend", ["exact", "hnsw"])
-def test_an_addition_with_an_error_at_its_end_adds_nothing(backend, wrong, tmp_path):
+def test_an_addition_with_an_error_at_its_end_adds_nothing(backend, tmp_path):
     built = build(backend)
-    texts = [f"text {number}" for number in range(10_001)]
-    vectors = None
-    if wrong == "a vector":
-        vectors = [CountingModel().encode(texts[:10_000]), np.full((1, 8), np.nan, np.float32)]
-    else:
-        texts[-1] = 7
-    (tmp_path / "texts.json").write_text(json.dumps([{"text": text} for text in texts]))
-    for _ in range(2):
-        with pytest.raises(ValueError):
-            built.add(tmp_path / "texts.json", vectors=vectors)
-        assert len(built) == len(built.vectors) == 80
+    texts = [f"text {number}" for number in range(10_000)]
+    with_nan = [CountingModel().encode(texts), np.full((1, 8), np.nan, np.float32)]
+    for last, vectors in ((7, None), ("text 10000", with_nan)):
+        (tmp_path / "texts.json").write_text(json.dumps([{"text": text} for text in [*texts, last]]))
+        for _ in range(2):
+            with pytest.raises(ValueError):
+                built.add(tmp_path / "texts.json", vectors=vectors)
+            assert len(built) == len(built.vectors) == 80
 
 
 # --- what faiss does not reach at first ---
@@ -278,9 +274,7 @@ def test_neighbours_obey_filters_and_a_threshold(with_columns):
 
 @pytest.fixture
 def texts(tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(SENTENCES))
-    return path
+    return write(tmp_path / "texts.txt", SENTENCES)
 
 
 @pytest.mark.parametrize("queries", [64, 7])
@@ -300,7 +294,7 @@ def test_duplicates_are_all_pairs_above_the_threshold(model, texts, monkeypatch,
 
 
 def test_copies_are_duplicates_at_a_threshold_of_1(model, texts):
-    texts.write_text("\n".join(SENTENCES[:40] + SENTENCES[:40]))
+    write(texts, SENTENCES[:40] * 2)
     found = {(pair.row, pair.other_row) for pair in duplicates(texts, model, 1)}
     assert found >= {(n, n + 40) for n in range(40)}
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, tiny_config
+from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, CountingModel
 from sentence_transformers import SentenceTransformer
 
@@ -74,8 +75,7 @@ def test_an_index_of_a_model_of_another_width_is_refused(model, save_checkpoint,
 
 
 def whiten(model, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
-    fit_transform(model, "whitening", tmp_path / "texts.txt", dim=8)
+    fit_transform(model, "whitening", write(tmp_path / "texts.txt", SENTENCES), dim=8)
 
 
 def train(model):

@@ -150,7 +150,10 @@ def test_lines_a_column_a_generator_and_an_array_give_the_same_index_as_a_list(m
     assert_ranks_all(SentenceIndex.build(model, str(lines)), model)
     assert_ranks_all(SentenceIndex.build(model, table, column="said"), model)
     assert_ranks_all(SentenceIndex.build(model, (sentence for sentence in SENTENCES)), model)
-    assert_ranks_all(SentenceIndex.build(model, np.array(SENTENCES)), model)
+    index = SentenceIndex.build(model, np.array(SENTENCES))
+    assert_ranks_all(index, model)
+    for query, found in zip(QUERIES, index.search(np.array(QUERIES)), strict=True):
+        assert_same(found, by_hand(model, query))
 
 
 # --- given vectors ---

@@ -327,19 +327,19 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
             run(**changes)
 
 
-@pytest.mark.parametrize("missing", [{"corpus": "nosuch.csv"}, {"general": ["pairs=nosuch.csv"]}])
-def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
+def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(run, tmp_path):
     record = write(tmp_path / "out/search/record.json", ["{}"])
-    with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
-        adapted(**settings | missing, overwrite=True)
-    assert record.exists()
+    for missing in ({"corpus": "nosuch.csv"}, {"general": ["pairs=nosuch.csv"]}):
+        with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
+            run(**missing, overwrite=True)
+        assert record.exists()
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path, overwrite):
+def test_files_of_something_else_are_neither_used_nor_deleted(run, tmp_path):
     write(tmp_path / "out/thesis.tex", ["years of work"])
-    with pytest.raises(ValueError, match="out holds something else"):
-        adapted(**settings, overwrite=overwrite)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="out holds something else"):
+            run(overwrite=overwrite)
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
 

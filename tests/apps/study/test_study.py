@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 from conftest import save_encoder
-from evaluation_helpers import write_rows
+from evaluation_helpers import write, write_rows
 from trainer_helpers import refuses, scored, sentences
 
 from simcse_hf import Recipe, SimCSE, card, evaluate, study
@@ -39,8 +39,7 @@ def inputs(tmp_path_factory):
     """What a study reads: an encoder, texts, a dev set and two test sets."""
     folder = tmp_path_factory.mktemp("inputs")
     save_encoder(folder / "start")
-    (folder / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
-    (folder / "others.txt").write_text("\n".join(sentences(32, 9)) + "\n")
+    write(folder / "texts.txt", sentences(32, 0))
     scored(12).to_csv(folder / "dev.tsv", sep="\t")
     scored(20, seed=13).to_csv(folder / "pairs.tsv", sep="\t")
     write_rows(folder / "labels.csv", ["text", "label"], zip(sentences(24, 5), 12 * ["red", "blue"], strict=True))
@@ -239,7 +238,7 @@ def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base
 
 
 def test_what_makes_no_sense_is_refused_before_training(content, inputs, tests, tmp_path):
-    (inputs / "leak.txt").write_text("\n".join([sentences(1, 9)[0], *sentences(3, 5)]) + "\n")
+    write(inputs / "leak.txt", [*sentences(1, 9), *sentences(3, 5)])
     for changed, named in (
         ({"ways": {"simcse": {"temprature": 0.1}}}, "simcse temprature temp"),
         ({"ways": {"simcse": {}, "same": {"temp": 0.05}}}, "simcse same alike"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_config
-from evaluation_helpers import write_rows
+from evaluation_helpers import write, write_rows
 from trainer_helpers import sentences
 from transformers import BertForMaskedLM, Trainer
 
@@ -24,7 +24,7 @@ def start(save_checkpoint):
 @pytest.fixture
 def files(tmp_path):
     texts, others = sentences(64), sentences(64, seed=1)
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    write(tmp_path / "texts.txt", texts)
     rows = zip(texts, others, others[::-1], strict=True)
     write_rows(tmp_path / "triplets.csv", ["sent0", "sent1", "hard_neg"], rows)
     scored = [(texts[i], others[i], i % 6) for i in range(12)]
