@@ -32,16 +32,6 @@ from simcse_hf.training.parser import WordParser
 QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
 
 
-def write_sentences(path):
-    """Write 120 lines whose words have a fixed order, so that a masked-LM can learn it."""
-    words = VOCABULARY[5:21]
-    lines = []
-    for first in range(120):
-        places = range(first, first + 4 + first % 5)
-        lines.append(" ".join(words[place % 16] for place in places))
-    return write(path, lines)
-
-
 def run_on(sentences, output, line):
     """Pretrain with these arguments, and return the results."""
     files = f"--train_file {sentences} --output_dir {output}"
@@ -51,7 +41,13 @@ def run_on(sentences, output, line):
 
 @pytest.fixture
 def sentences(tmp_path):
-    return write_sentences(tmp_path / "texts.txt")
+    """A file of 120 lines whose words have a fixed order, so that a masked-LM can learn it."""
+    words = VOCABULARY[5:21]
+    lines = []
+    for first in range(120):
+        places = range(first, first + 4 + first % 5)
+        lines.append(" ".join(words[place % 16] for place in places))
+    return write(tmp_path / "texts.txt", lines)
 
 
 @pytest.fixture
@@ -84,18 +80,10 @@ STEPS = "--max_steps 40 --learning_rate 5e-3 --warmup_steps 0 --per_device_train
 WORDS = f"{MASKS} {SIZES} --max_position_embeddings 32 {STEPS}"
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """The texts, the folder and the results of a new encoder with a tokenizer of its own, after 40 steps."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    sentences = write_sentences(folder / "texts.txt")
-    return sentences, folder / "out", run_on(sentences, folder / "out", WORDS)
-
-
 def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_and_another_run_can_start_from(
-    pretrained, tmp_path
+    run, sentences, tmp_path
 ):
-    sentences, folder, results = pretrained
+    results, folder = run(WORDS), tmp_path / "out"
     assert results["masked_lm_loss"]["after"] < results["masked_lm_loss"]["before"] - 0.5
     assert json.loads((folder / "results.json").read_text()) == results
     model, loading = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
@@ -106,7 +94,7 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_and_another_r
     start = AutoModelForCL.from_pretrained(folder)
     assert (start.head_source, start.settings.pooler_type) == ("fresh", "cls")
     with pytest.raises(ValueError, match="holds an earlier run"):
-        run_on(sentences, folder, WORDS)
+        run(WORDS)
     more = run_on(sentences, tmp_path / "more", f"{MASKS} --model_name_or_path {folder} --max_steps 1")
     assert more["masked_lm_loss"]["before"] == pytest.approx(results["masked_lm_loss"]["after"], abs=1e-5)
 

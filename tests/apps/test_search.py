@@ -79,18 +79,13 @@ def test_search_finds_for_each_query_the_nearest_sentences_and_shows_them_in_a_c
 # --- kept columns ---
 
 
-@pytest.fixture
-def table_folder(model, tmp_path):
-    """The folder of an index whose sentences have a source and a year."""
-    table = str(write_table(tmp_path / "table.jsonl"))
-    folder = str(tmp_path / "index_of_table")
-    index(table, folder, model=model, column="text", keep=["source", "year"])
-    return folder
+def test_the_command_filters_by_kept_columns_and_returns_them(model, tmp_path, capsys):
+    """The sentences of the index have a source and a year."""
+    folder = str(tmp_path / "index")
+    index(write_table(tmp_path / "table.jsonl"), folder, model=model, column="text", keep=["source", "year"])
 
-
-def test_the_command_filters_by_kept_columns_and_returns_them(table_folder, capsys):
     def found(*words):
-        assert status("search", "--index", table_folder, *words, "--json") == 0
+        assert status("search", "--index", folder, *words, "--json") == 0
         return json.loads(capsys.readouterr().out)
 
     document = found(SENTENCES[7], "--top_k", "4", "--filter", "source=s1", "--filter", "year=2001")

@@ -94,21 +94,17 @@ def task(tmp_path):
     return f"knn={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
 
 
-@pytest.fixture
-def pairs(tmp_path):
-    return f"pairs={write_rows(tmp_path / 'pairs.csv', ['sentence1', 'sentence2', 'label'], binary_pairs(40))}"
-
-
 def called(tmp_path, *models, tasks):
     """How often each model encodes, and the comparison."""
     comparison = which_model(models, task=tasks, output=tmp_path / "choice.json", overwrite=True)
     return [len(model.calls) for model in models], comparison
 
 
-def test_a_model_is_evaluated_once_on_a_task_whatever_its_name_and_again_after_a_change(tmp_path, task, pairs):
+def test_a_model_is_evaluated_once_on_a_task_whatever_its_name_and_again_after_a_change(tmp_path, task):
+    pairs = write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
     first, before = called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
     again, after = called(tmp_path, Known("moved"), Known("b", 8), Known("c", 2), tasks=[task])
-    more, both = called(tmp_path, Known("a"), Known("c", 2), tasks=[task, pairs])
+    more, both = called(tmp_path, Known("a"), Known("c", 2), tasks=[task, f"pairs={pairs}"])
     assert first == [1, 1] and again == [0, 0, 1] and more == [1, 1], "the other task alone is encoded"
     assert after.scores["moved"] == before.scores["a"] and after.costs["moved"] == before.costs["a"]
     assert both.scores["a"]["knn"] == before.scores["a"]["knn"]

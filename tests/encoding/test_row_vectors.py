@@ -23,12 +23,6 @@ from simcse_hf.encoding.vectors import RowVectors
 CPU = torch.device("cpu")
 
 
-def rows_of(count=7, columns=3):
-    """Rows of random texts, which are the same in every call."""
-    texts = random_texts(count * columns, words=(5, 6))
-    return Dataset.from_dict({f"sent{i}": texts[i::columns] for i in range(columns)})
-
-
 def write_random(folder, rows, dim=4, seed=0):
     """Write random vectors of the texts of rows; return the folder and the normalized vectors."""
     vectors = np.random.default_rng(seed).normal(size=(*rows.shape, dim)).astype(np.float32)
@@ -54,7 +48,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rows():
-    return rows_of()
+    """Seven rows of three random texts, which are the same in every test."""
+    texts = random_texts(21, words=(5, 6))
+    return Dataset.from_dict({f"sent{i}": texts[i::3] for i in range(3)})
 
 
 # --- vectors of an API ---

@@ -4,11 +4,9 @@ import os
 
 import pytest
 import torch
-from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from datasets import Dataset
+from conftest import random_batch, tiny_config, tiny_tokenizer, with_masked_inputs
 from process_helpers import launch
 from trainer_helpers import make, model_of, sentences
-from transformers import BertTokenizer
 
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
@@ -142,10 +140,8 @@ def train(folder, columns=2, settings=None, **changes):
     for column in range(columns):
         whole = sentences(32, column)
         texts[f"sent{column}"] = [text[: 3 + 5 * row % 23] for row, text in enumerate(whole)]
-    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
-    tokenizer = BertTokenizer(vocab=vocabulary, model_max_length=40)
     model = model_of(dropout=0.0, **(settings or {}))
-    trainer = make(folder, tokenizer, Dataset.from_dict(texts), model, **values | changes)
+    trainer = make(folder, tiny_tokenizer(), texts, model, **values | changes)
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     return model.state_dict(), steps

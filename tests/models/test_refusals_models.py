@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
-from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from conftest import random_batch, tiny_config, tiny_tokenizer, with_masked_inputs
 from model_helpers import freeze_like_peft
 from trainer_helpers import make
 from transformers import (
     CONFIG_MAPPING,
     AutoModel,
     BertForMaskedLM,
-    BertTokenizer,
     FunnelConfig,
     GPT2Config,
     TrainingArguments,
@@ -68,9 +67,8 @@ def damaged_layer(folder):
 
 def cached_run(changes=(), **settings):
     def run(folder):
-        tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
         arguments = {"gradcache_chunk_size": 2} | dict(changes)
-        make(folder, tokenizer, model=model(**settings), **arguments).train()
+        make(folder, tiny_tokenizer(), model=model(**settings), **arguments).train()
 
     return run
 

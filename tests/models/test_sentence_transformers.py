@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import random_batch, tiny_config
+from conftest import random_batch, tiny_config, tiny_tokenizer
 from encoding_helpers import perturb
 from model_helpers import unused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
-from transformers import AutoModel, AutoTokenizer, BertTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.models.sentence_transformers import (
@@ -243,14 +243,11 @@ def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_
         (TRANSFORMER[-1], {"max_seq_length": 12, "tokenizer_args": {"model_max_length": 6}}, 40, 6),
     ],
 )
-def test_the_length_of_a_folder_is_the_librarys(
-    file, content, tokenizer_length, wanted, save_library_model, tokenizer
-):
+def test_the_length_of_a_folder_is_the_librarys(file, content, tokenizer_length, wanted, save_library_model):
     folder = save_library_model()
     (folder / TRANSFORMER[0]).unlink()
     (folder / file).write_text(json.dumps(content))
-    vocabulary = tokenizer.get_vocab()
-    BertTokenizer(vocab=vocabulary, model_max_length=tokenizer_length).save_pretrained(folder)
+    tiny_tokenizer(tokenizer_length).save_pretrained(folder)
     texts = [*TEXTS, LONG]
     assert assert_same_there(folder, texts).max_length == wanted
     assert there(folder).max_seq_length == wanted
@@ -271,9 +268,9 @@ def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_co
     assert BertForCL.from_pretrained(tmp_path / "changed", prompts={}).settings.prompts == {}
 
 
-def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(tokenizer, tmp_path):
+def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
-    BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=12).save_pretrained(tmp_path)
+    tiny_tokenizer(12).save_pretrained(tmp_path)
     AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())["max_seq_length"] == 12
     pooling = json.loads((tmp_path / "saved" / "1_Pooling" / "config.json").read_text())

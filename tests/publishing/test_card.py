@@ -153,15 +153,11 @@ def test_the_card_of_a_trainer_describes_its_run_with_the_words_that_were_given(
     assert SECRET not in card and str(run.parent) not in card
 
 
-@pytest.fixture
-def results(trained):
-    """What results.json says after the run."""
+def test_the_card_of_a_trainer_shows_the_results_of_this_run_alone(trained, run):
     scores = {"step": 0, "stsb_spearman": 77.77}
     of_evaluations = {"initial": scores, "best": scores, "final": scores}
-    return trained.describe_run() | of_evaluations | {"settings": {}, "train_seconds": 1.0}
+    results = trained.describe_run() | of_evaluations | {"settings": {}, "train_seconds": 1.0}
 
-
-def test_the_card_of_a_trainer_shows_the_results_of_this_run_alone(trained, run, results):
     def card_beside(**changes):
         written(run / "results.json", results | changes)
         trained.create_model_card()
@@ -172,7 +168,7 @@ def test_the_card_of_a_trainer_shows_the_results_of_this_run_alone(trained, run,
         card = card_beside(**earlier)
         assert "77.77" not in card and "2 steps" in card
     # A metric of a callback of one's own is shown if it chose the checkpoint.
-    final = results["final"] | {"own_agreement": 66.66, "own_other": 55.55}
+    final = scores | {"own_agreement": 66.66, "own_other": 55.55}
     card = card_beside(final=final, dev_metric="own_agreement")
     assert "66.66" in card and "55.55" not in card
 

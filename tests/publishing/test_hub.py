@@ -160,20 +160,12 @@ def test_an_interrupted_push_changes_nothing_and_can_be_repeated(where, hub, sav
     assert hub.repositories["org/name"].files() == before
 
 
-@pytest.fixture
-def publisher(monkeypatch):
-    """The module of trusted publishers, in a process without a stored token."""
-    module = pytest.importorskip("huggingface_hub._oidc", reason="this huggingface_hub has no trusted publishers")
+def test_a_trusted_publisher_pushes_without_a_stored_token_if_it_has_an_identity(hub, saved, monkeypatch, capsys):
+    publisher = pytest.importorskip("huggingface_hub._oidc", reason="this huggingface_hub has no trusted publishers")
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent")
     monkeypatch.setenv("HF_OIDC_RESOURCE", "org/name")
-    return module
-
-
-def test_a_trusted_publisher_pushes_without_a_stored_token_if_it_has_an_identity(
-    hub, publisher, saved, monkeypatch, capsys
-):
     with pytest.raises(PushError, match="org/name was not pushed: HF_OIDC_RESOURCE .*no OIDC id token"):
         push_model(saved(), "org/name")
     assert exit_status(publisher.get_oidc_token, "simcse-hf push") == 1

@@ -49,10 +49,6 @@ def load(backend, folder):
     return index
 
 
-def is_quantized(index):
-    return getattr(index, "backend", "").endswith("SQ8")
-
-
 def assert_finds_places(places, vectors, queries, expected_scores, expected):
     """Other places are right only where their scores are equal but for the rounding."""
     scores = np.einsum("qd,qkd->qk", queries, vectors[places])
@@ -68,7 +64,7 @@ def assert_finds(index, vectors, queries, top_k):
     expected_scores, expected = numpy_search(vectors, queries, top_k)
     assert scores.dtype == np.float32
     assert places.dtype == np.int64
-    if is_quantized(index):
+    if getattr(index, "backend", "").endswith("SQ8"):
         np.testing.assert_allclose(scores, expected_scores, atol=0.03)
         assert np.mean(places == expected) > 0.5
     else:

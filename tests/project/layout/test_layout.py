@@ -52,14 +52,14 @@ def imported_modules(path):
         yield (*module, name) if (*module, name) in MODULES else module
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_subpackage_imports_from_one_above_it_and_nothing_imports_an_app(path):
+def test_no_subpackage_imports_from_one_above_it_and_nothing_imports_an_app():
     """The door of the package and the table of commands name apps, without importing one before it is used."""
-    position = SUBPACKAGES.index(module_of(path)[0])
-    for module in imported_modules(path):
-        if module and module[0] in SUBPACKAGES:
-            is_allowed = SUBPACKAGES.index(module[0]) <= position and (module[0] != "apps" or path in APPS)
-            assert is_allowed, f"{name_of(path)} imports {'.'.join(module)}"
+    for path in SOURCES:
+        position = SUBPACKAGES.index(module_of(path)[0])
+        for module in imported_modules(path):
+            if module and module[0] in SUBPACKAGES:
+                is_allowed = SUBPACKAGES.index(module[0]) <= position and (module[0] != "apps" or path in APPS)
+                assert is_allowed, f"{name_of(path)} imports {'.'.join(module)}"
 
 
 def test_no_imports_form_a_circle_not_even_those_for_a_type():
