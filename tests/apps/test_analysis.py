@@ -50,7 +50,7 @@ NAMES = ["alignment_uniformity", "cosine_densities", "singular_values", "trainin
 def test_the_command_draws_four_pictures_and_writes_their_numbers(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     model = write_model(tmp_path / "model.json")
-    assert main(["analyze", str(run), str(model), "--output", str(tmp_path / "out")]) == 0
+    assert main(f"analyze {run} {model} --output {tmp_path / 'out'}".split()) == 0
     printed = capsys.readouterr().out
     for name in NAMES:
         assert (tmp_path / f"out/{name}.png").read_bytes().startswith(PNG) and f"{name}.png" in printed
@@ -114,4 +114,4 @@ def test_two_sources_of_one_name_are_refused_unless_they_are_given_names(tmp_pat
     runs = [write_run(tmp_path / name / "run") for name in "ab"]
     with pytest.raises(ValueError, match="names must give 2 different names"):
         analysis.analyze(runs, tmp_path / "out")
-    assert main(["analyze", *map(str, runs), "--names", "a", "b", "--output", str(tmp_path / "out")]) == 0
+    assert main(f"analyze {runs[0]} {runs[1]} --names a b --output {tmp_path / 'out'}".split()) == 0

@@ -60,8 +60,8 @@ def model(save_checkpoint):
 
 def test_a_server_with_the_same_embeddings_of_whatever_length_agrees(model, server, capsys):
     server.encode = model.encode
-    command = ("check-server", f"{server.url}/", "--model", model.name_or_path, "--json")
-    assert status(*command, "--served_name", "mine") == 0
+    line = f"check-server {server.url}/ --model {model.name_or_path} --json --served_name mine"
+    assert status(*line.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["texts"], found["cause"]) == (20, "")
     assert found["cosine"] == pytest.approx(1, abs=1e-6) and found["length"] == pytest.approx(1, abs=1e-6)

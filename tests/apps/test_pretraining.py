@@ -299,7 +299,7 @@ def test_two_processes_take_the_step_of_one_and_draw_each_row_by_length_once(tok
 
 # --- words of a domain ---
 
-OF_THE_DOMAIN = ["tachycardia", "the", "cat", "sat", "bradycardia", "dog"]
+OF_THE_DOMAIN = "tachycardia the cat sat bradycardia dog".split()
 
 
 def test_words_of_the_domain_become_tokens_also_in_a_resumed_run(tokenizer, tmp_path):

@@ -88,7 +88,7 @@ def test_the_command_filters_by_kept_columns_and_returns_them(model, tmp_path, c
         assert status("search", "--index", folder, *words, "--json") == 0
         return json.loads(capsys.readouterr().out)
 
-    document = found(SENTENCES[7], "--top_k", "4", "--filter", "source=s1", "--filter", "year=2001")
+    document = found(SENTENCES[7], *"--top_k 4 --filter source=s1 --filter year=2001".split())
     assert list(document) == ["query", "results", "best_score"]
     results = document["results"]
     assert len(results) == 4 and results[0]["row"] == 7 and results[0]["sentence"] == SENTENCES[7]
@@ -113,7 +113,7 @@ def test_queries_are_the_lines_of_standard_input_and_a_person_is_told_what_to_ty
     stream, is_told, folder, model, monkeypatch, capsys
 ):
     monkeypatch.setattr("sys.stdin", stream("the cat\n\n"))
-    assert status("search", "--index", folder, "--top_k", "1", "--quiet") == 0
+    assert status(*f"search --index {folder} --top_k 1 --quiet".split()) == 0
     printed = capsys.readouterr()
     sentence, score = by_hand(model, "the cat", 1)[0]
     assert printed.out == f"the cat\n  {score:.4f}  {sentence}\n\n"

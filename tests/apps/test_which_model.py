@@ -137,8 +137,8 @@ def test_each_kept_evaluation_is_one_of_evaluate(tmp_path, task):
 def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, capsys):
     pytest.importorskip("bm25s")
     monkeypatch.setattr(scoring, "load_model", lambda name, **loading: Known(name))
-    words = ["which-model", "bm25", "a", "--task", task, "--output", str(tmp_path / "c.json")]
-    assert status(*words, "--json") == 0
+    line = f"which-model bm25 a --task {task} --output {tmp_path / 'c.json'} --json"
+    assert status(*line.split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["choice"] in ("bm25", "a") and set(printed["costs"]) == {"bm25", "a"}
     assert Comparison.read(tmp_path / "c.json").to_dict() == printed

@@ -186,7 +186,7 @@ def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):
 # --- what transformers reports ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"])
+@pytest.mark.parametrize("family", "bert roberta distilbert electra modernbert albert".split())
 def test_transformers_reports_only_what_the_package_does_not_explain(family, save_checkpoint, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     directory = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(family)))

@@ -48,7 +48,7 @@ def test_the_pooler_of_automodel_gives_the_same_embeddings(family, name, save_ch
     assert type(AutoModelForCL.from_pretrained(directory)) is type(model), "one class an encoder"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "modernbert"])
+@pytest.mark.parametrize("family", "bert roberta mpnet distilbert electra modernbert".split())
 def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(family, save_checkpoint):
     """The loss is that of the stock class, from its checkpoint and, after a step, from ours."""
     stock = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))

@@ -84,6 +84,7 @@ RESOLVED = [  # what is given over SAVED, and what comes out
     ({"objective_options": {"similarity": "dot"}}, {"temperature": 1.0}),
     ({"similarity": "dot", "temperature": 0.2}, {"temperature": 0.2}),
     ({"pooler_type": "avg"}, {"mlp_only_train": False, "dense_layers": [], "max_length": 20, "temperature": 0.2}),
+    ({"pooler_type": "cls"}, {"dense_layers": [LAYER]}),
     ({"pooler_type": "cls_before_pooler"}, {"mlp_only_train": False, "dense_layers": [LAYER]}),
     ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"}),
     (
@@ -180,7 +181,7 @@ def test_mlp_only_train_needs_the_head():
         ContrastiveSettings(pooler_type="avg", mlp_only_train=True)
 
 
-@pytest.mark.parametrize("family", ["bert", "nystromformer", "roberta", "luke", "lilt", "markuplm", "esm", "mpnet"])
+@pytest.mark.parametrize("family", "bert nystromformer roberta luke lilt markuplm esm mpnet".split())
 def test_a_text_is_cut_at_the_positions_that_an_encoder_can_use(family):
     config = AutoConfig.for_model(family, max_position_embeddings=24, pad_token_id=1)
     assert max_positions(config) == (24 if family in ("bert", "nystromformer") else 22)

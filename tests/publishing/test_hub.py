@@ -57,17 +57,17 @@ def saved(random_model, tmp_path_factory):
 # --- the command and the function ---
 
 
-def printed_by_push(*words):
+def printed_by_push(line):
     """What the command prints."""
     with redirect_stdout(StringIO()) as printed:
-        assert push_main(list(map(str, words))) == 0
+        assert push_main(line.split()) == 0
     return printed.getvalue()
 
 
 def test_a_dry_run_lists_the_files_and_changes_and_sends_nothing(hub, saved):
     directory = saved()
     before = contents(directory)
-    printed = printed_by_push(directory, "org/name", "--dry_run")
+    printed = printed_by_push(f"{directory} org/name --dry_run")
     for words in (*before, CARD, "to org/name, main; nothing was pushed"):
         assert words in printed
     found = push(directory, "org/name", dry_run=True)
@@ -77,7 +77,7 @@ def test_a_dry_run_lists_the_files_and_changes_and_sends_nothing(hub, saved):
 
 def test_a_push_is_one_commit_with_all_files_and_a_card(hub, saved):
     directory = saved()
-    printed = printed_by_push(directory, "org/name", "--private", "--commit_message", "First")
+    printed = printed_by_push(f"{directory} org/name --private --commit_message First")
     repository = hub.repositories["org/name"]
     assert printed.strip() == f"{hub.url}/org/name/commit/{repository.branches['main']}"
     assert repository.private
@@ -91,7 +91,7 @@ def test_a_push_is_one_commit_with_all_files_and_a_card(hub, saved):
 def test_a_push_to_a_branch_makes_it_and_leaves_main_unchanged(hub, saved):
     directory = saved()
     for _ in range(2):
-        printed_by_push(directory, "org/name", "--revision", "v2")
+        printed_by_push(f"{directory} org/name --revision v2")
     repository = hub.repositories["org/name"]
     assert repository.files("v2") == contents(directory)
     assert repository.files("main") == {}
@@ -205,16 +205,8 @@ def test_a_failed_push_says_why_and_shows_no_token(prepare, reason, hub, saved, 
 
 PUSHED = {"results.json", ".eval_results/simcse_hf.yaml", "trainer_state.json"}
 NOT_PUSHED = {
-    "training_args.bin",
-    "optimizer.pt",
-    "rng_state.pth",
-    "checkpoint-5/model.safetensors",
-    ".git/config",
-    "runs/x/events",
-    ".env",
-    "_notes.md",
-    "evaluation.scores.npz",
-    "comparison.evaluations/0.json",
+    *"training_args.bin optimizer.pt rng_state.pth checkpoint-5/model.safetensors .git/config runs/x/events".split(),
+    *".env _notes.md evaluation.scores.npz comparison.evaluations/0.json".split(),
 }
 
 

@@ -35,19 +35,14 @@ TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 #: Files of an earlier model that would be loaded in place of the weights.
 GRAPHS = dict.fromkeys(
     (
-        "onnx/model.onnx",
-        "onnx/model_O1.onnx",
-        "openvino/openvino_model.xml",
-        "openvino/openvino_model.bin",
-        "pytorch_model.bin",
-        "model-00001-of-00002.safetensors",
-        "model.safetensors.index.json",
-    ),
+        "onnx/model.onnx onnx/model_O1.onnx openvino/openvino_model.xml openvino/openvino_model.bin pytorch_model.bin "
+        "model-00001-of-00002.safetensors model.safetensors.index.json"
+    ).split(),
     b"of the earlier weights",
 )
 #: Its results.
 RESULTS = dict.fromkeys(
-    ("results.json", "evaluation.json", "comparison-mine.json", "trainer_state.json", "adaptation.json"), b"{}"
+    "results.json evaluation.json comparison-mine.json trainer_state.json adaptation.json".split(), b"{}"
 )
 #: Files of the owner of a repository.
 OTHERS = {"LICENSE": b"mine", "pictures/cat.png": b"png", "data/config.json": b"{}", "notes.md": b"notes"}

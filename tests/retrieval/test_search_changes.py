@@ -325,8 +325,8 @@ def test_the_commands_index_delete_and_index_add_change_an_index(checkpoint, tmp
         [found] = search("the cat", folder, top_k=100)
         return sorted(rows_of(found.results))
 
-    assert status("index-delete", "--index", folder, "--rows", "3", "4", "--quiet") == 0
-    assert status("index-delete", "--index", folder, "--filter", "id=id9", "--quiet") == 0
+    for chosen in ("--rows 3 4", "--filter id=id9"):
+        assert status(*f"index-delete --index {folder} {chosen} --quiet".split()) == 0
     assert capsys.readouterr().out.endswith(f"77 sentences in the index {folder}\n")
     left = [row for row in range(80) if row not in (3, 4, 9)]
     assert found_rows() == left

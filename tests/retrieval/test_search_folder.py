@@ -87,7 +87,7 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
     assert len(SentenceIndex.load(folder, model)) == 40
 
 
-@pytest.mark.parametrize("key", ["name_or_path", "pooler", "prompts", "count", "backend", "probe", "data", "digests"])
+@pytest.mark.parametrize("key", "name_or_path pooler prompts count backend probe data digests".split())
 def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key):
     whole = json.loads((folder / "index.json").read_text())
     missing = object()

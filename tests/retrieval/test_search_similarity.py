@@ -32,14 +32,10 @@ def model(save_checkpoint, similarity):
 
 def by_hand(model, queries, texts=SENTENCES):
     """The similarity of each query to each text, in float64."""
-    x = model.encode(queries, normalize_embeddings=None).double().numpy()
-    y = model.encode(texts, normalize_embeddings=None).double().numpy()
+    x, y = (model.encode(each, normalize_embeddings=None).double() for each in (queries, texts))
     if model.similarity_fn_name == "dot":
-        return x @ y.T
-    differences = x[:, None] - y
-    if model.similarity_fn_name == "euclidean":
-        return -np.linalg.norm(differences, axis=-1)
-    return -np.abs(differences).sum(-1)
+        return (x @ y.T).numpy()
+    return -torch.cdist(x, y, p=2 if model.similarity_fn_name == "euclidean" else 1).numpy()
 
 
 def assert_close(found, expected):

@@ -54,13 +54,7 @@ NOT_RUN = (
     "accelerate launch -m simcse_hf train sup recipe.yaml",  # shows where a recipe goes
 )
 #: Their commands take more than five seconds.
-SLOW = (
-    "docs/training.md",
-    "docs/publishing.md",
-    "docs/evaluation.md",
-    "docs/studies.md",
-    "docs/results/backends.md",
-)
+SLOW = ("docs/training.md docs/publishing.md docs/evaluation.md docs/studies.md docs/results/backends.md").split()
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.

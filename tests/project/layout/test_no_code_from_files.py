@@ -82,8 +82,7 @@ def load(folder):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "2_Dense/model.safetensors"],
+    "name", "config.json modules.json tokenizer.json tokenizer_config.json 2_Dense/model.safetensors".split()
 )
 def test_a_pickle_in_the_place_of_a_models_file_is_one_message(name, folder, payload):
     (folder / name).write_bytes(pickle.dumps(payload))
@@ -180,10 +179,7 @@ def test_result_files_run_nothing(payload, tmp_path):
         read_run(tmp_path / "results.json")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["t.parquet", "t.csv", "t.txt", "t.json", "t.jsonl", "t.txt.gz"],
-)
+@pytest.mark.parametrize("name", "t.parquet t.csv t.txt t.json t.jsonl t.txt.gz".split())
 def test_data_files_run_nothing(name, payload, tmp_path):
     content = pickle.dumps(payload)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
