@@ -389,9 +389,9 @@ def test_an_unknown_backend_and_what_a_graph_cannot_do_are_refused(model):
     for options, message in (
         ({"backend": "tensorrt"}, "backend must be one of torch, onnx, openvino, got 'tensorrt'"),
         ({"pooler_type": "max"}, "leave out pooler_type, or export the model again"),
-        ({"dtype": torch.float16}, "leave out dtype, or export"),
-        ({"device": "cuda"}, "leave out device, or export"),
-        ({"head": "dense"}, "leave out head, or export"),
+        ({"dtype": torch.float16}, "leave out dtype, or export the model again"),
+        ({"device": "cuda"}, "leave out device, or export the model again"),
+        ({"head": "dense"}, "leave out head, or export the model again"),
     ):
         with pytest.raises(ValueError, match=message):
             SimCSE(model, **{"backend": "openvino"} | options)

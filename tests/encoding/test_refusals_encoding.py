@@ -42,6 +42,7 @@ def test_arguments_are_refused_by_their_names(model):
         (lambda: load_model(folder, model_backend="onnx"), "has no .*onnx"),
         (lambda: load_model(folder, dtype="float32"), "dtype must be .*bf16.*'float32'"),
         (lambda: load_model(model, dtype="fp32"), "loaded already: leave out dtype"),
+        (lambda: load_model("model", device="meta"), "device meta: this machine cannot use it"),
         (lambda: load_model("model", device="toaster"), "device toaster: this machine cannot"),
         (lambda: load_model("bm25"), "bm25 is keyword search, which has no vectors"),
         (lambda: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),
@@ -87,6 +88,7 @@ def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
         (texts, out, {"shard_size": 0}, "shard_size"),
         (texts, out, {"resume": True, "overwrite": True}, "resume .* overwrite"),
         (texts, out, {"ranges": ranges}, "ranges"),
+        (texts, out, {"precision": "int8", "ranges": ranges[:, :3]}, r"ranges must be \(2, 32\)"),
         (texts, out, {"column": "a", "columns": ["a"]}, "column and columns"),
     ]:
         with pytest.raises(ValueError, match=named):

@@ -181,13 +181,16 @@ def test_a_trusted_publisher_pushes_without_a_stored_token_if_it_has_an_identity
 #: What is done to the hub or to this process, and the reason that a push then gives.
 FAILURES = [
     (lambda hub, patch: patch.delenv("HF_TOKEN"), "no access token was found.*hf auth login.*HF_TOKEN"),
-    (lambda hub, patch: patch.setenv("HF_TOKEN", WRONG), "does not accept the access token"),
+    (lambda hub, patch: patch.setenv("HF_TOKEN", WRONG), "the hub does not accept the access token"),
     (lambda hub, patch: patch.setattr(constants, "HF_HUB_OFFLINE", True), "HF_HUB_OFFLINE"),
     (lambda hub, patch: patch.setattr(constants, "ENDPOINT", NO_HUB), f"{NO_HUB} failed"),
-    (lambda hub, patch: setattr(hub, "refusal", Refusal(403, "", "no")), "may not write to this"),
     (
-        lambda hub, patch: setattr(hub, "refusal", Refusal(500, "", "own words")),
-        "the hub answered 500: own words",
+        lambda hub, patch: setattr(hub, "refusal", Refusal(403, "", "the hub's own words")),
+        "may not write to this repository",
+    ),
+    (
+        lambda hub, patch: setattr(hub, "refusal", Refusal(500, "", "the hub's own words")),
+        "the hub answered 500: the hub's own words",
     ),
 ]
 
@@ -258,6 +261,7 @@ def test_transformers_own_ways_to_push_give_all_modules_and_a_loadable_model(fam
 
 
 def test_an_option_that_a_push_of_simcse_does_not_have_is_refused_before_anything_is_made(hub, saved):
-    with pytest.raises(SettingError, match="run_as_future"):
-        SimCSE(saved(), device="cpu").push_to_hub("org/name", run_as_future=True)
+    names = "create_model_card, exist_ok, model_name, run_as_future, safe_serialization"
+    with pytest.raises(SettingError, match=names):
+        SimCSE(saved(), device="cpu").push_to_hub("org/name", **dict.fromkeys(names.split(", "), True))
     assert not hub.requests
