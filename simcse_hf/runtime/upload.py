@@ -81,7 +81,7 @@ def public_name(name: str | None) -> str | None:
 
 def name_in_card(text: str, repo_id: str) -> str:
     """Write the name of a repository into a card, or into `.eval_results`, in place of that of another one."""
-    text = re.sub(rf"{HUB_URL}/[^/\s]+/[^/\s]+/blob/", f"{HUB_URL}/{repo_id}/blob/", text)
+    text = re.sub(rf"{HUB_URL}/[^/\s]+(/[^/\s]+)?/blob/", f"{HUB_URL}/{repo_id}/blob/", text)
     named = re.search(r'SimCSE\("(.+?)"\)', text)
     if named is not None:
         text = text.replace(f'"{named[1]}"', f'"{repo_id}"')

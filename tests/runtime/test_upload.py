@@ -4,7 +4,7 @@ import pytest
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.publishing.hub import push_model
-from simcse_hf.runtime.upload import PublicNames
+from simcse_hf.runtime.upload import PublicNames, name_in_card
 
 
 def test_a_tokenizer_of_the_repository_stays_until_another_one_is_pushed(hub, saved):
@@ -50,3 +50,9 @@ def test_two_paths_with_one_last_name_stay_apart_and_texts_of_a_dev_set_stay():
         "baseline": "final (2)",
         "dev_texts": ["/a/b is a path"],
     }
+
+
+def test_a_source_that_was_written_before_the_owner_was_known_gets_the_whole_name():
+    source = "url: https://huggingface.co/{}/blob/main/README.md\n"
+    for before in ("model", "other/model"):
+        assert name_in_card(source.format(before), "org/model") == source.format("org/model")
