@@ -140,7 +140,7 @@ def pytest_addoption(parser):
 
 
 #: The folders whose files take longest.
-LONG = {"project", "training"}
+LONG = {"apps", "clients", "project", "publishing", "training"}
 
 
 def pytest_collection_modifyitems(config, items):
