@@ -37,6 +37,7 @@ def test_arguments_are_refused_by_their_names(model):
         (lambda: model.similarity_pairwise(["a"], ["a", "b"]), "1 and 2"),
         (lambda: model.similarity(VECTORS.astype(np.int8), VECTORS), "int8"),
         (lambda: model.search("a"), "no index yet"),
+        (lambda: model.threshold, "has no saved threshold"),
         (lambda: SimCSE(folder, long_texts="max"), "long_texts"),
         (lambda: SimCSE(folder, pooler_type="sum"), "pooler_type"),
         (lambda: load_model(folder, model_backend="onnx"), "has no .*onnx"),
