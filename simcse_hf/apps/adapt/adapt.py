@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,7 +208,7 @@ class _Adaptation:
         if pooler is None and own == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
-        present = SimCSE(name, pooler_type=pooler)
+        self.present = present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
         separator = asked.label_separator
@@ -429,7 +428,11 @@ class _Adaptation:
         """Train a run unless it is finished or needs no training, and score it unless it was scored."""
         if run.seed is not None:
             finish_run(run)
-        evaluation = score_run(run, partial(run.way.open, run.folder), tasks, PAPER_PROTOCOL, bar=False)
+
+        def model() -> SimCSE:
+            return self.present if run.way.name == START else run.way.open(run.folder)
+
+        evaluation = score_run(run, model, tasks, PAPER_PROTOCOL, bar=False)
         found = {}
         for name, task in tasks.items():
             figure = headline(evaluation.results[name], PAPER_PROTOCOL)

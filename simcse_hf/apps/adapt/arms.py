@@ -107,11 +107,9 @@ class Arm(Trainable):
         return {"train_seconds": time.monotonic() - began}
 
     def open(self, folder: Path) -> SimCSE:
-        """Load the model of the last stage, or the model of an arm that does not train."""
+        """Load the model of the last stage, or that of an arm that does not train; not the present model as it is."""
         if self.stages:
             return SimCSE(folder / f"stage{len(self.stages)}")
-        if self.name == START:
-            return SimCSE(self.model, pooler_type=self.pooler)
         model = SimCSE(self.model, pooler_type=self.pooler, postprocess=False)
         if self.whitening is not None:
             # Some models' embeddings vary in fewer directions than they have dimensions.

@@ -137,11 +137,9 @@ class Study(Result):
 
     def __str__(self) -> str:
         header, *rows = self.table()
-        kind = (
-            "test tasks"
-            if self.judged_on == "test"
-            else "the dev set, which also chose the checkpoints (differences allow for that)"
-        )
+        kind = "test tasks"
+        if self.judged_on == "dev":
+            kind = "the dev set, which also chose the checkpoints (differences allow for that)"
         blocks = [
             f"Mean ± standard deviation over the seeds {', '.join(map(str, self.seeds))} on {kind}, x 100",
             format_rows(rows, *header),

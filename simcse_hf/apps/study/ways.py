@@ -40,7 +40,7 @@ class Way(Trainable):
 
     @cached_property
     def decided(self) -> Decided:
-        """What its recipe decides. The starting checkpoint is looked at once."""
+        """What its recipe decides, once: that reads the starting checkpoint."""
         return self.recipe.decide()
 
     @cached_property

@@ -155,7 +155,7 @@ def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(make
         search(trainer, trials=1, values={name: [1]})
 
 
-#: Other values than those of the arguments below, where adding one or taking half gives none.
+#: Values that differ from those of the trainer below; the value of any other argument is its own plus one.
 OF_TRIALS = {
     "accelerator_config": {"split_batches": True},
     "adam_beta1": 0.5,
