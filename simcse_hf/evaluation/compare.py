@@ -257,8 +257,9 @@ def models_of_seeds(model: StrPath | Encoder) -> dict[int | None, Any]:
     if isinstance(model, (str, os.PathLike)):
         found: dict[int | None, Any] = {}
         for path in sorted(Path(model).expanduser().glob("seed-*")):
-            if (path / "config.json").is_file():
-                found[int(path.name.removeprefix("seed-"))] = str(path)
+            seed = path.name.removeprefix("seed-")
+            if seed.isdecimal() and (path / "config.json").is_file():
+                found[int(seed)] = str(path)
         if len(found) > 1:
             return found
     return {None: model}

@@ -220,14 +220,17 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, tr
 
 
 def test_a_comparison_is_over_the_models_of_all_seeds(three_seeds, tmp_path):
+    """A copy that somebody has put aside is the run of no seed."""
     scored(20, seed=13).to_csv(tmp_path / "pairs.tsv", sep="\t")
     pairs = [str(tmp_path / "pairs.tsv")]
+    runs = shutil.copytree(three_seeds, tmp_path / "runs")
+    shutil.copytree(runs / "seed-43", runs / "seed-43.bak")
     alone = three_seeds / "seed-43"
-    found = compare([str(three_seeds), str(alone)], pairs=pairs)
+    found = compare([str(runs), str(alone)], pairs=pairs)
     each = [evaluate(three_seeds / f"seed-{seed}", pairs=pairs).results["pairs"]["spearman"] for seed in (42, 43, 44)]
-    assert found.scores[str(three_seeds)]["pairs"] == pytest.approx(fmean(each))
+    assert found.scores[str(runs)]["pairs"] == pytest.approx(fmean(each))
     assert found.scores[str(alone)]["pairs"] == pytest.approx(each[1])
-    assert found.seeds == {str(three_seeds): [42, 43, 44]} and "seeds 42, 43, 44" in str(found)
+    assert found.seeds == {str(runs): [42, 43, 44]} and "seeds 42, 43, 44" in str(found)
 
 
 # --- the option ---
