@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtri
 from tqdm import trange
 
-from simcse_hf.evaluation.bootstrap import counted_correlation, interval, resampled_scores
+from simcse_hf.evaluation.bootstrap import Parts, counted_correlation, interval, resampled_scores
 from simcse_hf.evaluation.verdict import Sample, differences
 
 from .harness import Report, markdown
@@ -42,7 +42,11 @@ ACCURACY, POSITIVES = 0.8, 0.3
 #: no more than two seeds of one way do.
 WAYS = {"1 way and the start": 1, "2 ways": 2, "4 ways and the start": 4, "8 ways and the start": 8}
 SEEDS = (2, 3, 5)
-TASKS = {"60 pairs": (60, "spearman", OF_WAYS), "1,500 answers": (1500, "accuracy", OF_SEEDS)}
+TASKS = {
+    "60 pairs": (60, "spearman", OF_WAYS),
+    "300 pairs": (300, "spearman", OF_WAYS),
+    "1,500 answers": (1500, "accuracy", OF_SEEDS),
+}
 MOST_WAYS, MOST_SEEDS = 8, max(SEEDS)
 RESAMPLES = 1000  # as commands take; with fewer, intervals of many pairs are too narrow
 #: The standard deviation of the seeds of each way, in points.
@@ -88,8 +92,9 @@ def statistics_of(groups: np.ndarray, random: np.random.Generator) -> dict[str, 
     }
 
 
-def resampled(systems: Systems, resamples: int, random: np.random.Generator) -> np.ndarray:
-    return resampled_scores([{"rows": named} for named in systems], resamples=resamples, random=random)
+def resampled(systems: Systems, resamples: int, random: np.random.Generator, fixed_ranks: bool = False) -> np.ndarray:
+    tasks = [{"rows": named} for named in systems]
+    return resampled_scores(tasks, resamples=resamples, random=random, fixed_ranks=fixed_ranks)
 
 
 def true_values(random: np.random.Generator) -> dict[str, float]:
@@ -170,12 +175,12 @@ def coverage_of_studies(options: argparse.Namespace, where: str) -> dict[str, An
 
 def scores_of_ways(
     rows: int, metric: str, correlation: float, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, Parts]:
     """Draw rows, and score the start and the seeds of all ways on them.
 
     Returns:
-        `tuple[numpy.ndarray, numpy.ndarray]`: The scores times 100, those of the start first, of shape `(systems,)`;
-        and those on the resamples, of shape `(systems, resamples)`.
+        `tuple[numpy.ndarray, numpy.ndarray, Parts]`: The scores times 100, those of the start first, of shape
+        `(systems,)`; those on the resamples, of shape `(systems, resamples)`; and what was resampled.
     """
     gold, common, trained = random.normal(size=(3, rows))
     start = np.sqrt(1 - OF_START) * random.normal(size=(1, rows))
@@ -192,19 +197,22 @@ def scores_of_ways(
         once = np.ones((1, rows))
         scores = [counted_correlation(system["predicted"], gold, once, metric)[0] for system in systems]
     systems = [system | {"gold": gold, "group": np.arange(rows)} for system in systems]
-    return 100 * np.array(scores), resampled(systems, RESAMPLES, random)
+    drawn = resampled(systems, RESAMPLES, random, fixed_ranks=True)
+    return 100 * np.array(scores), drawn, {"rows": systems[0]}
 
 
 def studies(
-    scored: tuple[np.ndarray, np.ndarray], random: np.random.Generator
+    scored: tuple[np.ndarray, np.ndarray, Parts], random: np.random.Generator
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Sample]]]:
     """Make studies of all sizes and spreads from the same scores, to which the seeds add other effects."""
-    scores, drawn = scored
+    scores, drawn, parts = scored
     for spread, of_ways in SPREADS.items():
         effects = random.normal(size=(MOST_SEEDS, MOST_WAYS)) * of_ways
         for name, ways in WAYS.items():
             for seeds in SEEDS:
-                samples = {"start": Sample({None: scores[0]}, {None: drawn[0]})} if ways != 2 else {}
+                samples = {}
+                if ways != 2:
+                    samples["start"] = Sample({None: scores[0]}, {None: drawn[0]}, tasks=[parts])
                 for way in range(ways):
                     figures = {}
                     resampled = {}
@@ -212,7 +220,7 @@ def studies(
                         system = 1 + way * MOST_SEEDS + seed
                         figures[seed] = scores[system] + effects[seed, way]
                         resampled[seed] = drawn[system] + effects[seed, way]
-                    samples[f"way {way}"] = Sample(figures, resampled)
+                    samples[f"way {way}"] = Sample(figures, resampled, tasks=[parts])
                 yield (spread, name, str(seeds)), samples
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy import ndarray
 from scipy.special import ndtri, stdtrit
+from scipy.stats import rankdata
 from transformers.utils import logging
 
 from ..runtime.errors import DataError, SettingError
@@ -288,6 +289,7 @@ def resampled_scores(
     resamples: int = 1000,
     random: np.random.Generator | None = None,
     left_out: bool = False,
+    fixed_ranks: bool = False,
 ) -> ndarray:
     """Score each system of a task on the same resamples of its examples, which are drawn within each subset.
 
@@ -301,6 +303,11 @@ def resampled_scores(
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         random (`numpy.random.Generator`, *optional*): Random generator. The default has the seed 0.
         left_out (`bool`, *optional*, defaults to `False`): Score the examples that each resample did not draw.
+        fixed_ranks (`bool`, *optional*, defaults to `False`): Compute Spearman's correlation of a resample from the
+            ranks that its pairs have among all pairs. A pair that a resample holds twice is then not tied with itself,
+            as no pair of a new sample is. With few pairs that matters: on 60 of them, a difference between equal
+            systems varies 1.4 to 1.6 times as much between resamples as between new samples, and 1.1 to 1.2 times with
+            fixed ranks. A single score varies too little with them.
 
     Returns:
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
@@ -324,7 +331,7 @@ def resampled_scores(
             counts.append(times[:, each])
         if left_out:
             counts = [(each == 0).astype(int) for each in counts]
-        drawn.append([_scores(parts, counts, protocol) for parts in systems])
+        drawn.append([_scores(parts, counts, protocol, fixed_ranks) for parts in systems])
     values = np.concatenate(drawn, axis=1)
     if not left_out and any("clusters" in part for part in systems[0].values()):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
@@ -335,7 +342,7 @@ def resampled_scores(
     return 100 * values
 
 
-def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
+def _scores(task: Parts, counts: list, protocol: Protocol, fixed_ranks: bool = False) -> ndarray:
     """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
     parts = list(task.values())
     part = parts[0]
@@ -354,7 +361,14 @@ def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
         counts = [np.concatenate(counts, axis=1)]
     correlations = []
     for part, of_part in zip(parts, counts, strict=True):
-        correlations.append(counted_correlation(part["predicted"], part["gold"], of_part, protocol.metric))
+        predicted = part["predicted"]
+        gold = part["gold"]
+        metric = protocol.metric
+        if fixed_ranks and metric == "spearman":
+            predicted = rankdata(predicted)
+            gold = rankdata(gold)
+            metric = "pearson"
+        correlations.append(counted_correlation(predicted, gold, of_part, metric))
     weights = [len(part["gold"]) for part in parts] if protocol.aggregation == "wmean" else None
     return np.average(correlations, axis=0, weights=weights)
 

@@ -97,6 +97,9 @@ def make_samples(
 ) -> dict[str, Sample]:
     """Score several ways on the same resamples of the examples of a task.
 
+    If a way has several seeds, its intervals are made of variances in place of percentiles, so ranks are fixed, which
+    gives differences of Spearman's correlation the right variance.
+
     Args:
         scores (`dict[str, dict[int | None, Parts]]`): For each way and seed, the task's entry of `Evaluation.scores`.
         figures (`dict[str, dict[int | None, float]]`): For the same ways and seeds, the score times 100.
@@ -120,7 +123,9 @@ def make_samples(
         if scored_examples(system) != examples:
             raise DataError(f"{task}: {way} and {first} were not evaluated on the same examples.")
     random = random or np.random.default_rng([0, mark([task])])
-    drawn = dict(zip(keys, resampled_scores(systems, protocol, resamples, random), strict=True))
+    has_seeds = any(len(by_seed) > 1 for by_seed in scores.values())
+    on_resamples = resampled_scores(systems, protocol, resamples, random, fixed_ranks=has_seeds)
+    drawn = dict(zip(keys, on_resamples, strict=True))
     samples = {}
     for way, by_seed in scores.items():
         resampled = {seed: drawn[way, seed] for seed in by_seed}

@@ -52,6 +52,24 @@ def test_the_mean_over_tasks_has_the_seeds_that_all_tasks_have():
     assert mean.figures[2] == (on_x["a"].figures[2] + on_y["a"].figures[2]) / 2
 
 
+@pytest.mark.parametrize("seeds", [[None], [1, 2]])
+def test_resamples_of_several_seeds_keep_the_ranks_that_pairs_have_among_all(seeds):
+    drawing = np.random.default_rng(6)
+    predicted = drawing.normal(size=40).round(1)  # with ties
+    gold = predicted + drawing.normal(size=40)
+    parts = {"test": {"predicted": predicted, "gold": gold, "group": np.arange(40)}}
+    figures = {"way": dict.fromkeys(seeds, 70.0)}
+    scores = {"way": dict.fromkeys(seeds, parts)}
+    found = make_samples(scores, figures, "x", resamples=5, random=np.random.default_rng(3))["way"].resampled[seeds[0]]
+    ranks = scipy.stats.rankdata(predicted), scipy.stats.rankdata(gold)
+    for value, rows in zip(found, np.random.default_rng(3).integers(40, size=(5, 40)), strict=True):
+        if seeds == [None]:
+            expected = scipy.stats.spearmanr(predicted[rows], gold[rows])[0]
+        else:
+            expected = scipy.stats.pearsonr(ranks[0][rows], ranks[1][rows])[0]
+        assert value == pytest.approx(100 * expected)
+
+
 # --- seeds and examples ---
 
 
