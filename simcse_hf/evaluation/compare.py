@@ -336,7 +336,9 @@ def compare_evaluations(
     averaged = {"mean": common} if choose else average_members({task: results[baseline][task] for task in common})
     averages: dict[str, dict] = {}
     for key, members in averaged.items():
-        averages[key] = {name: float(np.mean([each[task] for task in members])) for name, each in scores.items()}
+        averages[key] = {}
+        for name, each in scores.items():
+            averages[key][name] = float(np.mean([each[task] for task in members]))
         averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples

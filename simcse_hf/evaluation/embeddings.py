@@ -34,7 +34,9 @@ class SentenceEmbeddings:
             raise ModelError(f"encode returned an array of shape {vectors.shape} for {len(keys)} texts.")
         check_finite(vectors, lambda number: f"text {number} ({keys[number][1][:80]!r})")
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
-        if len(keys) > 1 and np.ptp(vectors, axis=0).max() <= 1e-5 * np.abs(vectors).max():
+        largest = np.abs(vectors).max(initial=0)
+        spread = np.ptp(vectors, axis=0).max() if len(keys) > 1 else np.inf
+        if spread <= 1e-5 * largest:
             raise ModelError(
                 f"the embeddings of all {len(keys)} texts are the same: the model has collapsed, or its pooler "
                 "reads a constant."
@@ -67,11 +69,9 @@ class SentenceEmbeddings:
             `list[str]`: The ids of the documents of a query, the best one first.
         """
         ids = sorted(documents, reverse=True)
-        texts = (queries, [documents[id] for id in ids])
-        x, y = (
-            comparable(self(each, role).astype(np.float32), self.similarity)
-            for each, role in zip(texts, roles, strict=True)
-        )
+        of_queries, of_documents = roles
+        x = comparable(self(queries, of_queries).astype(np.float32), self.similarity)
+        y = comparable(self([documents[id] for id in ids], of_documents).astype(np.float32), self.similarity)
         # Equal embeddings are compared once, because the rounding of their products depends on the place in a matrix.
         copies: dict[bytes, list[int]] = {}
         for row, vector in enumerate(y):
@@ -79,9 +79,13 @@ class SentenceEmbeddings:
         groups = list(copies.values())
         index = ExactIndex(y.shape[1], self.similarity)
         index.add(y[[group[0] for group in groups]])
-        for found in zip(*index.search(x, min(depth, len(groups))), strict=True):
-            ranked = [(score, ids[row]) for score, group in zip(*found, strict=True) for row in groups[group][:depth]]
-            yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
+        scores, found = index.search(x, min(depth, len(groups)))
+        for of_query, groups_of_query in zip(scores, found, strict=True):
+            ranked = []
+            for score, group in zip(of_query, groups_of_query, strict=True):
+                ranked += [(score, ids[row]) for row in groups[group][:depth]]
+            ranked.sort(reverse=True)
+            yield [id for _, id in ranked[:depth]]
 
 
 def embed_all(

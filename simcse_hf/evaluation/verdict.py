@@ -200,7 +200,9 @@ def differences(
             found |= differences({way: samples[way] for way in pair}, [pair], level)
         return found
     if known:
-        contrasts = np.array([[float(way == first) - float(way == second) for way in ways] for first, second in known])
+        contrasts = np.zeros((len(known), len(ways)))
+        for row, (first, second) in zip(contrasts, known, strict=True):
+            row += [float(way == first) - float(way == second) for way in ways]
         ends = _intervals(list(known.values()), scores, contrasts, confidence)
         for pair, (low, high) in zip(known, ends, strict=True):
             found[pair] = replace(found[pair], low=low, high=high)
@@ -261,11 +263,12 @@ def _scores_by_seed(samples: Mapping[str, Sample]) -> tuple[list[str], ndarray]:
     ways = [way for way in sorted(samples) if samples[way].is_trained and len(samples[way].figures) > 1]
     if not ways:
         return [], np.zeros((0, 0))
-    seeds = [seed for seed in samples[ways[0]].figures if all(seed in samples[way].figures for way in ways)]
+    common = set.intersection(*(set(samples[way].figures) for way in ways))
+    seeds = sorted(common, key=str)
     scores = []
     for way in ways:
         sample = samples[way]
-        scores.append([sample.figures[seed] - sample.optimism.get(seed, 0.0) for seed in sorted(seeds, key=str)])
+        scores.append([sample.figures[seed] - sample.optimism.get(seed, 0.0) for seed in seeds])
     return ways, np.array(scores)
 
 
@@ -346,8 +349,12 @@ def _components(scores: ndarray) -> tuple[ndarray, ndarray]:
     rest = rest - rest.mean(axis=-1, keepdims=True)
     squares = (rest**2).sum(axis=-1) / (seeds - 1)  # the mean is 1 - 2 / ways of its own, and 1 / ways of that of all
     pooled = squares.sum(axis=-1, keepdims=True) / max(ways - 1, 1)
-    own = (squares - pooled / ways) / (1 - 2 / ways) if ways > 2 else pooled
-    return np.maximum(own, pooled) + np.zeros(ways), mean[..., 0, :].var(axis=-1, ddof=1)
+    own = squares
+    if ways > 2:
+        own = (squares - pooled / ways) / (1 - 2 / ways)
+    own = np.where(own > pooled, own, pooled)
+    common = mean[..., 0, :].var(axis=-1, ddof=1)
+    return own, common
 
 
 def _factor_for_all(

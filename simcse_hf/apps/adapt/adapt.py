@@ -248,7 +248,8 @@ class _Adaptation:
         own = present.pooler_type
         arms = make_arms(name, own, pooler, asked.pretrained, text, spans, whitening, labels, asked.steps, options)
         self.arms = {arm.name: arm for arm in arms}
-        self.present_dev = self._score(self._runs(START, [None])[0], {self.first: self.dev})[self.first]
+        [not_trained] = self._runs(START, [None])
+        self.present_dev = self._score(not_trained, {self.first: self.dev})[self.first]
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> Adaptation:
@@ -418,8 +419,10 @@ class _Adaptation:
 
     def _judged_runs(self, name: str) -> list[SeedRun[Arm]]:
         """Return the runs of the verdict, whose seeds are new. An arm that does not train is the same under any."""
+        if not self.arms[name].stages:
+            return self._runs(name, [None])
         first = FIRST_SEED + 1
-        return self._runs(name, range(first, first + self.asked.seeds) if self.arms[name].stages else [None])
+        return self._runs(name, range(first, first + self.asked.seeds))
 
     def _runs(self, name: str, seeds: Sequence[int | None]) -> list[SeedRun[Arm]]:
         return plan_runs([self.arms[name]], seeds, self.work / RUNS)

@@ -225,7 +225,8 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         kind, objective = "texts", "simcse"
     rows: list[dict] = [*read_source(kind, Source(source, supervised=True, label_separator=label_separator))]
     values = {row.get(SCORE) for row in rows}
-    if kind == "scored_pairs" and parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
+    is_scored_by_label = kind == "scored_pairs" and parts.get("score") == "label"
+    if is_scored_by_label and len(values) > 2 and values <= {-1, 0, 1, 2}:
         raise DataError(
             f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores of "
             "similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."

@@ -271,7 +271,9 @@ def score_subsets(task: str, parts: Parts) -> dict:
         with correlations times 100.
     """
     subsets = score_parts(task, parts)
-    joined = {name: np.concatenate([part[name] for part in parts.values()]) for name in ("predicted", "gold")}
+    joined = {}
+    for name in ("predicted", "gold"):
+        joined[name] = np.concatenate([part[name] for part in parts.values()])
     whole = correlations(joined, task)
     aggregate: dict = {"all": {}, "mean": {}, "wmean": {}}
     weights = [scores["pairs"] for scores in subsets.values()]
@@ -390,7 +392,12 @@ def pair_features(a: ndarray, b: ndarray) -> ndarray:
 
 def _in_order(examples: LabelledTexts) -> LabelledTexts:
     """Sort examples as SentEval does before it makes its folds: by the number of tokens of each text, and by class."""
-    return sorted(examples, key=lambda example: ([len(text.split()) for text in example[0]], example[1]))
+
+    def tokens_and_class(example: tuple) -> tuple:
+        texts, label = example
+        return [len(text.split()) for text in texts], label
+
+    return sorted(examples, key=tokens_and_class)
 
 
 @dataclass(eq=False)
@@ -473,19 +480,21 @@ class TransferTask(SentEvalTask):
         accuracies = []
         dev_accuracies = []
         for train, held in parts:
+            own_x = x[train]
+            own_y = y[train]
             if "dev" in data:  # a second fit would be the same, because seed and data are the same
                 grid = make_grid()
-                on_dev = np.round(100 * grid.fit(x[train], y[train], data["dev"]), 2)  # rounded as in SentEval
+                on_dev = np.round(100 * grid.fit(own_x, own_y, data["dev"]), 2)  # rounded as in SentEval
                 chosen = int(on_dev.argmax())
             else:
                 held_out = []
-                folds = list(divide(y[train], y[train]))
+                folds = list(divide(own_y, own_y))
                 for inner, rest in tqdm(folds, desc=self.name, leave=False):
                     grid = make_grid()
-                    held_out.append(grid.fit(x[train][inner], y[train][inner], (x[train][rest], y[train][rest])))
+                    held_out.append(grid.fit(own_x[inner], own_y[inner], (own_x[rest], own_y[rest])))
                 on_dev = np.round(100 * np.mean(held_out, axis=0), 2)
                 grid = make_grid(l2=(L2_GRID[on_dev.argmax()],))
-                grid.fit(x[train], y[train])
+                grid.fit(own_x, own_y)
                 chosen = 0
             correct[held] = grid.correct(tested_x[held], gold[held])[:, chosen]
             accuracies.append(100 * correct[held].mean())
