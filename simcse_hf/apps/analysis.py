@@ -343,8 +343,10 @@ def draw_intervals(target: Any, rows: Sequence[IntervalRow], caption: str) -> bo
         caption (`str`): What stands below.
 
     Returns:
-        `bool`: Whether there is a picture: matplotlib is installed.
+        `bool`: Whether there is a picture: there are rows, and matplotlib is installed.
     """
+    if not rows:
+        return False
     try:
         import matplotlib
     except ImportError:
