@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -58,8 +58,6 @@ class ContrastiveCollator:
             same number.
         columns (`Sequence[str]`, *optional*, defaults to `()`): Columns of numbers that go into the batch as well,
             under their names in the plural: `score` as `scores`.
-        vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
-            `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
 
     Examples:
         >>> from transformers import AutoTokenizer
@@ -78,7 +76,6 @@ class ContrastiveCollator:
     repeat: int = 2
     add_text_ids: bool = False
     columns: Sequence[str] = ()
-    vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def __call__(self, rows: Sequence[Mapping]) -> dict:
         """Collate rows into a batch.
@@ -87,14 +84,16 @@ class ContrastiveCollator:
             rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. Rows
                 may have different numbers of sentences, and an empty list stands for one that is absent. In a row with
                 `relations`, the first text is a premise and the others are its hypotheses. `view_seed` is the seed of
-                a view that is made on the device. `row` is the number of the row, by which it has `vectors`.
+                a view that is made on the device. `teacher` and `guide` are the vectors that frozen models give the
+                texts, of shape `(columns, dim)`.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
             `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)` or, of
-            lists, `(batch, most numbers)` with -100 where a row has fewer, and the `vectors`.
+            lists, `(batch, most numbers)` with -100 where a row has fewer, and the vectors of frozen models, of
+            shape `(batch, num_sentences, dim)`.
 
         Raises:
             DataError: If a row has no lists of token ids, or a sentence has no token.
@@ -141,10 +140,9 @@ class ContrastiveCollator:
                 cells = [torch.as_tensor(row[name]) for row in rows]
                 is_ragged = cells[0].dim() > 0
                 batch[f"{name}s"] = pad_sequence(cells, True, ABSENT) if is_ragged else torch.stack(cells)
-        if "row" in first:
-            numbers = np.array([int(row["row"]) for row in rows])
-            for name, look_up in self.vectors.items():
-                vectors = torch.from_numpy(look_up(numbers))[:, :width]
+        for name in ("teacher", "guide"):
+            if name in first:
+                vectors = torch.from_numpy(np.stack([row[name] for row in rows]))[:, :width]
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -126,9 +126,10 @@ class Rows:
             assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
             for model, words in frozen.items():
                 self.vectors[model] = RowVectors(words, read.select_columns(columns), reader.args.device)
-            # The collator finds vectors by the numbers of the rows.
             self.known = self.known.add_column("row", np.arange(len(self.known)))
         self.tokens = self.known if self.stream is None else self.stream
+        if frozen and isinstance(self.known, Dataset):
+            self.tokens = self.known.with_transform(partial(add_vectors, self.vectors))
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         self.longest = length + max(map(sum, reader.settings.template_edges), default=0)
 
@@ -181,9 +182,7 @@ class Rows:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise SettingError(f"objective {objective.name!r} learns from a teacher: {advice}")
         columns = NUMBERS.get(self.plan.kind, ())
-        return ContrastiveCollator(
-            self.reader.tokenizer, objective.num_views, objective.needs_text_ids, columns, self.vectors
-        )
+        return ContrastiveCollator(self.reader.tokenizer, objective.num_views, objective.needs_text_ids, columns)
 
     def check(self, objective: Objective) -> list[Mapping]:
         """Check that an objective can learn from the rows.
@@ -356,6 +355,12 @@ class Mixed(Rows):
         }
 
 
+def add_vectors(vectors: Mapping[str, RowVectors], columns: dict[str, list]) -> dict[str, list]:
+    """Add the vectors of frozen models to rows when they are read, by the numbers of the rows."""
+    numbers = np.array(columns["row"])
+    return columns | {model: list(look_up(numbers)) for model, look_up in vectors.items()}
+
+
 @contextmanager
 def named(where: str) -> Iterator[None]:
     """Put what an error is about in front of it, such as one of several data sets."""
@@ -422,7 +427,7 @@ def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
     for name, plan in run.datasets.items():
         with named(f"data set {name!r}"):
             parts[name] = read_rows(reader, plan, data[name], plan.source)
-    tokens = MixedRows([part.known for part in parts.values()])
+    tokens = MixedRows([part.tokens for part in parts.values()])
     return Mixed(reader, replace(run.rows, frozen={}), Source(list(parts)), tokens, parts=parts)
 
 

@@ -55,3 +55,12 @@ def test_a_run_does_not_resume_with_other_vectors(tmp_path):
         run(tmp_path, guide=other).train(resume_from_checkpoint=checkpoint)
     moved = str((tmp_path / "guide").rename(tmp_path / "moved"))
     run(tmp_path, guide=moved).train(resume_from_checkpoint=checkpoint)
+
+
+def test_an_evaluation_has_the_vectors_that_the_teacher_gives_its_own_texts(tmp_path, save_checkpoint):
+    teacher = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "teacher")
+    student = AutoModelForCL.from_pretrained(teacher, objective="distill")
+    data = texts(48)
+    train, others = (data.select(range(start, start + 24)) for start in (0, 24))
+    trainer = make(tmp_path, TOKENIZER, train, student, teacher=[str(teacher)], eval_dataset=others)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(0, abs=1e-6)  # it begins as its teacher
