@@ -110,8 +110,10 @@ class ContrastiveCollator:
                 found.append(ids.tolist() if hasattr(ids, "tolist") else ids)
             if not found or not all(isinstance(ids, (list, tuple)) for ids in found):
                 got = repr(row.get("input_ids", f"the keys {list(row)}"))
-                form = "a list of token id lists, one for each sentence, such as [[101, 7592, 102]]"
-                raise DataError(f"input_ids of a row must be {form}; got {got:.80}. Tokenize first.")
+                raise DataError(
+                    "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, "
+                    f"102]]; got {got:.80}. Tokenize first."
+                )
             sentences.append(found)
         if all(len(found) == 1 for found in sentences):
             sentences = [found * self.repeat for found in sentences]

@@ -48,8 +48,10 @@ def check_text(text: object, where: str) -> str:
     try:
         text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:
-        half = f"half of a surrogate pair, {text[error.start]!r}. Write the character itself, or both halves"
-        raise DataError(f"{where}: the text {text[:50]!r} holds {half}.") from None
+        raise DataError(
+            f"{where}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}. Write the "
+            "character itself, or both halves."
+        ) from None
     return text
 
 
@@ -223,8 +225,10 @@ def resolve_columns(
     else:
         excluded = [own[column] for column in column_names if column not in texts]
         cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
-        found = f"the column names do not say which columns hold the texts{cannot}"
-        raise DataError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
+        raise DataError(
+            f"{name}: the column names do not say which columns hold the texts{cannot}. {ADVICE}; the columns are "
+            f"{quote(own.values())}."
+        )
     return [own[column] for column in chosen]
 
 

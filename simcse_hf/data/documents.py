@@ -55,8 +55,10 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
     if not document:
         raise DataError(f"{path}: the file holds no sentences, only blank lines.")
     if not is_divided:
-        divided = f"there is no empty line between line 1 and line {last}"
-        raise DataError(f"{path}: {divided}. Write {_FORM}, or neighbours might come from different texts.")
+        raise DataError(
+            f"{path}: there is no empty line between line 1 and line {last}. Write {_FORM}, or neighbours might come "
+            "from different texts."
+        )
     yield document
 
 
@@ -168,8 +170,10 @@ class SpanDataset(SeededDataset):
                     kept.append(np.asarray(ids, dtype=np.int32))
         left_out = len(lengths) - len(kept)
         if not kept:
-            found = f"none of the {left_out} documents has {shortest} tokens, and the longest has"
-            raise SettingError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
+            raise SettingError(
+                f"none of the {left_out} documents has {shortest} tokens, and the longest has "
+                f"{max(lengths, default=0)}: lower max_span (or max_seq_length)"
+            )
         if left_out:
             logger.info(f"{left_out} of {len(lengths)} documents have under {shortest} tokens, and are left out.")
         self._tokens = np.concatenate(kept)

@@ -106,8 +106,10 @@ def read_source(kind: str, source: Source) -> Dataset | Iterator[list[str]]:
     # 2. Rows that are read by their structure: most of no chosen columns, and documents from a file.
     form = _FORMS.get(kind)
     if form == "documents" and isinstance(data, str) and find_paths(data) is None:
-        advice = "name one with --train_file, or in Python with train_dataset"
-        raise SettingError(f"{form} are read from a file, and {data!r} is not a file here: {advice}")
+        raise SettingError(
+            f"{form} are read from a file, and {data!r} is not a file here: name one with --train_file, or in Python "
+            "with train_dataset"
+        )
     if form and source.columns is not None:
         raise SettingError(f"--columns does not apply to rows of {form}: leave it out, and give {data} their form")
     if kind == "spans":
@@ -138,11 +140,13 @@ def read_stream(source: Source) -> IterableDataset:
 def check_width(source: Source, width: int) -> None:
     """Refuse single texts for supervised training, and for a view that draws neighbours."""
     if source.supervised and width == 1:
-        needed = "a class label in a column 'label', or an anchor, a positive and any number of hard negatives"
         raise SettingError(
-            f"{source.data} holds one text in a row, and supervised training needs {needed}. Add the columns, or "
-            "train without labels (simcse-hf train unsup)."
+            f"{source.data} holds one text in a row, and supervised training needs a class label in a column 'label', "
+            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
         )
     if source.window and width == 1:
-        advice = 'pass the name of a file of documents, "documents.txt", or next_sentence_pairs("documents.txt")'
-        raise SettingError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")
+        raise SettingError(
+            f"{source.name} holds single sentences, and the view reads neighbouring ones: pass the name of a file of "
+            'documents, "documents.txt", or next_sentence_pairs("documents.txt")'
+        )

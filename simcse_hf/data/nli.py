@@ -87,8 +87,10 @@ def build_nli_triplets(
     check_values("an integer of 0 or more", hard_negatives_per_pair=hard_negatives_per_pair)
     check_values("an integer above 0", max_rows=max_rows)
     if hard_negatives_per_pair and set(negatives) & set(positives):
-        advice = "name different labels, or set hard_negatives_per_pair to 0"
-        raise SettingError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
+        raise SettingError(
+            f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
+            "hard_negatives_per_pair to 0."
+        )
     premises, skipped = _read_premises(source)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]
@@ -201,8 +203,9 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
                 skipped["pairs without a label"] += 1
                 continue
             if name not in _LABEL:
-                known = f"{', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none"
-                raise DataError(f"{where}: unknown label {label!r}; expected {known}.")
+                raise DataError(
+                    f"{where}: unknown label {label!r}; expected {', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none."
+                )
             for text in (premise, hypothesis):
                 if text is not None:
                     check_text(text, where)

@@ -157,8 +157,10 @@ def load_text_dataset(
                     _write_rows(cleaners, file, max_rows)
                     write_json(dropped, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
             except OSError as error:
-                advice = "Set HF_HOME, or cache_dir, to a folder that can be written"
-                raise DataError(f"cannot write to the cache {folder}: {error}. {advice}.") from error
+                raise DataError(
+                    f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be "
+                    "written."
+                ) from error
         dataset = Dataset.from_file(str(path))
         dataset._fingerprint = key  # the default depends on the time of the file
         for cleaner, found in zip(cleaners, read_json(dropped, kind=list), strict=True):
@@ -282,8 +284,9 @@ def load_from_hub(source: str, split: str, **options: object) -> Any:
             split = words[0]
         return load_dataset(name, configuration, split=split, **options)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data
-        why = f"{type(error).__name__}: {error}"
-        raise DataError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
+        raise DataError(
+            f"{source!r} is no file here, and could not be loaded from the hub: {type(error).__name__}: {error}"
+        ) from error
 
 
 def table_cleaners(
@@ -319,8 +322,10 @@ def table_cleaners(
             raise DataError(f"{message} {quote(table.columns)}.{hint}")
         first = cleaners[0] if cleaners else None
         if first and len(chosen) != len(first.columns):
-            other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
-            raise DataError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
+            raise DataError(
+                f"{table.name} has {found}, but {first.table.name} has {len(first.columns)} ({quote(first.columns)}). "
+                "Files loaded together must have as many."
+            )
         ignored = [column for column in table.columns if column not in chosen]
         judgements = [column for column in ignored if JUDGEMENT.fullmatch(column)]
         message = f"{table.name}: the sentences are in column {chosen[0]!r}"
@@ -440,10 +445,10 @@ def load_class_rows(
     if chosen is None:
         [cleaner] = table_cleaners([table], columns)
         if len(cleaner.columns) < 2:
-            advice = (
-                f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}"
+            raise DataError(
+                f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives in a "
+                f"column 'positives'; the columns are {quote(table.columns)}."
             )
-            raise DataError(f"{table.name}: a row holds one text and no class label. {advice}.")
         make_room([cleaner])
         groups = []
         relations = []
@@ -475,8 +480,10 @@ def load_class_rows(
     cleaner.kept = len(found)
     cleaner.log()
     if unlabelled:
-        where = f"{table.unit} {first_few(unlabelled)}"
-        logger.warning(f"{table.name}: {len(unlabelled)} texts have no label and are left out: {where}.")
+        logger.warning(
+            f"{table.name}: {len(unlabelled)} texts have no label and are left out: {table.unit} "
+            f"{first_few(unlabelled)}."
+        )
     counts = Counter(chain.from_iterable(names for _, names in found))
     classes = sorted(label for label, count in counts.items() if count > 1)
     counted = (

@@ -218,8 +218,10 @@ class MixtureSampler(PermutedSampler):
     ) -> None:
         for name, part in parts.items():
             if len(part) < block:
-                few = f"{len(part)} rows, fewer than one batch of {block} over all processes"
-                raise SettingError(f"the data set {name!r} has {few}: lower per_device_train_batch_size")
+                raise SettingError(
+                    f"the data set {name!r} has {len(part)} rows, fewer than one batch of {block} over all processes: "
+                    "lower per_device_train_batch_size"
+                )
         self.parts = list(parts.values())
         self.starts = starts
         self.block = block

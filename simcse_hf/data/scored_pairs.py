@@ -221,8 +221,9 @@ def collect_pairs(
             raise DataError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
     total = len(pairs)
     if dropped:
-        counted = f"{len(dropped)} of {len(dropped) + total} rows dropped for an empty cell"
-        logger.warning(f"{where}: {counted}: {first_few(dropped)}.")
+        logger.warning(
+            f"{where}: {len(dropped)} of {len(dropped) + total} rows dropped for an empty cell: {first_few(dropped)}."
+        )
     if not total:
         raise DataError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     # A score of -1 among others that are not negative often means that there is none.
@@ -273,8 +274,10 @@ def read_scored_lists(source: TextSource, columns: Sequence[str] | None = None, 
     own = {column.strip().lower(): column for column in table.columns}
     known = [names for names in _SCORE_COLUMNS if own.keys() >= set(names)]
     if not known:
-        found = f"no scores of candidates; the columns are {quote(table.columns)}"
-        raise DataError(f"{table.name}: {found}. Add pos_scores and neg_scores, or scores.")
+        raise DataError(
+            f"{table.name}: no scores of candidates; the columns are {quote(table.columns)}. Add pos_scores and "
+            "neg_scores, or scores."
+        )
     score_columns = [own[name] for name in known[0]]
     text_columns = resolve_columns(table.columns, name=table.name, sample=table.sample(), columns=columns)
     width = len(text_columns)

@@ -156,8 +156,10 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
-        advice = "A quote inside a quoted cell must be doubled, and a cell with a line break quoted; or use .jsonl."
-        raise DataError(f"{path}, line {number}: not valid csv: {error}. {advice}") from None
+        raise DataError(
+            f"{path}, line {number}: not valid csv: {error}. A quote inside a quoted cell must be doubled, and a cell "
+            "with a line break quoted; or use .jsonl."
+        ) from None
 
 
 @dataclass
@@ -243,8 +245,10 @@ def open_rows(source: Any, name: str | None = None) -> Table:
         cells = {str(column): list(values) for column, values in source.items()}
         lengths = {column: len(values) for column, values in cells.items()}
         if len(set(lengths.values())) > 1:
-            advice = "Give all columns as many cells; None is a missing text"
-            raise DataError(f"{name or 'the columns'}: the numbers of cells differ: {lengths}. {advice}.")
+            raise DataError(
+                f"{name or 'the columns'}: the numbers of cells differ: {lengths}. Give all columns as many cells; "
+                "None is a missing text."
+            )
         source = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
         raise DataError(
@@ -362,8 +366,10 @@ def open_csv(path: Path, delimiter: str) -> Table:
             "has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
         )
     if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
-        separators = "Separate the cells of a .csv file by commas, those of a .tsv file by tabs"
-        raise DataError(f"{path}: the header is one column, {names[0]!r}. {separators}, or rename the column.")
+        raise DataError(
+            f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas, those of a "
+            ".tsv file by tabs, or rename the column."
+        )
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         indices = [names.index(column) for column in columns]
@@ -388,8 +394,10 @@ def _open_json(path: Path) -> Table:
             return json.loads(text)
         except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
             number += getattr(error, "lineno", 1) - 1
-            form = "The file must hold one object on each line, or one array of objects."
-            raise DataError(f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. {form}") from None
+            raise DataError(
+                f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
+                "object on each line, or one array of objects."
+            ) from None
 
     lines = _lines(path)
     _, (first,) = next(lines, (1, ("",)))
@@ -541,9 +549,11 @@ class RowCleaner:
         for number, cells in islice(self.table.rows(self.columns), max_rows):
             yield self.clean(number, cells)
         if not self.kept:
-            dropped = f"each of the {self.counts['dropped']} row(s) has an empty cell"
             columns = " or ".join(map(repr, self.columns))
-            raise DataError(f"{self.table.name}: {dropped} in {columns}. Fill the cells, or name other columns.")
+            raise DataError(
+                f"{self.table.name}: each of the {self.counts['dropped']} row(s) has an empty cell in {columns}. Fill "
+                "the cells, or name other columns."
+            )
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""

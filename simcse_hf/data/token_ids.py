@@ -188,8 +188,10 @@ class Template:
         """
         longest = int(tokenizer.model_max_length)
         if longest <= self.num_tokens:
-            found = f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length)"
-            raise SettingError(f"{found}, so there is no room for a text: shorten the template")
+            raise SettingError(
+                f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
+                "so there is no room for a text: shorten the template"
+            )
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 

@@ -102,8 +102,10 @@ class ViewDataset(SeededDataset):
         super().__init__(self.seed)
         names = self.texts.column_names
         if names != ["sent0"]:
-            found = f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}"
-            raise SettingError(f"{found}. Select one column of sentences, or use view identity.")
+            raise SettingError(
+                f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}. "
+                "Select one column of sentences, or use view identity."
+            )
         if len(self.texts) == 0:
             raise DataError("the dataset to make views of is empty.")
         self._special = special_tokens(self.tokenizer)

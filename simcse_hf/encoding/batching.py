@@ -83,8 +83,10 @@ def full_length(
     if prompt and length is not None:
         needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
         if needed >= length:
-            taken = f"takes {needed} of the {length} tokens of a text, so no room is left for the text itself"
-            raise SettingError(f"the prompt {prompt[:60]!r} {taken}: shorten it, or raise the maximum length.")
+            raise SettingError(
+                f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for "
+                "the text itself: shorten it, or raise the maximum length."
+            )
     return length
 
 

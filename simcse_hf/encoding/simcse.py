@@ -614,8 +614,10 @@ class SimCSE(BatchEncoder):
         from sentence_transformers.models import Normalize
 
         if self.backend != "torch" or self.long_texts != "cut":
-            how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
-            raise ModelError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
+            raise ModelError(
+                f"{self.name_or_path}: sentence-transformers gives other embeddings than "
+                f"long_texts={self.long_texts!r}, backend={self.backend!r}"
+            )
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             try:
@@ -623,8 +625,9 @@ class SimCSE(BatchEncoder):
                     folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
                 )
             except ValueError as error:
-                lacks = "sentence-transformers has no module for its pooler or transform"
-                raise ModelError(f"{self.name_or_path}: {lacks} ({error})") from error
+                raise ModelError(
+                    f"{self.name_or_path}: sentence-transformers has no module for its pooler or transform ({error})"
+                ) from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model

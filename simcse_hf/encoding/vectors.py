@@ -125,8 +125,10 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     try:
         model = load_model(source, device=str(device))
     except ValueError as error:
-        neither = "is neither a folder that `simcse-hf encode` wrote nor a model that can be loaded"
-        raise DataError(f"the teacher or guide {source} {neither}: {error}") from error
+        raise DataError(
+            f"the teacher or guide {source} is neither a folder that `simcse-hf encode` wrote nor a model that can be "
+            f"loaded: {error}"
+        ) from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None, "config": identity["config"]}
     described |= {name: identity[name] for name in _MAKES_VECTORS}

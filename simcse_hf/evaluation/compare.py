@@ -316,8 +316,10 @@ def compare_evaluations(
     for task in common:
         scored = {each[task].get("texts") for each in results.values()} - {None}  # early files do not know them
         if len(scored) > 1:
-            found = f"{task}: {' and '.join(named)} were evaluated on other texts"
-            raise DataError(f"{found}. Results on different rows are not compared: evaluate them on the same file.")
+            raise DataError(
+                f"{task}: {' and '.join(named)} were evaluated on other texts. Results on different rows are not "
+                "compared: evaluate them on the same file."
+            )
     for name, evaluation in named.items() if choose else ():
         if not evaluation.cost or not all(map(evaluation.scores.get, common)):
             raise DataError(

@@ -343,8 +343,9 @@ def read_tasks(
             found[name] = MissingTask(str(data_dir), name, [str(error)])
             logger.warning(f"{name} is not evaluated: {error}.")
     if names and len(missing) == len(found):
-        reason = f"{names[0]}: {missing[names[0]]}"
-        raise SettingError(f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({reason}).")
+        raise SettingError(
+            f"data_dir {data_dir} has none of the tasks {', '.join(names)} ({names[0]}: {missing[names[0]]})."
+        )
 
     # 3. A user's own
     own = name_tasks(task, label_separator, protocol)

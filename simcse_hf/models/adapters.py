@@ -136,10 +136,9 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
     except (RuntimeError, KeyError, ValueError) as error:
         wrong = " ".join(str(error).split())
     if wrong:
-        where = f"base_model_name_or_path in {ADAPTER_CONFIG}"
         raise ModelError(
-            f"{source}: the adapter does not fit the model in {where} ({wrong}): name there the model that it was "
-            "trained on."
+            f"{source}: the adapter does not fit the model in base_model_name_or_path in {ADAPTER_CONFIG} ({wrong}): "
+            "name there the model that it was trained on."
         )
     base = adapter_base(source, **hub) or ""
     settings = find_file(source, ADAPTER_SETTINGS, **hub)
@@ -210,8 +209,10 @@ def check_adapter(model: ContrastiveBase) -> None:
         raise SettingError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
-        problem = f"{base or 'the model'} is not a whole model that the adapter could be added to again"
-        raise ModelError(f"save_adapter: {problem}. {_SAVE_WHOLE}")
+        raise ModelError(
+            f"save_adapter: {base or 'the model'} is not a whole model that the adapter could be added to again. "
+            f"{_SAVE_WHOLE}"
+        )
     try:
         merged = merged_weights(model, model.state_dict())
         if not model.save_adapter:

@@ -228,8 +228,9 @@ class Checkpoint:
         # 1. Refuse a pooling that cannot be reproduced here.
         problem = files.refused or (files.unsupported if saved is None else "")
         if problem and pooler_type is None:
-            advice = "Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
-            raise ModelError(f"{problem}. {advice}")
+            raise ModelError(
+                f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
+            )
         # 2. Without our section, the files of sentence-transformers count, unless the caller names another pooler.
         if saved is None:
             section = self.section
@@ -367,8 +368,9 @@ def _load_layers(
             saved.append((layer, folder, f"pooler {model.settings.pooler_type!r}"))
     for layer, folder, name in saved:
         if not load_layer(layer, source, folder, **hub):
-            place = f"{folder}/{WEIGHTS}"
-            raise ModelError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
+            raise ModelError(
+                f"{source} lacks the weights of its {name} ({folder}/{WEIGHTS}). Download or save the model again."
+            )
 
 
 def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
@@ -600,8 +602,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
     """
     kind = type(tokenizer).__name__
     if not isinstance(longest := tokenizer.model_max_length, (int, float)):
-        where = "model_max_length in tokenizer_config.json"
-        raise ModelError(f"{source}: {where} must be a number of tokens, got {longest!r:.80}")
+        raise ModelError(
+            f"{source}: model_max_length in tokenizer_config.json must be a number of tokens, got {longest!r:.80}"
+        )
     if tokenizer.pad_token is None:
         raise ModelError(f"{source}: the tokenizer has no padding token. Set one, such as its eos_token.")
     try:

@@ -110,10 +110,9 @@ class ContrastiveBase(PreTrainedModel):
         if resolved is None or settings:
             resolved = resolve_settings(getattr(config, SECTION, None), **settings)
         if pooling.POOLERS[resolved.pooler_type].reads_first_token and self.reads_left_to_right:
-            problem = f"reads the first token, and in a decoder ({config.model_type}) this token sees no other"
             raise ModelError(
-                f"pooler_type {resolved.pooler_type!r} {problem}, so all texts would be alike. Pass pooler_type "
-                "'lasttoken' or 'avg'."
+                f"pooler_type {resolved.pooler_type!r} reads the first token, and in a decoder ({config.model_type}) "
+                "this token sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
             )
         setattr(config, SECTION, resolved.to_section())
         self.settings = resolved

@@ -395,8 +395,10 @@ class DenseLayer(nn.Module):
         activation = getattr(nn, name, None)
         # The name comes from a downloaded file, so only layers of torch are created from it.
         if not package.startswith("torch.nn") or not isinstance(activation, type):
-            problem = f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}"
-            raise ModelError(f"{problem}. Load the model with sentence_transformers.")
+            raise ModelError(
+                f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}. Load "
+                "the model with sentence_transformers."
+            )
         self.linear = nn.Linear(in_features, out_features, bias)
         self.activation = activation()
 
@@ -447,6 +449,7 @@ def load_layer(
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
-        problem = f"{path}: damaged, or not the weights of this layer ({reason})"
-        raise ModelError(f"{problem}. Download or save the model again.") from error
+        raise ModelError(
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+        ) from error
     return True

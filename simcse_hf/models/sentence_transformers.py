@@ -209,8 +209,9 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
                 continue
             for name in ("in_features", "out_features"):
                 if values.get(name, 0) < 1:
-                    where = f"{source}/{folder}/config.json"
-                    raise ModelError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
+                    raise ModelError(
+                        f"{source}/{folder}/config.json: {name} must be a size, got {values.get(name)!r}. {_ADVICE}"
+                    )
             folders.append(folder)
             layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
         if found:

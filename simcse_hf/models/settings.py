@@ -195,11 +195,15 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 "templates, such as ['This sentence : \"{text}\" means [MASK].'], or neither."
             )
         if self.denoising != "none" and len(self.templates) != 1:
-            now = f"denoising is {self.denoising!r} and templates is {self.templates!r}"
-            raise SettingError(f"{now}: give exactly one template, or set denoising to 'none'.")
+            raise SettingError(
+                f"denoising is {self.denoising!r} and templates is {self.templates!r}: give exactly one template, or "
+                "set denoising to 'none'."
+            )
         if self.mlp_only_train and self.pooler_type != "cls":
-            problem = f"mlp_only_train concerns the head of pooler_type 'cls', and {self.pooler_type!r} has none"
-            raise SettingError(f"{problem}. Drop mlp_only_train or use pooler_type 'cls'.")
+            raise SettingError(
+                f"mlp_only_train concerns the head of pooler_type 'cls', and {self.pooler_type!r} has none. Drop "
+                "mlp_only_train or use pooler_type 'cls'."
+            )
 
     def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
@@ -241,8 +245,10 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
         return {}
     is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
     if not is_table or not section.keys() <= TABLES.keys():
-        wanted = f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}"
-        raise SettingError(f"{wanted}, got {section!r:.200}. Remove the section to use the defaults.")
+        raise SettingError(
+            f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
+            f"{section!r:.200}. Remove the section to use the defaults."
+        )
     values: Values = {}
     for table in section.values():
         values.update(table)
@@ -286,8 +292,10 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     options = {**shared, **table}
     unknown = sorted({*given, *saved} - SETTING_NAMES)
     if unknown:
-        known = f"{did_you_mean(unknown, SETTING_NAMES)}; known settings are {', '.join(sorted(SETTING_NAMES))}."
-        raise SettingError(f"unknown setting(s) {', '.join(unknown)} of a contrastive model{known}")
+        raise SettingError(
+            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
+            f"known settings are {', '.join(sorted(SETTING_NAMES))}."
+        )
     # 2. What the checkpoint has saved for the same objective and the same pooler, and what the paper says.
     objective = saved.get("objective", ContrastiveSettings.objective)
     if given.get("objective", objective) != objective:
@@ -497,12 +505,13 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str =
         SettingError: If the length is no integer, too small or too large.
     """
     if not isinstance(max_seq_length, Integral) or max_seq_length < MIN_LENGTH:  # Integral: also those of numpy
-        least = f"an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP])"
-        raise SettingError(f"{where}max_seq_length must be {least}, got {max_seq_length!r}")
+        raise SettingError(
+            f"{where}max_seq_length must be an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP]), got "
+            f"{max_seq_length!r}"
+        )
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
-        encoder = f"this encoder ({config.model_type})"
         raise SettingError(
-            f"{where}max_seq_length is {max_seq_length}, but {encoder} has {positions} positions: lower it, or take "
-            "an encoder that reads longer texts."
+            f"{where}max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} "
+            "positions: lower it, or take an encoder that reads longer texts."
         )

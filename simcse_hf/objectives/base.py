@@ -156,8 +156,10 @@ class EncodedBatch:
             DataError: If the collator did not add them.
         """
         if "text_ids" not in self.inputs:
-            advice = "make the collator with ContrastiveCollator(tokenizer, add_text_ids=True)"
-            raise DataError(f"the batch has no text_ids, by which equal texts are recognized: {advice}")
+            raise DataError(
+                "the batch has no text_ids, by which equal texts are recognized: make the collator with "
+                "ContrastiveCollator(tokenizer, add_text_ids=True)"
+            )
         return self.inputs["text_ids"]
 
 
@@ -248,8 +250,10 @@ class TrainingRows:
             return
         for relations in self.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
-                advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
-                raise SettingError(f"rows have relations, which objective {name!r} does not read: {advice}")
+                raise SettingError(
+                    f"rows have relations, which objective {name!r} does not read: give single texts, pairs, or rows "
+                    "of sent0, sent1 and hard negatives (simcse-hf build-nli)"
+                )
 
 
 class Objective(nn.Module):

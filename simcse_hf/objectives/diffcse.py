@@ -117,8 +117,10 @@ class DiffCSE(SimCSEObjective):
         except (OSError, ValueError) as error:
             raise ModelError(f"the generator of objective 'diffcse': {error}. {advice}") from error
         if masked_lm.config.vocab_size != model.config.vocab_size:
-            sizes = f"a vocabulary of {masked_lm.config.vocab_size} tokens, but the model {model.config.vocab_size}"
-            raise ModelError(f"the generator {source} has {sizes}. {advice}")
+            raise ModelError(
+                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model "
+                f"{model.config.vocab_size}. {advice}"
+            )
         self.discriminator: Any = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
         if width != self.dim or not hasattr(self.discriminator, "embeddings"):

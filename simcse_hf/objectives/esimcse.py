@@ -99,8 +99,10 @@ class ESimCSE(SimCSEObjective):
         super().check(rows)
         batch = rows.global_batch
         if batch > self.queue_size:
-            advice = f"set queue_size to {batch} or more (the paper's 2.5 batches are {5 * batch // 2})"
-            raise SettingError(f"queue_size is {self.queue_size}, below the {batch} texts of a batch: {advice}")
+            raise SettingError(
+                f"queue_size is {self.queue_size}, below the {batch} texts of a batch: set queue_size to {batch} or "
+                f"more (the paper's 2.5 batches are {5 * batch // 2})"
+            )
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""

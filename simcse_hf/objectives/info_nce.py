@@ -410,9 +410,10 @@ class SimCSEObjective(Objective):
                 texts = [1 + len(row) - row.count(ABSENT) for row in rows.dataset.with_format(None)["relations"][:]]
             for number, count in enumerate(texts, 1):
                 if count < 3:
-                    reason = "negatives=own compares the positive with nothing else"
-                    advice = "add hard negatives (simcse-hf mine), or remove rows without any"
-                    raise DataError(f"training row {number} has no hard negative, and {reason}: {advice}")
+                    raise DataError(
+                        f"training row {number} has no hard negative, and negatives=own compares the positive with "
+                        "nothing else: add hard negatives (simcse-hf mine), or remove rows without any"
+                    )
             return
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")

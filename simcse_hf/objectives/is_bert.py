@@ -97,8 +97,10 @@ class ISBERT(Objective):
             self.ngrams = NGramFeatures(self.dim, FILTERS)
             self.to_global = nn.Linear(self.dim, sum(FILTERS))
         elif self.dim != model.config.hidden_size:
-            advice = "train without matryoshka_dims, or with another pooler_type"
-            raise SettingError(f"pooler {NGRAM_POOLER!r} compares whole embeddings with features of tokens: {advice}")
+            raise SettingError(
+                f"pooler {NGRAM_POOLER!r} compares whole embeddings with features of tokens: train without "
+                "matryoshka_dims, or with another pooler_type"
+            )
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""

@@ -165,11 +165,15 @@ class ClassLabels(Objective):
         """
         has_labels = "label" in rows.columns
         if not has_labels and "relations" not in rows.columns:
-            columns = "the columns text and label, or anchor and positives (a list)"
-            raise DataError(f"objective {self.name!r} learns from classes: give {columns}")
+            raise DataError(
+                f"objective {self.name!r} learns from classes: give the columns text and label, or anchor and "
+                "positives (a list)"
+            )
         if rows.global_batch < 4 or (has_labels and rows.global_batch % 2):
-            wanted = f"an even number of rows, at least 4, instead of {rows.global_batch}"
-            raise SettingError(f"objective {self.name!r} needs batches of {wanted} (per_device_train_batch_size)")
+            raise SettingError(
+                f"objective {self.name!r} needs batches of an even number of rows, at least 4, instead of "
+                f"{rows.global_batch} (per_device_train_batch_size)"
+            )
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss of the global batch; see [`Objective.forward`].
@@ -233,8 +237,10 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     relations = rows.dataset.with_format(None)["relations"][:]
     for number, row in enumerate(relations, 1):
         if not row or not {0, 1, 2}.issuperset(row):
-            known = "one for each hypothesis, 0 (entailment), 1 (neutral) or 2 (contradiction)"
-            raise DataError(f"training row {number} has the relations {row}: give {known}")
+            raise DataError(
+                f"training row {number} has the relations {row}: give one for each hypothesis, 0 (entailment), 1 "
+                "(neutral) or 2 (contradiction)"
+            )
     return relations
 
 
@@ -474,8 +480,10 @@ class SupCon(NLIObjective):
         """
         relations = row_relations(rows)
         if not any(POSITIVE in row for row in relations):
-            found = f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0)"
-            raise DataError(f"{found}, so no premise has a positive: check the labels")
+            raise DataError(
+                f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0), so no premise "
+                "has a positive: check the labels"
+            )
         alone = [number for number, row in enumerate(relations, 1) if len(row) == 1]
         if alone:
             rows.check_batch(f"training row {alone[0]}: a batch of one premise with one hypothesis has the loss 0")

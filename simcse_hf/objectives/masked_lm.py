@@ -109,8 +109,9 @@ class StockMaskedLMHead:
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         stock_classes: Any = AutoModelForMaskedLM._model_mapping
         if type(config) not in stock_classes:
-            problem = f"do_mlm needs a masked-LM head, and transformers has none for {config.model_type!r}"
-            raise SettingError(f"{problem}: train without it")
+            raise SettingError(
+                f"do_mlm needs a masked-LM head, and transformers has none for {config.model_type!r}: train without it"
+            )
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         #: The stock model around the head.

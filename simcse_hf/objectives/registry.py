@@ -51,8 +51,10 @@ def objective_class(name: str) -> type[Objective]:
             f"objective {name!r} is not known, and code that a checkpoint names is never imported by itself: if you "
             f"trust the module {module}, import it first (import_objective), or name it with --objective"
         )
-    known = f"{', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1"
-    raise SettingError(f"objective must be one of {known}, got {name!r}{did_you_mean([name], OBJECTIVES)}")
+    raise SettingError(
+        f"objective must be one of {', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1, got "
+        f"{name!r}{did_you_mean([name], OBJECTIVES)}"
+    )
 
 
 def import_objective(objective: str) -> None:
@@ -338,8 +340,10 @@ class Matryoshka(Combined):
         parts = whole.objectives if isinstance(whole, Combined) else []
         for part in parts:
             if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
-                problem = f"{part.name} encodes texts itself, at the full size only"
-                raise SettingError(f"objective {whole.name!r}: {problem}: train without matryoshka_dims")
+                raise SettingError(
+                    f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
+                    "without matryoshka_dims"
+                )
         objectives = [whole]
         if isinstance(whole, SimCSEObjective):
             whole.widths = widths
@@ -407,8 +411,10 @@ class ByDataset(Combined):
                 self.own[f":{module}"] = objective
         needs = {(part.encoders, part.reconstructs) for part in self.objectives}
         if len(needs) > 1:
-            problem = f"the objectives of the data sets ({self.name}) need other numbers of encoders or other columns"
-            raise SettingError(f"{problem}: train them one by one")
+            raise SettingError(
+                f"the objectives of the data sets ({self.name}) need other numbers of encoders or other columns: "
+                "train them one by one"
+            )
 
     def of_dataset(self, number: int) -> Objective:
         """Return the objective of a data set."""

@@ -72,8 +72,10 @@ class CoSENT(Objective):
         """
         if rows.num_sentences != 2 or "score" not in rows.columns:
             found = f"a training row holds {rows.num_sentences} sentence(s) and the columns {', '.join(rows.columns)}"
-            advice = "give the columns sentence1, sentence2 and score"
-            raise DataError(f"objective {self.name!r} learns from pairs with a score, but {found}: {advice}")
+            raise DataError(
+                f"objective {self.name!r} learns from pairs with a score, but {found}: give the columns sentence1, "
+                "sentence2 and score"
+            )
         column = rows.dataset.with_format(None)["score"][:]
         scores = np.array(column, dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(scores))
@@ -209,8 +211,10 @@ class AnglE(CoSENT):
         super().check(rows)
         highest = max(rows.dataset.with_format(None)["score"][:])
         if self.in_batch_weight and highest < self.positive_score:
-            limit = f"positive_score = {self.positive_score:g} or more (the highest is {highest:g})"
-            raise SettingError(f"no pair has a score of {limit}: lower positive_score, or set in_batch_weight to 0")
+            raise SettingError(
+                f"no pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
+                f"{highest:g}): lower positive_score, or set in_batch_weight to 0"
+            )
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""

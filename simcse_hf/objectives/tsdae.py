@@ -67,8 +67,10 @@ class TSDAE(Objective):
         """
         size = model.config.hidden_size
         if self.dim != size:
-            sizes = f"embeddings of the hidden size {size}, and these have size {self.dim}"
-            raise SettingError(f"objective 'tsdae' reads {sizes}: train without matryoshka_dims and dense_layers")
+            raise SettingError(
+                f"objective 'tsdae' reads embeddings of the hidden size {size}, and these have size {self.dim}: train "
+                "without matryoshka_dims and dense_layers"
+            )
         # 1. The encoder's own architecture as a decoder, on the encoder's modules wherever it has them.
         encoder: Any = model.base_model
         config = copy.deepcopy(model.config)
@@ -117,8 +119,11 @@ class TSDAE(Objective):
         Raises:
             SettingError: If the rows do not fit.
         """
-        advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
-        rows.check_width(2, f"objective 'tsdae' reconstructs single sentences: {advice}")
+        rows.check_width(
+            2,
+            "objective 'tsdae' reconstructs single sentences: give one column of texts, or two, where the second "
+            "holds a damaged copy of the first",
+        )
         if getattr(rows.dataset, "both", False):
             raise SettingError("view_both damages the sentences that objective 'tsdae' reconstructs: unset view_both")
 

@@ -255,15 +255,17 @@ def training(model: Subject) -> str:
         )
     dims = ", ".join(map(str, settings.matryoshka_dims))
     if dims:
-        matryoshka = f"[Matryoshka]({PAPERS['matryoshka'].url})"
-        sentences.append(f"The objective was also applied to the leading {dims} dimensions ({matryoshka}).")
+        sentences.append(
+            f"The objective was also applied to the leading {dims} dimensions "
+            f"([Matryoshka]({PAPERS['matryoshka'].url}))."
+        )
     if settings.do_mlm:
         sentences.append(f"A masked-LM loss was added with weight {settings.mlm_weight:g}.")
     chunk = model.arguments.get("gradcache_chunk_size")
     if chunk:
-        gradcache = f"[GradCache]({PAPERS['gradcache'].url})"
         sentences.append(
-            f"Each batch was encoded in chunks of {chunk} rows ({gradcache}), which does not change the gradient."
+            f"Each batch was encoded in chunks of {chunk} rows ([GradCache]({PAPERS['gradcache'].url})), which does "
+            "not change the gradient."
         )
 
     # 4. The length and the seeds.
@@ -298,8 +300,10 @@ def _adapted(adaptation: dict) -> str:
         return f"{compared} The encoder was not trained: what changed is the pooler or post-processing."
     stages = []
     for stage in chosen["stages"]:
-        work = f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}`"
-        stages.append(f"{work} at learning rate {stage['learning_rate']:g}")
+        stages.append(
+            f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}` at learning rate "
+            f"{stage['learning_rate']:g}"
+        )
     return (
         f"{compared} Its training is {', then '.join(stages)}; this model is run 1 of "
         f"{len(adaptation['seeds'])} of the verdict, with seed {chosen['seed']}."

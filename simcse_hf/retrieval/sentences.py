@@ -334,8 +334,10 @@ class SentenceIndex:
         """Refuse given embeddings that are codes or have another shape than `(n, dim)`."""
         dim = self.vectors.dim
         if "float" not in str(embeddings.dtype) or embeddings.shape[1:] != (dim,):
-            given = f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
-            raise DataError(f"{name} are {given}: give embeddings of floats (no codes) with {dim} dimensions")
+            raise DataError(
+                f"{name} are {embeddings.dtype} of shape {tuple(embeddings.shape)}: give embeddings of floats (no "
+                f"codes) with {dim} dimensions"
+            )
 
     def _check_model(self) -> None:
         """Refuse a model that has changed since the index was built or loaded."""

@@ -106,8 +106,10 @@ class Rows:
         length = max(self.plan.lengths)
         # 1. Rows that draw themselves.
         if isinstance(self.known, SpanDataset) and (reader.settings.templates or any(self.plan.prompts)):
-            added = "to which no prompt or template can be added, as inference would do"
-            raise DataError(f"{self.source.name} holds token ids of spans, {added}: train on texts, or leave both out")
+            raise DataError(
+                f"{self.source.name} holds token ids of spans, to which no prompt or template can be added, as "
+                "inference would do: train on texts, or leave both out"
+            )
         if isinstance(self.known, SeededDataset):
             self.says = self.known.says
             length = self.known.max_length or length
@@ -119,8 +121,10 @@ class Rows:
             read = self.texts[0] if self.texts else self.known
             columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
             if not columns:
-                found = f"{self.source.name} has no texts, only {', '.join(read.column_names)}"
-                raise DataError(f"a {' and '.join(frozen)} reads the texts of training rows, but {found}: pass texts")
+                raise DataError(
+                    f"a {' and '.join(frozen)} reads the texts of training rows, but {self.source.name} has no texts, "
+                    f"only {', '.join(read.column_names)}: pass texts"
+                )
             if "guide" in frozen and len(columns) == 1:
                 raise DataError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
             assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
@@ -217,17 +221,21 @@ class Rows:
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
-            found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
-            advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
-            raise DataError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
+            raise DataError(
+                f"'group_by_length' reads the lengths in the column {lengths!r}, and train_dataset, a "
+                f"{type(rows).__name__}, has {', '.join(rows.column_names)}: add it, train on texts with "
+                "view='identity', or use train_sampling_strategy='random'"
+            )
         texts = self.texts[0] if self.texts else rows
         if number < 3 and self.stream is None and not objective.reconstructs and isinstance(texts, Dataset):
             texts = texts.remove_columns([column for column in NO_TEXT if column in texts.column_names])
             first = texts[0]
             if all(row == first for row in texts):  # the first row that differs ends the search
                 name = self.source.data if isinstance(self.source.data, str) else self.source.name
-                alike = f"all {len(rows)} training row(s) are alike, so no text can be told from another"
-                raise DataError(f"{name}: {alike}: add other texts")
+                raise DataError(
+                    f"{name}: all {len(rows)} training row(s) are alike, so no text can be told from another: add "
+                    "other texts"
+                )
 
         # 2. Warn of what has no effect or weakens the batches.
         weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
@@ -410,8 +418,10 @@ def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
     texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
     is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
     if is_unclear and not reader.args.datasets:
-        advice = "pass columns as a datasets.Dataset, and name data sets in the arguments, datasets={name: {}}"
-        raise SettingError(f"train_dataset: {names} may be columns or data sets: {advice}")
+        raise SettingError(
+            f"train_dataset: {names} may be columns or data sets: pass columns as a datasets.Dataset, and name data "
+            "sets in the arguments, datasets={name: {}}"
+        )
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
         raise SettingError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
@@ -500,8 +510,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         batch = args.train_batch_size * args.world_size
         texts = Dataset.from_list(list(stream.take(max(SAMPLE_ROWS, batch))))
         if len(texts) < batch:
-            few = f"{name} ends after {len(texts)} rows, fewer than a batch of {batch} over all processes"
-            raise SettingError(f"{few}: lower per_device_train_batch_size")
+            raise SettingError(
+                f"{name} ends after {len(texts)} rows, fewer than a batch of {batch} over all processes: lower "
+                "per_device_train_batch_size"
+            )
         logger.info(
             f"train_dataset is a stream: its first {len(texts)} rows are checked now, and the others when they are "
             "read. Texts that are cut to max_seq_length are not counted."

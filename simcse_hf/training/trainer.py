@@ -1280,8 +1280,9 @@ def _load_model(model: Any) -> Any:
         return AutoModelForCL.from_pretrained(model)
     if hasattr(model, "get_base_model"):  # a `PeftModel`, which shares the weights of the model inside
         if any(config.is_prompt_learning for config in model.peft_config.values()):
-            problem = "prompts of peft are not part of the model"
-            raise ModelError(f"{problem}: use LoRA, or another method that changes weights")
+            raise ModelError(
+                "prompts of peft are not part of the model: use LoRA, or another method that changes weights"
+            )
         model = model.get_base_model()
     if not hasattr(model, "prepare_objective"):
         raise TypeError(

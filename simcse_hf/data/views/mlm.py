@@ -75,8 +75,10 @@ class MaskedLMView(nn.Module):
                 raise ModelError(f"view mlm starts from a masked-LM: {error}") from error
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
-            known = f"{masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has {len(tokenizer)}"
-            raise ModelError(f"view mlm: {known}. Take a masked-LM with the same vocabulary.")
+            raise ModelError(
+                f"view mlm: {masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has "
+                f"{len(tokenizer)}. Take a masked-LM with the same vocabulary."
+            )
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)

@@ -164,9 +164,11 @@ def name_tasks(
             kind, rows = task
             task = read_task(kind, rows, label_separator, protocol, f"task {number}")
         if not isinstance(task, Task):
-            form = "KIND=FILE, such as classification=dev.csv, or in Python a pair of a kind and rows"
             got = repr(task) if isinstance(task, str) else f"a {type(task).__name__}"
-            raise SettingError(f"task {number} must be {form}, got {got}.")
+            raise SettingError(
+                f"task {number} must be KIND=FILE, such as classification=dev.csv, or in Python a pair of a kind and "
+                f"rows, got {got}."
+            )
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise SettingError(

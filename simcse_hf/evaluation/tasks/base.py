@@ -176,8 +176,10 @@ class Task(ABC):
             raise SettingError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
-            cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
-            raise DataError(f"{cannot}. Give two files instead, or more data.")
+            raise DataError(
+                f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
+                "two files instead, or more data."
+            )
         parts = []
         for number, chosen in enumerate((first, ~first), start=1):
             units = list(compress(self.units, chosen))

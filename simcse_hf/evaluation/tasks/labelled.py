@@ -61,8 +61,10 @@ class LabelledTask(Task):
         labels = chain.from_iterable(self._labels_of(row) for row in self.units)
         self.known = sorted(set(labels))
         if self.has_several and self.kind != "classification":
-            advice = "give each text one label, or use the kind classification"
-            raise DataError(f"{self.source}: texts have several labels, which {self.kind} does not read: {advice}.")
+            raise DataError(
+                f"{self.source}: texts have several labels, which {self.kind} does not read: give each text one "
+                "label, or use the kind classification."
+            )
         if not self.has_several and len(self.known) < 2:
             raise DataError(
                 f"{self.source}: all {len(self)} scored rows have the label {self.known[0]!r}. Add others."
@@ -130,8 +132,10 @@ class ClassificationTask(LabelledTask):
         rare = [label for label in self.known if counts[label] < needed]
         needs = f"{self.source}: a label needs {needed} row(s) to fit its classifier"
         if len(rare) == len(self.known):
-            advice = "Add rows, or give training rows (a column 'split', or a folder with train.csv and test.csv)"
-            raise DataError(f"{needs}, and none has as many. {advice}.")
+            raise DataError(
+                f"{needs}, and none has as many. Add rows, or give training rows (a column 'split', or a folder with "
+                "train.csv and test.csv)."
+            )
         if rare:
             logger.warning(f"{needs}. Left out {len(rare)} of {len(self.known)} labels: {first_few(rare)}.")
             units = []

@@ -54,8 +54,10 @@ class PairsTask(Task):
     def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
-                pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
-                raise DataError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
+                raise DataError(
+                    f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
+                    "1; scores are for --pairs."
+                )
         self.first, self.second, labels = zip(*self.units, strict=True)
         self.gold = np.array(labels).astype(np.int64)
         self.roles = {None: [*self.first, *self.second]}
@@ -274,8 +276,10 @@ class RetrievalTask(RankingTask):
                 unknown["document"].append(document)
         for what, ids in unknown.items():
             if ids:
-                found = f"{len(ids)} judgement(s) of a {what} that is not in this folder"
-                logger.warning(f"{qrels}: left out {found}, such as {ids[0]!r}.")
+                logger.warning(
+                    f"{qrels}: left out {len(ids)} judgement(s) of a {what} that is not in this folder, such as "
+                    f"{ids[0]!r}."
+                )
         if not judged:
             raise DataError(f"{qrels}: there are no judgements of queries of this folder.")
         empty = [id for id, parts in corpus.items() if not parts]

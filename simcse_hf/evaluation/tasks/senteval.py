@@ -131,8 +131,9 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     texts = read_lines(texts_path)
     scores = read_lines(scores_path)
     if len(texts) != len(scores):
-        counted = f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}"
-        raise DataError(f"{counted}. Download both files again.")
+        raise DataError(
+            f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}. Download both files again."
+        )
     rows = []
     for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
@@ -219,8 +220,10 @@ class ScoredPairsTask(SentEvalTask):
         self.metrics = (self.protocol.metric,)  # type: ignore[misc]
         *_, score = self.units[0]
         if all(each == score for *_, each in self.units):
-            problem = f"all {len(self)} pair(s) have the score {score:g}, and a correlation compares different scores"
-            raise DataError(f"{self.source}: {problem}: add pairs with other scores")
+            raise DataError(
+                f"{self.source}: all {len(self)} pair(s) have the score {score:g}, and a correlation compares "
+                "different scores: add pairs with other scores"
+            )
         self.parts: dict[str, ScoredPairs] = {}
         for part, first, second, score in self.units:
             pairs = self.parts.setdefault(part, ScoredPairs(part, [], [], []))
