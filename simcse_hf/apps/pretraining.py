@@ -152,11 +152,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             predicted[0, 0] = True
             labels[0, 0] = inputs["input_ids"][0, 0]
         inputs = inputs | {"labels": labels[predicted]}
-
-        def keep_predicted(head: torch.nn.Module, given: tuple) -> tuple:
-            return (given[0][predicted], *given[1:])
-
-        with self.head.register_forward_pre_hook(keep_predicted):
+        with self.head.register_forward_pre_hook(lambda _, given: (given[0][predicted], *given[1:])):
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
         if model.training and num_items_in_batch is not None:
             # Processes average their gradients.

@@ -344,7 +344,7 @@ def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
 def _open_txt(path: Path) -> Table:
     """Open a file of one text on each line."""
     table = Table(str(path), ["text"], partial(_lines, path), "line")
-    texts = [text for (text,) in table.sample()]
+    texts = [text for _, (text,) in islice(_lines(path), SAMPLE_ROWS)]
     if len(texts) > 1 and all("\t" in text for text in texts):
         logger.warning_once(
             f"{path}: each line has a tab, and is read as one text. If tabs divide columns, name the file .tsv, with "

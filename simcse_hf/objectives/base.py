@@ -189,6 +189,10 @@ class TrainingRows:
     dataset: Any = None
     text_numbers: np.ndarray | None = None
 
+    def column(self, name: str) -> list:
+        """Return the cells of a column."""
+        return self.dataset.with_format(None)[name][:]
+
     def check_width(self, most: int, advice: str) -> None:
         """Check that no row has relations or too many sentences.
 
@@ -248,7 +252,7 @@ class TrainingRows:
         """
         if "relations" not in self.columns:
             return
-        for relations in self.dataset.with_format(None)["relations"][:]:
+        for relations in self.column("relations"):
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
                 raise SettingError(
                     f"rows have relations, which objective {name!r} does not read: give single texts, pairs, or rows "

@@ -407,7 +407,7 @@ class SimCSEObjective(Objective):
         if self.info_nce.negatives == "own":
             texts = [rows.num_sentences]
             if "relations" in rows.columns:
-                texts = [1 + len(row) - row.count(ABSENT) for row in rows.dataset.with_format(None)["relations"][:]]
+                texts = [1 + len(row) - row.count(ABSENT) for row in rows.column("relations")]
             for number, count in enumerate(texts, 1):
                 if count < 3:
                     raise DataError(

@@ -234,7 +234,7 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
             "the objectives softmax and supcon need a column `relations` of each premise to its hypotheses. "
             "build_nli_groups makes them from labelled pairs, such as SNLI's and MultiNLI's"
         )
-    relations = rows.dataset.with_format(None)["relations"][:]
+    relations = rows.column("relations")
     for number, row in enumerate(relations, 1):
         if not row or not {0, 1, 2}.issuperset(row):
             raise DataError(

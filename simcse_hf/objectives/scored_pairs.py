@@ -76,8 +76,7 @@ class CoSENT(Objective):
                 f"objective {self.name!r} learns from pairs with a score, but {found}: give the columns sentence1, "
                 "sentence2 and score"
             )
-        column = rows.dataset.with_format(None)["score"][:]
-        scores = np.array(column, dtype=np.float64)
+        scores = np.array(rows.column("score"), dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             row = wrong[0]
@@ -209,7 +208,7 @@ class AnglE(CoSENT):
             SettingError: As in [`CoSENT`], or if no pair is positive.
         """
         super().check(rows)
-        highest = max(rows.dataset.with_format(None)["score"][:])
+        highest = max(rows.column("score"))
         if self.in_batch_weight and highest < self.positive_score:
             raise SettingError(
                 f"no pair has a score of positive_score = {self.positive_score:g} or more (the highest is "

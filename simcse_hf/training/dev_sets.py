@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
@@ -248,12 +247,10 @@ class SimilarityEvalCallback(DevSetCallback):
         gold = np.asarray(self.pairs.scores)
         positive = gold > POSITIVE_SHARE * gold.max()
         if positive.any():
-            first, second = (
-                torch.from_numpy(embeddings(compress(side, positive)))
-                for side in (self.pairs.sentences1, self.pairs.sentences2)
-            )
+            sides = (self.pairs.sentences1, self.pairs.sentences2)
+            first, second = (embeddings(compress(side, positive)) for side in sides)
             metrics[f"{name}_alignment"] = alignment(first, second)
-        all_texts = torch.from_numpy(embeddings(self.texts))
+        all_texts = embeddings(self.texts)
         metrics[f"{name}_uniformity"] = uniformity(all_texts)
         metrics[f"{name}_mean_cosine"], metrics[f"{name}_effective_rank"] = collapse(all_texts)
         return metrics

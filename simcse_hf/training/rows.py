@@ -556,9 +556,6 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return Rows(reader, plan, source, tokens, says, [texts])
     tokenize = RowTokenizer(names, *how)
 
-    def add_numbers(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        return {WholeStream.NUMBER: numbers}
-
     def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
         if not isinstance(tokens, ViewDataset):
             return tokenize(columns)
@@ -568,7 +565,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
 
     # A shuffle of what is repeated would mix the passes, and a row could come twice before another one.
     shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER)
-    numbered = shuffled.map(add_numbers, with_indices=True, batched=True)
+    numbered = shuffled.map(lambda _, numbers: {WholeStream.NUMBER: numbers}, with_indices=True, batched=True)
     made = numbered.repeat(None).map(make_rows, with_indices=True, batched=True, remove_columns=names)
     return Rows(reader, plan, source, tokens, says, stream=WholeStream(made))
 

@@ -499,6 +499,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.evaluation = data
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed divides the weights among the processes, none of which has the whole model."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
         return [callback for callback in self.callback_handler.callbacks if isinstance(callback, DevSetCallback)]
@@ -558,8 +563,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 4. Write the results, and say what the dev set scored.
         if self.hp_search_backend is None:
-            is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-            weights = None if is_sharded or self.model.save_adapter else self.model.digest_encoder()
+            weights = None if self.is_sharded or self.model.save_adapter else self.model.digest_encoder()
             self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
             # A run that logs nothing and shows no bar leaves standard output to the program that trains.
             is_silent = self.args.disable_tqdm and self.args.logging_strategy == "no"
@@ -571,7 +575,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 logger.warning(self.results.warning())
             parts = self.rows.parts.values() if isinstance(self.rows, Mixed) else [self.rows]
             for part in parts:
-                if "teacher" in part.vectors and not is_sharded:
+                if "teacher" in part.vectors and not self.is_sharded:
                     self._compare_with_teacher(part)
         return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
 
@@ -699,7 +703,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     "compute_loss_func, and a compute_loss of a class of your own, have no effect with "
                     "gradcache_chunk_size: leave one of the two out"
                 )
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.is_sharded:
             self._check_sharding(objective)
 
     def _check_sharding(self, objective: Objective) -> None:
@@ -926,7 +930,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
         lost = [name for name, x in trained.items() if id(x) not in held]
         # These hold others in the place of the parameters.
-        is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
+        is_wrapped = self.is_sharded or "layerwise" in self.args.optim
         if lost and not is_wrapped:
             raise ModelError(
                 f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
@@ -1105,7 +1109,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Write the model with our own layers, and the space of a student's vectors."""
         # A vector of a student, by which a search knows that nobody has trained it further.
         space = getattr(self.model.config, SPACE, None)
-        if space and (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # which have no whole model here
+        if space and self.is_sharded:  # which have no whole model here
             delattr(self.model.config, SPACE)
         elif space:
             encoder = BatchEncoder(self.model, self.processing_class)
@@ -1146,7 +1150,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model.has_adapter() or Path(resume_from_checkpoint, TRAINED_WEIGHTS).exists():
             load_trained_weights(self.model, resume_from_checkpoint)
             load_objective_state(self.model, Path(resume_from_checkpoint, OBJECTIVE_FILE))
-        elif self.is_fsdp_enabled or self.is_deepspeed_enabled:  # which load the whole state from a file of theirs
+        elif self.is_sharded:  # which load the whole state from a file of theirs
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         else:
             reload_model(self.model, resume_from_checkpoint)
@@ -1169,7 +1173,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"weights of the last step are in the newest checkpoint in {self.args.output_dir}: to save them, "
                 "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false."
             )
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.is_sharded:
             super()._load_best_model()
         else:
             self._load_from_checkpoint(str(best))
