@@ -162,10 +162,7 @@ class Distill(Objective):
         if self.rows == "scored_lists":
             return self._from_scores(as_full_precision(batch.embeddings, self.normalizes), batch.inputs)
         if "teacher" not in batch.inputs:
-            raise SettingError(
-                "the batch has no vectors of a teacher, as the rows of an eval_dataset: name a teacher (--teacher) "
-                "for training, and evaluate on a dev set"
-            )
+            raise SettingError("the batch has no vectors of a teacher: name one in the arguments (--teacher)")
         embeddings = as_full_precision(batch.embeddings)
         teacher = batch.inputs["teacher"].to(embeddings.dtype)
         if self.enters_space and self.teacher_dim:  # fewer dimensions of a Matryoshka learn those of the teacher
