@@ -152,6 +152,8 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
     knows_head = saved.get("pooler_type") == "cls" or "mlp_only_train" in paper
     for name in SETTING_NAMES - {"max_seq_length"}:
         paper.pop(name, None)  # the model finds them in the same table
+    if "num_train_epochs" in given:  # which the steps of a paper would leave without effect
+        paper.pop("max_steps", None)
     positions = max_positions(checkpoint.config)
     if positions is not None and positions < paper.get("max_seq_length", 0):
         logger.info(f"max_seq_length is {positions}, because the encoder has no more positions.")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_type_hints
 import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
+from yaml.constructor import ConstructorError
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
@@ -49,6 +50,15 @@ class _Loader(yaml.SafeLoader):
         written = _Written(node.value)
         written.value = value
         return written
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        """Return a table, and refuse a name that occurs twice, of which PyYAML would drop the first value."""
+        names = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and str(key.value) in names:
+                raise ConstructorError(None, None, f"{key.value} occurs twice in one table", key.start_mark)
+            names.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _number(loader: _Loader, node: Any) -> Any:
@@ -132,13 +142,15 @@ class WordParser(HfArgumentParser):
             if "datasets" in typed:
                 tables[-1] = self.read_table("the arguments", tables[-1] | {"datasets": _table(typed.datasets)})
 
-        # 2. Texts that are named again take the place of those named in another way, and other evaluation steps bring
-        # their own saving steps, as in `decide_command`.
+        # 2. Texts that are named again take the place of those named in another way, epochs that of steps, and other
+        # evaluation steps bring their own saving steps, as in `decide_command`.
         given: Values = {}
         for table in tables:
             replaced = TEXTS if table.keys() & TEXTS else set()
             if "eval_steps" in table:
                 replaced = replaced | {"save_steps"}
+            if "num_train_epochs" in table:
+                replaced = replaced | {"max_steps"}
             given = {name: value for name, value in given.items() if name not in replaced} | table
         return given
 

@@ -129,6 +129,8 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
         ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
         ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
         ("seed: 1:30\n", "seed '1:30'"),
+        ("temp: 0.1\nseed: 7\ntemp: 0.2\n", "run.yaml temp twice line 3"),
+        ("prompts: {anchor: a, anchor: b}\n", "run.yaml anchor twice"),
         ("max_seq_length: {anchor: 32, positive: 1:30}\n", "max_seq_length 'positive=1:30'"),
         ("view: delete_word\n", "view did you mean delete_words"),
     ],
@@ -294,3 +296,11 @@ def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse):
     assert data.dev_file == "sentence-transformers/stsb:validation"
     data = parse([*recipe, "--train_file", "nli.csv", "--dev_file", "dev.csv"]).data
     assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")
+
+
+def test_epochs_of_the_command_line_replace_the_steps_of_a_recipe_or_a_paper(parse):
+    for words in (["tsdae-bert-base-uncased"], ["--objective", "tsdae"]):
+        training = parse([*words, "--num_train_epochs", "2"]).training
+        assert (training.num_train_epochs, training.max_steps) == (2, -1)
+    both = parse(["tsdae-bert-base-uncased", "--num_train_epochs", "2", "--max_steps", "7"]).training
+    assert both.max_steps == 7
