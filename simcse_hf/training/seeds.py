@@ -5,7 +5,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
 from ..publishing.secrets import command_line
-from ..runtime.errors import SettingError, refuse_changes
+from ..runtime.errors import SettingError, check_values, refuse_changes
 from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, StrPath, digest, entries, read_json, remove, write_json
 from .arguments import SimCSETrainingArguments
 from .checkpoints import (
@@ -74,7 +74,12 @@ def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
         SettingError: If there are no seeds, a seed occurs twice or is negative, or the number of runs is that of a
             seed.
     """
-    values = [seeds] if isinstance(seeds, int) else list(seeds)
+    values: list[Any] = [seeds]
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        values = list(seeds)
+    for value in values:
+        check_values("an integer of 0 or more", seeds=value)
+    values = [int(value) for value in values]
     if len(values) == 1:
         number = values[0]
         if number > _MOST_RUNS:
@@ -85,8 +90,8 @@ def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
         values = list(range(first, first + number))
     if not values:
         raise SettingError("--seeds needs a number of runs above 0, such as --seeds 3, or a list of seeds")
-    if len(set(values)) < len(values) or min(values) < 0:
-        raise SettingError(f"--seeds {' '.join(map(str, values))}: each seed must be at least 0 and occur once")
+    if len(set(values)) < len(values):
+        raise SettingError(f"--seeds {' '.join(map(str, values))}: each seed must occur once")
     return values
 
 

@@ -15,6 +15,7 @@ from ...evaluation.metrics import find_metric
 from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
+from ...runtime.errors import check_values
 from ...runtime.files import StrPath
 from ...training.parser import TEXTS, check_files, plain_value, read_yaml
 from ..mining import fold_text
@@ -85,15 +86,17 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
     if unknown or "ways" not in content:
         wrong = f"unknown entry {', '.join(unknown)}" if unknown else "ways is missing"
         raise SettingError(f"{where}: {wrong}; the entries are {', '.join(ENTRIES)}")
-    # Arguments of training are read as they were written, and all others as YAML takes them.
-    entries_of = {name: value if name in ("base", "ways") else plain_value(value) for name, value in content.items()}
+    # Texts are read as they were written, and numbers as YAML takes them. An empty entry is one that is not there.
+    entries_of = {name: value for name, value in content.items() if value is not None}
+    for name in entries_of.keys() & {"seeds", "confidence", "keep_models"}:
+        entries_of[name] = plain_value(entries_of[name])
     entries_of |= given
     base = entries_of.get("base", {})
     if not isinstance(base, Mapping):
         raise SettingError(f"{where}: base must be a table of the arguments that all ways have in common")
     values = dict(base)
     base = Recipe.read(str(values.pop("command", "unsup")), values)
-    ways = read_ways(base, entries_of["ways"])
+    ways = read_ways(base, entries_of.get("ways"))
     for way in ways:
         for name in OWN:
             if name in way.recipe.given:
@@ -101,19 +104,24 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
                     f"{where}: way {way.name!r}: leave out {name}; a study has seeds and folders of its own, and "
                     "pushes nothing"
                 )
-    test = entries_of.get("test", ())
-    confidence = float(entries_of.get("confidence", 0.95))
+    test = entries_of.get("test", [])
+    if not isinstance(test, list | tuple):
+        test = [test]
+    confidence = entries_of.get("confidence", 0.95)
+    check_values("a number between 0 and 1", confidence=confidence)
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie between 0 and 1, got {confidence}")
+    keep_models = entries_of.get("keep_models", True)
+    check_values("true or false", keep_models=keep_models)
     return Asked(
         ways=ways,
         seeds=check_seeds(entries_of.get("seeds", 3)),
-        test=[test] if isinstance(test, str | Task) else list(test),
+        test=[str(word) if isinstance(word, os.PathLike) else word for word in test],
         data_dir=entries_of.get("data_dir"),
         label_separator=entries_of.get("label_separator"),
         output=Path(entries_of.get("output", "outputs/study")).expanduser(),
         confidence=confidence,
-        keep_models=bool(entries_of.get("keep_models", True)),
+        keep_models=keep_models,
     )
 
 
@@ -131,7 +139,7 @@ def read_part(part: str | None) -> tuple[int, int] | None:
     """
     if part is None:
         return None
-    number, _, of = part.partition("/")
+    number, _, of = str(part).partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise SettingError(f"part must be such as 2/4, the second of four parts, got {part!r}")
     return int(number), int(of)
@@ -199,9 +207,21 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
     Raises:
         SettingError: If a task cannot be read, or chooses the checkpoints of a way.
     """
-    names = [word for word in asked.test if isinstance(word, str) and word in SENTEVAL]
-    pairs = [word for word in asked.test if isinstance(word, str) and word not in names and "=" not in word]
-    others = [word for word in asked.test if word not in names and word not in pairs]
+    names = []
+    pairs = []
+    others = []
+    for word in asked.test:
+        if isinstance(word, str) and word in SENTEVAL:
+            names.append(word)
+        elif isinstance(word, tuple | Task) or (isinstance(word, str) and "=" in word):
+            others.append(word)
+        else:
+            pairs.append(word)
+    if asked.data_dir is not None and not names:
+        raise SettingError(
+            f"data_dir {asked.data_dir} is for tasks of SentEval, and test names none: add such as STS12 to test, or "
+            "leave out data_dir"
+        )
     tasks, protocol, _ = read_tasks(
         tasks=names or None,
         data_dir=asked.data_dir if names else None,

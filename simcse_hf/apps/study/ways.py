@@ -11,6 +11,7 @@ from typing import Any
 from transformers import TrainerState
 
 from ... import Recipe, SettingError, SimCSE
+from ...names import KEYWORDS
 from ...objectives.registry import objective_class, part_weights
 from ...training.decide import Decided
 from ...training.recipe import PARSER
@@ -111,8 +112,8 @@ def read_ways(base: Recipe, ways: Mapping[str, Any]) -> list[Way]:
     found = []
     for key, changed in ways.items():
         name = str(key)
-        if name == START or name.startswith(f"{START} "):
-            raise SettingError(f"way {name!r}: this is the name of the untrained model; choose another one")
+        if name in (START, KEYWORDS) or name.startswith(f"{START} "):
+            raise SettingError(f"way {name!r}: this is the name of a model that is not trained; choose another one")
         if isinstance(changed, Recipe):
             found.append(Way(name, changed))
             continue
@@ -120,13 +121,19 @@ def read_ways(base: Recipe, ways: Mapping[str, Any]) -> list[Way]:
             raise SettingError(f"way {name!r} must be a table of arguments (name: value), got {changed!r}")
         values = dict(changed or {})
         cells = read_cells(values)
+        if not cells:
+            raise SettingError(f"way {name!r} has an empty list of values, so there is no cell of a grid: name some")
         for labels, cell in cells:
             try:
-                recipe = base.but(**cell)
+                recipe = Recipe.read(str(cell.pop("command", base.command)), base.given, cell)
             except SettingError as error:
                 raise SettingError(f"way {name!r}: {error}") from None
             is_cell = len(cells) > 1
             found.append(Way(", ".join([name, *labels]), recipe, name if is_cell else None))
+    names = [way.name for way in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingError(f"two ways, or cells of grids, are named {name!r}: choose another name or value")
     return found
 
 

@@ -4,6 +4,8 @@ import html
 import json
 from statistics import fmean
 
+import numpy as np
+import pandas as pd
 import pytest
 from conftest import save_encoder
 from evaluation_helpers import write, write_rows
@@ -234,6 +236,16 @@ def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base
     assert change == pytest.approx(start.mean["stsb_spearman"] + allowed)
 
 
+def test_a_study_takes_what_a_program_has_and_an_empty_entry_is_none(content, inputs, tests, tmp_path):
+    pairs = pd.read_csv(inputs / "pairs.tsv", sep="\t")
+    labels = pd.read_csv(inputs / "labels.csv")
+    ways = {"simcse": None, "supervised": {"command": "sup", "train_file": str(inputs / "dev.tsv")}}
+    given = {**content, "ways": ways, "seeds": np.arange(2), "confidence": None, "output": None}
+    for test in (inputs / "pairs.tsv", pairs, [pairs, ("knn", labels)], tests[0]):
+        said = study(given, test=test, output=tmp_path, dry_run=True)
+        assert said.runs == [f"{way}, seed {seed}" for seed in (0, 1) for way in ways]
+
+
 # --- what is refused before anything is trained ---
 
 
@@ -242,12 +254,25 @@ def test_what_makes_no_sense_is_refused_before_training(content, inputs, tests, 
     for changed, named in (
         ({"ways": {"simcse": {"temprature": 0.1}}}, "simcse temprature temp"),
         ({"ways": {"simcse": {}, "same": {"temp": 0.05}}}, "simcse same alike"),
-        ({"ways": {"start": {}}}, "start untrained"),
+        ({"ways": {"start": {}}}, "start not trained"),
         ({"ways": {"simcse": {"seed": 7}}}, "simcse seed"),
         ({"ways": {"simcse": {"train_file": "no.txt"}}}, "simcse no.txt"),
         ({"ways": {"simcse": {"push_to_hub": True}}}, "simcse push_to_hub"),
         ({"seeds": 1}, "seeds 1 two"),
         ({"confidence": 95}, "confidence 95"),
+        ({"confidence": "high"}, "confidence number 'high'"),
+        ({"keep_models": "no"}, "keep_models true or false 'no'"),
+        ({"seeds": "three"}, "seeds integer 'three'"),
+        ({"seeds": 3.0}, "seeds integer 3.0"),
+        ({"seeds": [4, -1]}, "seeds integer -1"),
+        ({"ways": None}, "ways"),
+        ({"ways": {"simcse": {"temp": []}}}, "simcse empty list"),
+        ({"ways": {"bm25": {}}}, "bm25 not trained"),
+        ({"ways": {"a": {"temp": [0.1, 0.2]}, "a, temp=0.1": {}}}, "a, temp=0.1 two ways"),
+        ({"ways": {1: {}, "1": {"temp": 0.1}}}, "'1' two ways"),
+        ({"ways": {"a": {"temp": [0.1, 0.1]}}}, "a, temp=0.1 two ways cells"),
+        ({"ways": {"a": {"command": "supervised"}}}, "a supervised unsup sup"),
+        ({"data_dir": f"{inputs}"}, "data_dir STS12"),
         ({"sedes": 2}, "sedes"),
         ({"test": [f"{inputs}/dev.tsv"]}, "test dev set simcse"),
         ({"test": ["STS12"]}, "data_dir"),
