@@ -97,11 +97,17 @@ def save(kind, folder, tokenizer):
         simcse.save_pretrained(folder)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def checkpoint(request, tmp_path_factory, tokenizer):
-    folder = tmp_path_factory.mktemp("clients") / "model"
-    save(request.param, folder, tokenizer)
-    return request.param, folder
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, tokenizer):
+    """`saved(kind)` is the folder of a checkpoint of a kind, which is written once."""
+
+    @cache
+    def saved(kind):
+        folder = tmp_path_factory.mktemp("clients") / "model"
+        save(kind, folder, tokenizer)
+        return folder
+
+    return saved
 
 
 # --- the clients: each returns the vectors of `TEXTS` ----------------------------------------------------------------
@@ -202,9 +208,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("checkpoint", "client"), PAIRS, indirect=["checkpoint"])
-def test_a_client_gives_the_same_vectors_or_is_refused(checkpoint, client, tmp_path):
-    kind, folder = checkpoint
+@pytest.mark.parametrize(("kind", "client"), PAIRS)
+def test_a_client_gives_the_same_vectors_or_is_refused(kind, client, saved, tmp_path):
+    folder = saved(kind)
     if (kind, client) in REFUSED:
         with pytest.raises(Exception, match=REFUSED[kind, client]):
             CLIENTS[client](folder, tmp_path)
@@ -219,11 +225,9 @@ def test_a_client_gives_the_same_vectors_or_is_refused(checkpoint, client, tmp_p
     torch.testing.assert_close(found, expected, rtol=1e-6 if kind == "dot" else 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("checkpoint", ["prompts", "dot"], indirect=True)
-def test_a_sentence_transformer_object_has_the_prompts_the_length_and_the_similarity(
-    checkpoint,
-):
-    model = SimCSE(checkpoint[1], device="cpu")
+@pytest.mark.parametrize("kind", ["prompts", "dot"])
+def test_a_sentence_transformer_object_has_the_prompts_the_length_and_the_similarity(kind, saved):
+    model = SimCSE(saved(kind), device="cpu")
     same = model.to_sentence_transformer()
     for encode in ("encode_query", "encode_document"):
         found = getattr(same, encode)(TEXTS, convert_to_tensor=True)
@@ -233,11 +237,8 @@ def test_a_sentence_transformer_object_has_the_prompts_the_length_and_the_simila
     assert same.max_seq_length == LENGTH and same.similarity_fn_name == model.similarity_fn_name
 
 
-@pytest.mark.parametrize("checkpoint", ["cls"], indirect=True)
-def test_what_sentence_transformers_cannot_compute_is_no_sentence_transformer(
-    checkpoint,
-):
-    _, folder = checkpoint
+def test_what_sentence_transformers_cannot_compute_is_no_sentence_transformer(saved):
+    folder = saved("cls")
     for model, words in (
         (SimCSE(folder, device="cpu", long_texts="mean"), "long_texts='mean'"),
         (SimCSE(exported(folder), backend="onnx"), "backend='onnx'"),
