@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -48,11 +50,13 @@ def free_port():
 def launch(function, *args, processes=2):
     """Run `function(*args)` in processes that have the variables of torchrun, and wait for them.
 
-    A server process imports torch and the package once and forks the others, because each import takes seconds.
+    A server process imports torch, the package and the helpers of the tests once and forks the others, because these
+    imports take seconds.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["trainer_helpers"])
     given = (function, args, processes, free_port())
-    mp.start_processes(_launched, args=given, nprocs=processes, start_method="forkserver")
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # where the server finds the helpers
+        mp.start_processes(_launched, args=given, nprocs=processes, start_method="forkserver")
 
 
 def _saved(function, folder):
