@@ -58,24 +58,18 @@ def test_a_text_in_another_alphabet_is_printed_with_escapes(encoding):
     assert rb"\u043a\u043e\u0442" in done.stderr
 
 
-def test_public_names_are_imported_on_first_use_and_listed_before():
+def test_a_library_is_imported_by_the_first_use_that_needs_it():
+    """The public names are listed before, and a model is loaded without what only training needs."""
     program = (
         "import sys, simcse_hf\n"
         "assert 'torch' not in sys.modules\n"
         "assert set(simcse_hf.__all__) <= set(dir(simcse_hf))\n"
         "assert simcse_hf.objectives.register and 'torch' in sys.modules\n"
+        "simcse_hf.SimCSE(simcse_hf.sample_files()[1], pooler_type='avg').encode(['a cat'])\n"
+        "print(sorted({'datasets', 'pandas', 'transformers.trainer', 'simcse_hf.training'} & sys.modules.keys()))\n"
         "from simcse_hf import *\n"
         "assert SimCSE is simcse_hf.SimCSE and all(hasattr(simcse_hf, name) for name in simcse_hf.__all__)\n"
         "assert not hasattr(simcse_hf, 'SimCES')"
-    )
-    python("-c", program)
-
-
-def test_a_model_is_loaded_without_what_only_training_needs():
-    program = (
-        "import sys; from simcse_hf import SimCSE; from simcse_hf.data.sample import sample_files\n"
-        "SimCSE(sample_files()[1], pooler_type='avg').encode(['a cat'])\n"
-        "print(sorted({'datasets', 'pandas', 'transformers.trainer', 'simcse_hf.training'} & sys.modules.keys()))"
     )
     assert python("-c", program, cwd=Path(PACKAGE).parent).stdout == "[]\n"
 

@@ -3,7 +3,7 @@
 import pytest
 from conftest import CLS, SEP, VOCABULARY
 from datasets import Dataset
-from transformers import CanineTokenizer
+from transformers import ByT5Tokenizer
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.token_ids import check_known
@@ -41,7 +41,7 @@ def test_rows_with_truncated_texts_are_counted(tokenizer, caplog):
     assert "(rows 1, 3)" in message
 
 
-class SlowTokenizer(CanineTokenizer):
+class SlowTokenizer(ByT5Tokenizer):
     """A Python tokenizer, whose rules are not part of its vocabulary."""
 
     def __init__(self, lower=False, **options):
