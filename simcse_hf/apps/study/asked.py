@@ -82,12 +82,12 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
         raise SettingError(f"{where} must hold a table with the entries base and ways")
     if "ways" not in content and not isinstance(source, (str, os.PathLike)):
         content = {"ways": content}
+    entries_of = {name: value for name, value in content.items() if value is not None}  # an empty entry is none
     unknown = [str(name) for name in content if name not in ENTRIES]
-    if unknown or "ways" not in content:
+    if unknown or "ways" not in entries_of:
         wrong = f"unknown entry {', '.join(unknown)}" if unknown else "ways is missing"
         raise SettingError(f"{where}: {wrong}; the entries are {', '.join(ENTRIES)}")
-    # Texts are read as they were written, and numbers as YAML takes them. An empty entry is one that is not there.
-    entries_of = {name: value for name, value in content.items() if value is not None}
+    # Texts are read as they were written, and numbers as YAML takes them.
     for name in entries_of.keys() & {"seeds", "confidence", "keep_models"}:
         entries_of[name] = plain_value(entries_of[name])
     entries_of |= given
@@ -96,7 +96,7 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
         raise SettingError(f"{where}: base must be a table of the arguments that all ways have in common")
     values = dict(base)
     base = Recipe.read(str(values.pop("command", "unsup")), values)
-    ways = read_ways(base, entries_of.get("ways"))
+    ways = read_ways(base, entries_of["ways"])
     for way in ways:
         for name in OWN:
             if name in way.recipe.given:
