@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.token_ids import template_settings
 from ..data.views import view_rate
 from ..evaluation.metrics import find_metric
 from ..models.checkpoint import Checkpoint
@@ -107,12 +109,14 @@ class Run:
 
     Args:
         arguments (`SimCSETrainingArguments`): A copy of the caller's arguments without anything left open.
-        settings (`Values`): The settings that the run writes into the model.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the model.
+        settings (`Values`): The settings that the run writes into the model, and its `templates`.
         rows (`RowPlan`): How training rows are read; with several data sets, how those without a plan of their own.
         datasets (`dict[str, RowPlan]`): How the rows of each of several data sets are read, by its name.
     """
 
     arguments: SimCSETrainingArguments
+    tokenizer: PreTrainedTokenizerBase
     settings: Values
     rows: RowPlan
     datasets: dict[str, RowPlan]
@@ -210,6 +214,7 @@ def decide_command(given: Values, defaults: Values, checkpoint: Checkpoint) -> V
 def decide_run(
     args: SimCSETrainingArguments,
     model: ContrastiveModel,
+    tokenizer: PreTrainedTokenizerBase,
     dataset_names: Sequence[str] = (),
     headline: str | None = None,
     is_stream: bool = False,
@@ -219,6 +224,7 @@ def decide_run(
     Args:
         args (`SimCSETrainingArguments`): The arguments as the caller made them, which stay as they are.
         model (`ContrastiveModel`): The model that the run starts from.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
         dataset_names (`Sequence[str]`, *optional*): The names of several data sets.
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`, *optional*, defaults to `False`): Whether the training rows are a stream.
@@ -274,14 +280,17 @@ def decide_run(
         values["accelerator_config"] = replace(args.accelerator_config, dispatch_batches=False)  # type: ignore[type-var]
     values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
 
-    # 5. What is saved with the model: lengths, the view, and the objectives of data sets.
+    # 5. What is saved with the model: templates, lengths, the view, and the objectives of data sets.
     saved: Values = {
+        "templates": settings.templates,
         "max_seq_length": max(max(plan.lengths) for plan in plans),
         "fixed_mask": args.view == "fixed_mask",
         "dataset_objectives": losses,
     }
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
         saved |= next(iter(losses.values()))
+    if settings.templates:
+        saved |= template_settings(settings.templates, tokenizer)
 
     # 6. A trained model is compared as its first objective compares.
     if "similarity_fn_name" not in model.given_settings:
@@ -302,7 +311,7 @@ def decide_run(
             f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
             "prompts (--prompts anchor=... positive=...) names it."
         )
-    return Run(with_values(args, **values), saved, rows, datasets)
+    return Run(with_values(args, **values), tokenizer, saved, rows, datasets)
 
 
 def decide_losses(

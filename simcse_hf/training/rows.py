@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from ..data.collator import ContrastiveCollator, MixtureCollator
@@ -32,7 +32,6 @@ from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
 from ..data.views import VIEW_CLASSES, make_view
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
-from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
 from ..runtime.errors import DataError, SettingError
 from ..runtime.identity import digest_rows
@@ -53,27 +52,12 @@ _SAMPLE_ROWS = 500
 _BY_NUMBER = {0: None, 1: "sentences", 2: "pairs"}
 
 
-@dataclass(frozen=True)
-class Reader:
-    """What all rows of a run are read with.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the model.
-        settings (`ContrastiveSettings`): The settings of the model, with its templates.
-        args (`SimCSETrainingArguments`): The arguments of the run.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    settings: ContrastiveSettings
-    args: SimCSETrainingArguments
-
-
 @dataclass(eq=False)
 class Rows:
     """Training rows of one data set, however they are drawn.
 
     Args:
-        reader (`Reader`): What all rows of the run are read with.
+        run (`Run`): The run, with its tokenizer and its arguments.
         plan (`RowPlan`): How these rows are read.
         source (`Source`): Where they come from.
         known (`Dataset` or `SeededDataset`): The rows of token ids; of a stream the first ones, for checks and the
@@ -93,7 +77,7 @@ class Rows:
             prompt or template for spans.
     """
 
-    reader: Reader
+    run: Run
     plan: RowPlan
     source: Source
     known: Dataset | SeededDataset
@@ -102,10 +86,10 @@ class Rows:
     stream: WholeStream | None = None
 
     def __post_init__(self) -> None:
-        reader = self.reader
+        run = self.run
         length = max(self.plan.lengths)
         # 1. Rows that draw themselves.
-        if isinstance(self.known, SpanDataset) and (reader.settings.templates or any(self.plan.prompts)):
+        if isinstance(self.known, SpanDataset) and (run.settings["templates"] or any(self.plan.prompts)):
             raise DataError(
                 f"{self.source.name} holds token ids of spans, to which no prompt or template can be added, as "
                 "inference would do: train on texts, or leave both out"
@@ -129,13 +113,13 @@ class Rows:
                 raise DataError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
             assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
             for model, words in frozen.items():
-                self.vectors[model] = RowVectors(words, read.select_columns(columns), reader.args.device)
+                self.vectors[model] = RowVectors(words, read.select_columns(columns), run.arguments.device)
             self.known = self.known.add_column("row", np.arange(len(self.known)))
         self.tokens = self.known if self.stream is None else self.stream
         if frozen and isinstance(self.known, Dataset):
             self.tokens = self.known.with_transform(partial(add_vectors, self.vectors))
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
-        self.longest = length + max(map(sum, reader.settings.template_edges), default=0)
+        self.longest = length + max(map(sum, run.settings.get("template_edges", ())), default=0)
 
     def order(self) -> PermutedSampler | None:
         """Choose the sampler, which keeps equal texts apart or texts of a class together.
@@ -146,7 +130,7 @@ class Rows:
         Raises:
             SettingError: If equal texts cannot be kept apart.
         """
-        args = self.reader.args
+        args = self.run.arguments
         number = len(self.known)
         has_classes = self.plan.kind == "classes" and LABEL in self.known.column_names
         if args.batch_sampler == "no_duplicates":
@@ -186,7 +170,7 @@ class Rows:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise SettingError(f"objective {objective.name!r} learns from a teacher: {advice}")
         columns = NUMBERS.get(self.plan.kind, ())
-        return ContrastiveCollator(self.reader.tokenizer, objective.num_views, objective.needs_text_ids, columns)
+        return ContrastiveCollator(self.run.tokenizer, objective.num_views, objective.needs_text_ids, columns)
 
     def check(self, objective: Objective) -> list[Mapping]:
         """Check that an objective can learn from the rows.
@@ -201,7 +185,7 @@ class Rows:
         Raises:
             DataError: If it cannot. The message says what to change.
         """
-        args = self.reader.args
+        args = self.run.arguments
         rows = self.known
         number = self.num_sentences
         # 1. Refuse rows that the view, the model, the objective or the order of the run cannot read.
@@ -212,7 +196,7 @@ class Rows:
         sample = []
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
-        check_known(sample, self.reader.tokenizer, self.source.name)
+        check_known(sample, self.run.tokenizer, self.source.name)
         numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
         meeting = numbers if args.batch_sampler != "no_duplicates" else None
         objective.check(
@@ -314,7 +298,7 @@ class Mixed(Rows):
 
     def order(self) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
-        args = self.reader.args
+        args = self.run.arguments
         orders = {}
         for name, part in self.parts.items():
             own = part.order()
@@ -328,7 +312,7 @@ class Mixed(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        of_none = ContrastiveCollator(self.reader.tokenizer, objective.num_views, objective.needs_text_ids)
+        of_none = ContrastiveCollator(self.run.tokenizer, objective.num_views, objective.needs_text_ids)
         return MixtureCollator(collators, of_none)
 
     def check(self, objective: Objective) -> list[Mapping]:
@@ -398,11 +382,10 @@ def is_streamed(data: Any) -> bool:
     return isinstance(data, IterableDataset)
 
 
-def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
+def read_mixture(run: Run, data: Mapping[str, Any]) -> Mixed:
     """Read the training rows of several data sets.
 
     Args:
-        reader (`Reader`): What all rows of the run are read with.
         run (`Run`): The run, with a plan for each of several data sets.
         data (`Mapping[str, Any]`): The rows of each; see [`read_rows`].
 
@@ -417,12 +400,12 @@ def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
     names = ", ".join(map(repr, data))
     texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
     is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
-    if is_unclear and not reader.args.datasets:
+    if is_unclear and not run.arguments.datasets:
         raise SettingError(
             f"train_dataset: {names} may be columns or data sets: pass columns as a datasets.Dataset, and name data "
             "sets in the arguments, datasets={name: {}}"
         )
-    strategy = reader.args.train_sampling_strategy
+    strategy = run.arguments.train_sampling_strategy
     if strategy != "random":
         raise SettingError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
     streams = ", ".join(name for name, rows in data.items() if is_streamed(rows))
@@ -436,31 +419,31 @@ def read_mixture(reader: Reader, run: Run, data: Mapping[str, Any]) -> Mixed:
     parts = {}
     for name, plan in run.datasets.items():
         with named(f"data set {name!r}"):
-            parts[name] = read_rows(reader, plan, data[name], plan.source)
+            parts[name] = read_rows(run, plan, data[name], plan.source)
     tokens = MixedRows([part.tokens for part in parts.values()])
-    return Mixed(reader, replace(run.rows, frozen={}), Source(list(parts)), tokens, parts=parts)
+    return Mixed(run, replace(run.rows, frozen={}), Source(list(parts)), tokens, parts=parts)
 
 
-def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
+def read_evaluation_rows(run: Run, data: Any, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
     if isinstance(data, DatasetDict):  # several sets, as in transformers
         data = dict(data)
     if not has_names(data):
-        return read_rows(reader, run.rows, data, name, with_views=False).tokens
+        return read_rows(run, run.rows, data, name, with_views=False).tokens
     tokenized = {}
     for part, rows in data.items():
-        tokens = read_rows(reader, run.datasets.get(part, run.rows), rows, name, with_views=False).tokens
+        tokens = read_rows(run, run.datasets.get(part, run.rows), rows, name, with_views=False).tokens
         if part in run.datasets:
             tokens = MixedRows([tokens], first=list(run.datasets).index(part))
         tokenized[part] = tokens
     return tokenized
 
 
-def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
+def read_rows(run: Run, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
     """Read the rows of one data set.
 
     Args:
-        reader (`Reader`): What all rows of the run are read with.
+        run (`Run`): The run, with its tokenizer and its arguments.
         plan (`RowPlan`): How the rows are read.
         data (`Any`): Texts or token ids as [`load_text_dataset`] takes them, a data set that draws its rows anew, a
             `datasets.IterableDataset`, or one of these as a [`Source`].
@@ -474,15 +457,15 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         SettingError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
             unclear, or it is not what the view or the objective needs.
     """
-    args = reader.args
-    templates = reader.settings.templates
+    args = run.arguments
+    templates = run.settings["templates"]
     # 1. Templates and prompts leave room for a text.
     if templates or any(plan.prompts):
         for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
             with named(f"{plan.source}, column {column}"):
-                full_length(reader.tokenizer, length, templates, prompt)
+                full_length(run.tokenizer, length, templates, prompt)
     if isinstance(data, SeededDataset):
-        return Rows(reader, plan, Source((), name=name), data)
+        return Rows(run, plan, Source((), name=name), data)
 
     # 2. The source, and what the view and the objective need of it.
     view = VIEW_CLASSES[plan.view if with_views else "identity"]
@@ -523,15 +506,15 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
             [table] = open_source(source.data, split=None, name=name)
             source = replace(source, data=table)
             if isinstance(table.source, Dataset) and "input_ids" in table.columns:
-                sentences = as_sentences(table.source, reader.tokenizer, name)
-                rows = Rows(reader, plan, source, sentences, SAYS.get(kind))
+                sentences = as_sentences(table.source, run.tokenizer, name)
+                rows = Rows(run, plan, source, sentences, SAYS.get(kind))
                 check_width(source, rows.num_sentences)
                 return rows
         texts = read_source(kind, source)
     if not isinstance(texts, Dataset):
         of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
-        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
-        return Rows(reader, plan, source, spans)
+        spans = SpanDataset(texts, run.tokenizer, max(plan.lengths), source.seed, **of_spans)
+        return Rows(run, plan, source, spans)
     names = texts.column_names
     if [column for column in names if column not in NO_TEXT] == ["sent0"] and not templates:
         anchor, positive, _ = plan.prompts
@@ -543,17 +526,17 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
 
     # 4. The token ids, or how they are drawn.
     tokens: Dataset | ViewDataset
-    how = (reader.tokenizer, plan.lengths, templates, plan.prompts)
+    how = (run.tokenizer, plan.lengths, templates, plan.prompts)
     if view.is_drawn:
         drawn = make_view(plan.view, plan.view_rate)
         length = plan.lengths[0]
-        tokens = ViewDataset(texts, reader.tokenizer, drawn, length, args.rows_seed, args.view_both)
+        tokens = ViewDataset(texts, run.tokenizer, drawn, length, args.rows_seed, args.view_both)
     else:
         tokens = tokenize_dataset(texts, *how)
     # One text in several templates is a sentence, however often it stands.
     says = "sentences" if templates and len(names) == 1 else SAYS.get(kind)
     if not is_stream:
-        return Rows(reader, plan, source, tokens, says, [texts])
+        return Rows(run, plan, source, tokens, says, [texts])
     tokenize = RowTokenizer(names, *how)
 
     def make_rows(columns: dict[str, list], numbers: list[int]) -> dict[str, list]:
@@ -567,7 +550,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     shuffled = stream.shuffle(args.rows_seed, buffer_size=SHUFFLE_BUFFER)
     numbered = shuffled.map(lambda _, numbers: {WholeStream.NUMBER: numbers}, with_indices=True, batched=True)
     made = numbered.repeat(None).map(make_rows, with_indices=True, batched=True, remove_columns=names)
-    return Rows(reader, plan, source, tokens, says, stream=WholeStream(made))
+    return Rows(run, plan, source, tokens, says, stream=WholeStream(made))
 
 
 def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:

@@ -30,7 +30,6 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
 from ..data.collator import Batch, ContrastiveCollator, PackingCollator
-from ..data.token_ids import template_settings
 from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
@@ -77,7 +76,6 @@ from .dev_sets import (
 from .rows import (
     EpochOfRows,
     Mixed,
-    Reader,
     Rows,
     has_names,
     is_streamed,
@@ -114,7 +112,7 @@ _DECIDED_BEFORE = frozenset(
     "bf16_full_eval fp16_full_eval resume_from_checkpoint".split()
 )
 #: Settings with which rows become batches, beside those that a run writes into its model.
-_SETTINGS_OF_BATCHES = frozenset(("do_mlm", "objective", "templates"))
+_SETTINGS_OF_BATCHES = frozenset(("do_mlm", "objective"))
 #: What rows are read for: the facts of an objective, which its options may change.
 _FACTS_OF_BATCHES = ("rows", "view", "similarity", "num_views", "needs_text_ids", "vectors")
 #: Training texts by which a student is compared with its teacher, at most.
@@ -211,6 +209,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         start = _load_model(model if self.model_init is None else super().call_model_init())
         set_seed(args.seed)  # Loading has drawn a different number of weights than the caller may have.
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
+        check_tokenizer(tokenizer, start, start.name_or_path or "the model")
 
         # 3. The dev sets.
         callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks, general)]
@@ -222,6 +221,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run = decide_run(
             args,
             start,
+            tokenizer,
             dataset_names=list(train_dataset) if has_names(train_dataset) else [],
             headline=dev_sets[0].headline if dev_sets else None,
             is_stream=is_streamed(train_dataset),
@@ -230,17 +230,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         check_dev_sets(dev_sets, args)
 
         # 5. Texts become rows of token ids.
-        check_tokenizer(tokenizer, start, start.name_or_path or "the model")
-        self.model_settings = dict(self.run.settings)
-        if start.settings.templates:
-            self.model_settings |= template_settings(start.settings.templates, tokenizer)
-        self.reader = Reader(tokenizer, replace(start.settings, **self.model_settings), args)
         self.rows: Rows | None = None
         if train_dataset is not None:
             if has_names(train_dataset):
-                self.rows = read_mixture(self.reader, self.run, train_dataset)
+                self.rows = read_mixture(self.run, train_dataset)
             else:
-                self.rows = read_rows(self.reader, self.run.rows, train_dataset, "train_dataset")
+                self.rows = read_rows(self.run, self.run.rows, train_dataset, "train_dataset")
             for texts in self.rows.texts:
                 warn_of_overlap(texts, dev_sets)
 
@@ -321,8 +316,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 trains.
         """
         args = self.run.arguments
-        model.tokenizer_limit = self.reader.tokenizer.model_max_length
-        model.use_settings(replace(model.settings, **self.model_settings))
+        model.tokenizer_limit = self.run.tokenizer.model_max_length
+        model.use_settings(replace(model.settings, **self.run.settings))
         for name in (THRESHOLD, SPACE):
             vars(model.config).pop(name, None)
         if (args.lora is not None or args.lora_r is not None) and not model.has_adapter():
@@ -464,7 +459,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         start = self.start_settings
         changed = {
             name
-            for name in _SETTINGS_OF_BATCHES | self.model_settings.keys()
+            for name in _SETTINGS_OF_BATCHES | self.run.settings.keys()
             if getattr(settings, name) != getattr(start, name)
         }
         before, now = (described_objective(each.objective, each.objective_options) for each in (start, settings))
@@ -495,7 +490,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     @eval_dataset.setter
     def eval_dataset(self, data: Any) -> None:
         if data is not None and data is not self.no_rows:
-            data = read_evaluation_rows(self.reader, self.run, data)
+            data = read_evaluation_rows(self.run, data)
         self.evaluation = data
 
     @property
@@ -814,7 +809,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Make the data loader of an evaluation: of texts, token ids or a file, or of an evaluation set by name."""
         known = [self.eval_dataset, *self.evaluated]
         if eval_dataset is not None and not self._is_name(eval_dataset) and id(eval_dataset) not in map(id, known):
-            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
+            eval_dataset = read_evaluation_rows(self.run, eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def _is_name(self, eval_dataset: Any) -> bool:
@@ -825,7 +820,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Make the data loader of a prediction: of texts, token ids or a file, or `{name: rows}` of one data set."""
-        rows = read_evaluation_rows(self.reader, self.run, test_dataset, "test_dataset")
+        rows = read_evaluation_rows(self.run, test_dataset, "test_dataset")
         if isinstance(rows, dict):
             if len(rows) > 1:
                 raise SettingError(f"test_dataset has several data sets ({', '.join(rows)}): predict one at a time")
@@ -1007,7 +1002,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             if isinstance(eval_dataset, dict):
                 eval_dataset = {name: name for name in eval_dataset}
         elif not self._is_name(eval_dataset):
-            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
+            eval_dataset = read_evaluation_rows(self.run, eval_dataset)
         sets = eval_dataset if isinstance(eval_dataset, dict) else {None: eval_dataset}
         self.dev_prefix = metric_key_prefix
         self.evaluated = list(sets.values())

@@ -19,14 +19,14 @@ from simcse_hf.training.recipe import Recipe
 def test_the_rate_of_a_run_is_not_for_the_view_of_another_objective(tmp_path):
     model = BertForCL(tiny_config(), objective="tsdae")
     args = arguments(tmp_path, view_rate=0.3, datasets={"own": {"objective": "esimcse"}, "runs": {}})
-    plans = decide_run(args, model, ["own", "runs"]).datasets
+    plans = decide_run(args, model, None, ["own", "runs"]).datasets
     assert (plans["own"].view, plans["own"].view_rate) == ("repeat_words", None)
     assert (plans["runs"].view, plans["runs"].view_rate) == ("delete_words", 0.3)
 
 
 def test_a_similarity_that_is_given_is_not_decided(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
-    assert "similarity_fn_name" not in decide_run(arguments(tmp_path), model).settings
+    assert "similarity_fn_name" not in decide_run(arguments(tmp_path), model, None).settings
 
 
 class OfDot(Objective):
@@ -41,7 +41,7 @@ def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_
     before.save_pretrained(tmp_path / "start")
     for objective, similarity in {"cosent": "cosine", "barlow_twins": "cosine", "of_dot": "dot"}.items():
         model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
-        assert decide_run(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
+        assert decide_run(arguments(tmp_path), model, None).settings["similarity_fn_name"] == similarity
 
 
 # --- projectors of data sets ---

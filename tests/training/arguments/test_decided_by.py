@@ -211,7 +211,7 @@ def decided(case, folder, tmp_path):
         args = with_values(recipe.training, datasets=tables or None)
         given = recipe.model.settings(recipe.checkpoint.config)
     model = AutoModelForCL.from_pretrained(folder, **given)
-    run = decide_run(args, model, list(case["tables"]))
+    run = decide_run(args, model, None, list(case["tables"]))
     values = vars(model.settings) | run.settings
     values |= values["objective_options"]
     for name, loss in values["dataset_objectives"].items():
@@ -232,7 +232,7 @@ def test_every_value_is_that_of_the_first_who_has_one(seed, checkpoints, tmp_pat
 
 def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0], fixed_mask=True)
-    run = decide_run(arguments(tmp_path), model)
+    run = decide_run(arguments(tmp_path), model, None)
     assert (run.arguments.view, run.settings["fixed_mask"]) == ("fixed_mask", True)
 
 
@@ -240,6 +240,5 @@ def test_a_mask_that_the_model_was_given_is_the_view_of_the_run(checkpoints, tmp
 def test_a_model_is_saved_with_the_longest_length_of_its_data_sets(length, checkpoints, tmp_path):
     model = AutoModelForCL.from_pretrained(checkpoints[2][0])  # of 20 tokens
     tables = {"one": {"max_seq_length": length}, "two": {}}
-    assert decide_run(arguments(tmp_path, datasets=tables), model, ["one", "two"]).settings["max_seq_length"] == max(
-        length, 20
-    )
+    run = decide_run(arguments(tmp_path, datasets=tables), model, None, ["one", "two"])
+    assert run.settings["max_seq_length"] == max(length, 20)

@@ -121,4 +121,4 @@ def test_loader_workers_share_the_cores_of_a_machine_with_gpus(arguments, monkey
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert decide_run(args, model_of()).arguments.dataloader_num_workers == workers
+    assert decide_run(args, model_of(), None).arguments.dataloader_num_workers == workers
