@@ -55,7 +55,6 @@ class Decided:
 
     Args:
         given (`Values`): What was written, with the sample of the package where nothing is named.
-        inputs (`list[tuple[str, StrPath]]`): The options that name a file or folder that the run reads, with its path.
         is_sample (`bool`): Whether the run trains on the sample.
         checkpoint (`Checkpoint`): The model to start from.
         model (`ModelArguments`): What was chosen for it.
@@ -64,12 +63,24 @@ class Decided:
     """
 
     given: Values
-    inputs: list[tuple[str, StrPath]]
     is_sample: bool
     checkpoint: Checkpoint
     model: ModelArguments
     data: DataArguments
     training: SimCSETrainingArguments
+
+    @property
+    def inputs(self) -> list[tuple[str, StrPath]]:
+        """The options that name a file or folder that the run reads, with its path."""
+        given = self.given
+        inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
+        for option in ("dev_task", "general"):
+            for task in given.get(option) or ():
+                if isinstance(task, str):  # KIND=FILE, or a file
+                    inputs.append((f"--{option}", task.partition("=")[2] or task))
+        for name, own in (given.get("datasets") or {}).items():
+            inputs.append((f"datasets, {name}:", own.get("train_file")))
+        return [(option, path) for option, path in inputs if isinstance(path, (str, os.PathLike))]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import SettingError, check_values
-from ..runtime.files import StrPath
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
@@ -138,7 +137,7 @@ class Recipe:
 
         # 4. Decide.
         values = decide_command(given, DEFAULTS[self.command], checkpoint)
-        return Decided(given, inputs_of(given), is_sample, checkpoint, *PARSER.fill(values))
+        return Decided(given, is_sample, checkpoint, *PARSER.fill(values))
 
     # The run
 
@@ -350,15 +349,3 @@ def objective_of_labels(named: Mapping[str, Any]) -> Values:
         source = named.get("dataset_name")
     is_class = source is not None and is_labelled(source, named.get("columns"))
     return {"objective": "class_labels"} if is_class else {}
-
-
-def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, StrPath]]:
-    """Return the options that name a file or folder that a run reads, with its path."""
-    inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
-    for option in ("dev_task", "general"):
-        for task in given.get(option) or ():
-            if isinstance(task, str):  # KIND=FILE, or a file
-                inputs.append((f"--{option}", task.partition("=")[2] or task))
-    for name, own in (given.get("datasets") or {}).items():
-        inputs.append((f"datasets, {name}:", own.get("train_file")))
-    return [(option, path) for option, path in inputs if isinstance(path, (str, os.PathLike))]

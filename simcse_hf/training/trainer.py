@@ -282,6 +282,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             callbacks=callbacks,
             **kwargs,
         )
+        #: Whether the weights are divided among the processes, none of which has the whole model.
+        self.is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         #: The optimizer and the schedule of the caller, who may have made none: each call of `train` begins with them.
         self.own_optimizers = (self.optimizer, self.lr_scheduler)
 
@@ -492,11 +494,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if data is not None and data is not self.no_rows:
             data = read_evaluation_rows(self.run, data)
         self.evaluation = data
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether FSDP or DeepSpeed divides the weights among the processes, none of which has the whole model."""
-        return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:

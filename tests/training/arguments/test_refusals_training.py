@@ -138,7 +138,7 @@ def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(make, changes, words,
 
 def test_masked_lm_with_sharded_weights_is_refused(make, monkeypatch):
     trainer = make(model=model_of(do_mlm=True))
-    trainer.is_fsdp_enabled = True
+    trainer.is_fsdp_enabled = trainer.is_sharded = True
     for version in (1, 2):
         plugin = SimpleNamespace(fsdp_version=version)
         monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
