@@ -453,17 +453,16 @@ def open_index(
         taught = getattr(load_pretrained(AutoConfig.from_pretrained, model), SPACE, None)
         if taught and not made_with.changes(Identity.from_dict(taught["teacher"])):
             settings = {}  # a student pools and cuts in a way of its own
-    if model is None:
+    else:
+        model = str(made_with.name_or_path)
         revision = made_with.revision
         settings["model_backend"] = made_with.backend
-    owner, _, name = str(made_with.name_or_path).partition("/")
-    name, _, subfolder = name.partition("/")
-    if model is None and revision and subfolder:  # of a repository
-        model = f"{owner}/{name}"
-        settings["subfolder"] = subfolder
+        if revision and model.count("/") > 1:  # a folder of a repository
+            owner, name, settings["subfolder"] = model.split("/", 2)
+            model = f"{owner}/{name}"
     given = {name: value for name, value in loading.items() if value is not None}
     options = cast(ModelOptions, settings | given)
-    encoder = load_model(model or str(made_with.name_or_path), revision=revision, **options)
+    encoder = load_model(model, revision=revision, **options)
     encoder.prompts["document"] = made_with.prompts["document"]
     return SentenceIndex.load(folder, encoder, parameters=parameters)
 
