@@ -33,7 +33,7 @@ from ..kernels.cpu import has_only_cpu
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..runtime.distributed import lock_together, on_first_process
-from ..runtime.files import write_json
+from ..runtime.files import StrPath, write_json
 from ..runtime.loading import load_pretrained, load_weights
 from ..runtime.messages import check_together
 from ..runtime.outputs import Result
@@ -316,9 +316,7 @@ class MaskedLMResults(Result):
         return "\n".join(lines)
 
 
-def pretraining_arguments(
-    recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
-) -> PretrainingArguments:
+def pretraining_arguments(recipe: StrPath | Sequence[str] = (), **arguments: Any) -> PretrainingArguments:
     """Return what was given, over the defaults of `simcse-hf train mlm` and those of the sample."""
     parser = WordParser([PretrainingArguments])
     given = parser.read(recipe, arguments)
@@ -332,7 +330,7 @@ def pretraining_arguments(
     return args
 
 
-def pretrain(recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any) -> MaskedLMResults:
+def pretrain(recipe: StrPath | Sequence[str] = (), **arguments: Any) -> MaskedLMResults:
     """Train a masked-LM model, save it as a stock model in `output_dir`, and write `results.json` beside it.
 
     Args:

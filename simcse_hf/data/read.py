@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
 from ..runtime.errors import DataError, SettingError, check_values
-from ..runtime.files import digest, read_json, write_atomically, write_json
+from ..runtime.files import StrPath, digest, read_json, write_atomically, write_json
 from .columns import (
     ADVICE,
     JUDGEMENT,
@@ -55,7 +55,7 @@ _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to t
 VERSION = f"8, datasets {__version__}"
 
 #: Files, the name of a data set on the hub, rows in memory, or a data set or data frame.
-TextSource: TypeAlias = str | os.PathLike[str] | Iterable | Table
+TextSource: TypeAlias = StrPath | Iterable | Table
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
 #: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.

@@ -25,7 +25,7 @@ from ..models.pooling import POOLERS
 from ..models.settings import settings_of_config
 from ..names import BACKENDS, INSTRUCTIONS
 from ..runtime.errors import ModelError, check_values, require_extra
-from ..runtime.files import digest
+from ..runtime.files import StrPath, digest
 from ..runtime.loading import HubArguments, explain_damage, find_file
 
 logger = logging.get_logger(__name__)
@@ -322,7 +322,7 @@ class ExportedModel(nn.Module):
 
     def __init__(
         self,
-        name_or_path: str | os.PathLike,
+        name_or_path: StrPath,
         backend: str,
         config: PreTrainedConfig,
         dtype: torch.dtype,
@@ -459,7 +459,7 @@ def export_graph(simcse: Any, directory: Path, backend: str) -> Path:
     return path
 
 
-def _write_one(name_or_path: str | os.PathLike, backend: str) -> str:
+def _write_one(name_or_path: StrPath, backend: str) -> str:
     return f"Write one with `simcse-hf export {name_or_path} --to {backend} --output FOLDER`, and load that."
 
 

@@ -103,7 +103,7 @@ class SimCSE(BatchEncoder):
 
     def __init__(
         self,
-        name_or_path: str | os.PathLike,
+        name_or_path: StrPath,
         *,
         pooler_type: str | None = None,
         device: str | torch.device | None = None,
@@ -526,19 +526,19 @@ class SimCSE(BatchEncoder):
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
-    def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+    def build_index(self, sentences_or_file_path: StrPath | Sequence[str], **options: Any) -> None:
         """Index sentences, or those of a file, as `self.index`; arguments as in `SentenceIndex.build`."""
         self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
 
-    def add_to_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+    def add_to_index(self, sentences_or_file_path: StrPath | Sequence[str], **options: Any) -> None:
         """Add sentences to the index; arguments as in `SentenceIndex.add`."""
         self._existing_index().add(sentences_or_file_path, **options)
 
-    def save_index(self, folder: str | os.PathLike) -> None:
+    def save_index(self, folder: StrPath) -> None:
         """Save the index in a folder, as `SentenceIndex.save` does."""
         self._existing_index().save(folder)
 
-    def load_index(self, folder: str | os.PathLike, **options: Any) -> None:
+    def load_index(self, folder: StrPath, **options: Any) -> None:
         """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
         self.index = SentenceIndex.load(folder, self, **options)
 
@@ -560,7 +560,7 @@ class SimCSE(BatchEncoder):
         self.model.to(self.device)
         return self
 
-    def save_pretrained(self, save_directory: str | os.PathLike) -> None:
+    def save_pretrained(self, save_directory: StrPath) -> None:
         """Save everything that makes these embeddings but `long_texts`: `SimCSE(save_directory)` gives the same ones.
 
         The directory gets the weights, the tokenizer with the maximum length, a whitening or flow, and the files by
@@ -581,7 +581,7 @@ class SimCSE(BatchEncoder):
                 save_transform(folder, self.postprocessing, self.postprocessing_fit)
                 WeightDigests.of(self.model, self.model.state_dict(), self.postprocessing).write(folder)
 
-    def save_settings(self, save_directory: str | os.PathLike) -> None:
+    def save_settings(self, save_directory: StrPath) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
         if threshold_problem(self):
             vars(self.model.config).pop(THRESHOLD)

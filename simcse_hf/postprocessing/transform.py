@@ -1,6 +1,5 @@
 """Transforms of embeddings and their files beside a model, in the folder `postprocessing`; whitening is one."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..runtime.errors import DataError, ModelError, check_finite, check_values
-from ..runtime.files import read_json, write_atomically, write_json
+from ..runtime.files import StrPath, read_json, write_atomically, write_json
 from ..runtime.loading import MODULES, HubArguments, find_file
 
 #: The classes of transforms by their names.
@@ -103,7 +102,7 @@ class Fit:
     probe: list[float] | None = None
 
 
-def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit: Fit) -> None:
+def save_transform(directory: StrPath, transform: VectorTransform, fit: Fit) -> None:
     """Write a transform into a model directory, replacing an earlier one.
 
     The folder `postprocessing` holds `postprocessing.json` (method, shape and [`Fit`]) and `model.safetensors`. If the
@@ -149,7 +148,7 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
         write_json(directory / MODULES, modules)
 
 
-def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[VectorTransform | None, Fit | None]:
+def find_transform(name_or_path: StrPath, hub: HubArguments) -> tuple[VectorTransform | None, Fit | None]:
     """Load the transform saved beside a model.
 
     Args:

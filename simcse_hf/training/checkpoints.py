@@ -52,7 +52,7 @@ RESULTS = "results.json"
 DEV_SCORES = "_dev_scores"
 SEEDS = "_seeds.json"
 #: A checkpoint to resume from; `True` is the newest whole one.
-CheckpointName = str | os.PathLike[str] | bool
+CheckpointName = StrPath | bool
 
 _WHEN_FULL = (
     ", so {} was not written. Checkpoints saved earlier are untouched: free some space and continue with "
@@ -66,7 +66,7 @@ torch.serialization.register_package(
 )
 
 
-def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
+def checkpoints(directory: StrPath) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
     by_step = {}
     for path in Path(directory).glob("checkpoint-*"):
@@ -76,7 +76,7 @@ def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
-def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
+def newest_whole_checkpoint(directory: StrPath) -> str | None:
     """Return the newest whole checkpoint of a run, and log the damaged ones that are passed over.
 
     Args:

@@ -4,7 +4,6 @@ Everything that trains is a short program over it: `simcse_hf.train`, the comman
 arms of `adapt`, the tables of `reproduction` and the benchmarks.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..runtime.distributed import lock_together, on_first_process
 from ..runtime.errors import SettingError, check_values
+from ..runtime.files import StrPath
 from ..runtime.loading import load_pretrained
 from ..runtime.outputs import Result
 from .arguments import DataArguments, ModelArguments, SimCSETrainingArguments
@@ -67,7 +67,7 @@ class Recipe:
     given: Mapping[str, Any]
 
     @classmethod
-    def read(cls, command: str, *sources: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]) -> "Recipe":
+    def read(cls, command: str, *sources: StrPath | Mapping[str, Any] | Sequence[str]) -> "Recipe":
         """Read a recipe from several sources, of which the later ones take precedence.
 
         Args:
@@ -301,9 +301,7 @@ def _after_training(directory: Path, repo_id: str | None) -> Iterator[None]:
         ) from error
 
 
-def train(
-    method: str = "unsup", recipe: str | os.PathLike[str] | Sequence[str] = (), **arguments: Any
-) -> Results | Result:
+def train(method: str = "unsup", recipe: StrPath | Sequence[str] = (), **arguments: Any) -> Results | Result:
     """Train a model: unsup, sup, or mlm (masked-LM pretraining).
 
     The command `simcse-hf train` is this function: everything that nobody wrote is decided in the same way.

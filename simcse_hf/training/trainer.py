@@ -61,7 +61,7 @@ from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..publishing.card import CARD, check_languages, check_license, is_written_by_hand, write_card
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import DataError, ModelError, SettingError, changes, did_you_mean
-from ..runtime.files import folder_problem, write_arrays, write_json
+from ..runtime.files import StrPath, folder_problem, write_arrays, write_json
 from ..runtime.loading import full_name, load_pretrained
 from .arguments import SimCSETrainingArguments, check_learning
 from .checkpoints import DEV_SCORES, CheckpointName, WholeCheckpointTrainer
@@ -182,7 +182,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | ContrastiveModel | None = None,
+        model: StrPath | ContrastiveModel | None = None,
         args: SimCSETrainingArguments | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,

@@ -1,7 +1,6 @@
 """What an adaptation reads: text, labels and tasks, without what would make the verdict too favourable."""
 
 import json
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from ...data.table import open_table, stream_texts
 from ...encoding.windows import split_sentences
 from ...evaluation.tasks import Task, name_tasks
 from ...runtime.errors import DataError, SettingError
+from ...runtime.files import StrPath
 from ..mining import fold_text
 
 logger = logging.get_logger(__name__)
@@ -86,7 +86,7 @@ def _scored_texts(tasks: Iterable[Task]) -> set[str]:
 
 
 def read_corpus(
-    path: str | os.PathLike[str],
+    path: StrPath,
     scored: frozenset[str],
     column: str | None = None,
 ) -> tuple[list[str], dict]:
@@ -136,7 +136,7 @@ def read_corpus(
 
 
 def neighbouring_spans(
-    path: str | os.PathLike[str],
+    path: StrPath,
     scored: frozenset[str],
     column: str | None = None,
 ) -> list[dict[str, str]]:
@@ -167,7 +167,7 @@ def neighbouring_spans(
     return pairs
 
 
-def _documents(path: str | os.PathLike[str], column: str | None) -> Iterator[list[str]]:
+def _documents(path: StrPath, column: str | None) -> Iterator[list[str]]:
     """Yield the sentences of each document of a file."""
     lines = [number for number, _ in islice(stream_texts(path, column), _FIRST_LINES)]
     is_divided = ".txt" in Path(path).suffixes and lines[-1] > len(lines)
@@ -186,7 +186,7 @@ def _documents(path: str | os.PathLike[str], column: str | None) -> Iterator[lis
 
 
 def _warn_of_overlap(
-    path: str | os.PathLike[str],
+    path: StrPath,
     overlap: int,
     rows: int,
 ) -> None:
