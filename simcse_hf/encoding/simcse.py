@@ -697,7 +697,7 @@ def load_model(model: StrPath | SimCSE, *, revision: str | None = None, **loadin
         ModelError: If the model does not exist, or as `SimCSE` says.
         SettingError: If the device does not exist, or options are given together with a loaded model.
     """
-    settings: dict[str, Any] = {"revision": revision, **loading}
+    settings: Values = {"revision": revision, **loading}
     settings = {name: value for name, value in settings.items() if value is not None}
     if isinstance(model, SimCSE):
         if settings:

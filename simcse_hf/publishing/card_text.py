@@ -3,7 +3,7 @@
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers.utils import logging
 
@@ -11,7 +11,7 @@ from ..data.contents import CONTENTS, Content
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
-from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates, resolve_options
+from ..models.settings import THRESHOLD, ContrastiveSettings, Values, dropout_rates, resolve_options
 from ..runtime.upload import PublicNames
 from .card_subject import Subject, last_part
 
@@ -310,7 +310,7 @@ def _adapted(adaptation: dict) -> str:
     )
 
 
-def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
+def _default_options(settings: ContrastiveSettings) -> Values:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
     chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
     options = resolve_options(settings.objective, chosen)

@@ -32,6 +32,7 @@ from ..data.view_dataset import MixedRows, SeededDataset, ViewDataset
 from ..data.views import VIEW_CLASSES, make_view
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
+from ..models.settings import Values
 from ..objectives import Objective, TrainingRows
 from ..runtime.errors import DataError, SettingError
 from ..runtime.identity import digest_rows
@@ -248,19 +249,19 @@ class Rows:
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         return digests
 
-    def describe(self, num_views: int) -> dict[str, Any]:
+    def describe(self, num_views: int) -> Values:
         """Describe the rows for `results.json` and the card.
 
         Args:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `dict[str, Any]`: `train_rows`, their number, `None` for a stream; `num_sentences`, the texts of the first
+            `Values`: `train_rows`, their number, `None` for a stream; `num_sentences`, the texts of the first
             row; `rows`, what a row holds, one of `data.contents.CONTENTS`; `view`, that of single sentences;
             `train_texts`, the file or data set that they were read from; and `hub_datasets`, those on the hub.
         """
         says = self.says or _BY_NUMBER.get(self.num_sentences, "hard negatives")
-        view: dict[str, Any] | None = None
+        view: Values | None = None
         if says == "sentences" and num_views != 1:
             view = {"name": self.plan.view, "rate": None, "both": False}
             if isinstance(self.known, ViewDataset):
@@ -334,7 +335,7 @@ class Mixed(Rows):
             digests |= own
         return digests | {"training texts": "+".join(texts)}
 
-    def describe(self, num_views: int) -> dict[str, Any]:
+    def describe(self, num_views: int) -> Values:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
         hub_datasets = []
         for part in self.parts.values():
