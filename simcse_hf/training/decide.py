@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.read import find_paths
 from ..data.token_ids import template_settings
 from ..data.views import view_rate
 from ..evaluation.metrics import find_metric
@@ -73,14 +74,20 @@ class Decided:
     def inputs(self) -> list[tuple[str, StrPath]]:
         """The options that name a file or folder that the run reads, with its path."""
         given = self.given
-        inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
+        named = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
         for option in ("dev_task", "general"):
             for task in given.get(option) or ():
                 if isinstance(task, str):  # KIND=FILE, or a file
-                    inputs.append((f"--{option}", task.partition("=")[2] or task))
+                    named.append((f"--{option}", task.partition("=")[2] or task))
         for name, own in (given.get("datasets") or {}).items():
-            inputs.append((f"datasets, {name}:", own.get("train_file")))
-        return [(option, path) for option, path in inputs if isinstance(path, (str, os.PathLike))]
+            named.append((f"datasets, {name}:", own.get("train_file")))
+        inputs = []
+        for option, source in named:
+            if isinstance(source, (str, os.PathLike)):
+                inputs.append((option, source))
+            elif isinstance(source, (list, tuple)):  # of files, or rows
+                inputs += [(option, path) for path in find_paths(source) or ()]
+        return inputs
 
 
 @dataclass(frozen=True)

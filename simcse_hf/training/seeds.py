@@ -5,8 +5,8 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from accelerate.utils.memory import clear_device_cache
 from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
+from ..data.read import open_source
 from ..encoding.vectors import split_source
 from ..evaluation.metrics import find_metric
 from ..models.checkpoint import replace_model
@@ -23,6 +24,7 @@ from ..models.settings import Values
 from ..publishing.secrets import command_line
 from ..runtime.errors import SettingError, check_values, refuse_changes
 from ..runtime.files import HOLDER, LOCK, MANIFEST, STAGING, StrPath, digest, entries, read_json, remove, write_json
+from ..runtime.identity import digest_value
 from .arguments import SimCSETrainingArguments
 from .checkpoints import (
     DEV_SCORES,
@@ -40,6 +42,8 @@ logger = logging.get_logger(__name__)
 
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
+#: The files of a model that decide what a run from it learns.
+_OF_MODEL = "*.safetensors *.bin config.json *token* vocab* merges.txt [0-9]_*/* ngrams/* template_head/*".split()
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 #: Files and folders of a run that do not belong to its model.
@@ -158,21 +162,34 @@ def learnt_settings(decided: Decided) -> Values:
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[StrPath] = [path for _, path in decided.inputs]
-    for name in [*(args.teacher or ()), *(args.guide or ())]:
-        paths.append(Path(split_source(name)[0], MANIFEST))
-    for path in paths:
-        if Path(path).is_file():
-            values[f"digest of {path}"] = digest(path)
-    for file in sorted(Path(str(decided.model.model_name_or_path)).glob("*.safetensors")):
-        values[f"digest of {file.name}"] = digest(file)
+    sources: list[StrPath] = [path for _, path in decided.inputs]
+    sources += [split_source(name)[0] for name in [*(args.teacher or ()), *(args.guide or ())]]
+    for source in sources:
+        for file in files_of(source):
+            values[f"digest of {file}"] = digest(file)
     return json.loads(json.dumps(values, default=_written))
+
+
+def files_of(source: StrPath) -> list[Path]:
+    """Return the files that decide what a run learns from a file, a model, vectors, or the folder of a task."""
+    path = Path(source)
+    if path.is_file():
+        return [path]
+    if (path / MANIFEST).is_file():  # which has the digests of the others
+        return [path / MANIFEST]
+    if not (path / "config.json").is_file():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    return sorted(file for pattern in _OF_MODEL for file in path.glob(pattern))
 
 
 def _written(value: Any) -> str:
     """Return what stands for a value that JSON cannot hold: its words, or a digest of rows in memory."""
     if isinstance(value, (os.PathLike, Enum)):
         return str(value)
+    if is_dataclass(value):  # a task, or scored pairs
+        return digest_value(value)
+    if isinstance(value, Sized):  # no stream
+        return digest_value([[table.columns, list(table.rows(table.columns))] for table in open_source(value)])
     return Hasher.hash(value)
 
 

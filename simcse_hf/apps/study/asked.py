@@ -14,9 +14,10 @@ from ...data.read import open_source
 from ...evaluation.metrics import find_metric
 from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
-from ...evaluation.tasks import SENTEVAL, Task, name_general_tasks
+from ...evaluation.tasks import SENTEVAL, Task
 from ...runtime.errors import check_values
 from ...runtime.files import StrPath
+from ...training.dev_sets import make_dev_sets
 from ...training.parser import TEXTS, check_files, plain_value, read_yaml
 from ..mining import fold_text
 from .runs import SeedRun
@@ -173,11 +174,11 @@ def check_ways(asked: Asked) -> None:
             )
     judges = set()
     for way in asked.ways:
-        given = way.decided.given
         if asked.test and way.grid is None:
             continue
-        judges.add(repr([given.get(name) for name in ("dev_file", "dev_task", "metric_for_best_model")]))
-        metric = str(given.get("metric_for_best_model") or "").removeprefix("eval_")
+        chosen_by = way.decided.given.get("metric_for_best_model")
+        judges.add(repr([way.learnt["dev_file"], way.learnt["dev_task"], chosen_by]))
+        metric = str(chosen_by or "").removeprefix("eval_")
         if metric and not find_metric(metric).higher_is_better:
             raise SettingError(f"way {way.name!r}: {metric} is better when it is lower, and cannot choose or judge")
     if len(judges) > 1:
@@ -242,11 +243,9 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
 
 def dev_tasks(way: Way) -> dict[str, Task]:
     """Return the dev sets of a way as tasks."""
-    given = way.decided.given
-    words = list(given.get("dev_task") or ())
-    if isinstance(given.get("dev_file"), (str, os.PathLike)):
-        words.insert(0, str(given["dev_file"]))
-    return name_general_tasks(words, given.get("label_separator"))
+    data = way.decided.data
+    dev_sets = make_dev_sets(data.dev_file, data.dev_task, label_separator=data.label_separator)
+    return {name: task for dev_set in dev_sets for name, task in dev_set.tasks.items()}
 
 
 def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
@@ -267,11 +266,13 @@ def check_texts(asked: Asked, tasks: Mapping[str, Task]) -> None:
     for way in asked.ways:
         given = way.decided.given
         tables = given.get("datasets") or {"": given}
-        for option, table in product(sorted(TEXTS), tables.values()):
-            source = table.get(option)
+        learnt = way.learnt["datasets"] or {"": way.learnt}  # in which a digest stands for rows in memory
+        for option, name in product(sorted(TEXTS), tables):
+            source = tables[name].get(option)
             if source is not None:
-                sources[repr(source)] = source
-                ways_of.setdefault(repr(source), []).append(way.name)
+                key = repr(learnt[name][option])
+                sources[key] = source
+                ways_of.setdefault(key, []).append(way.name)
     is_shared = all(len(ways) == len(asked.ways) for ways in ways_of.values())
     for key, source in sources.items():
         for place, text in cells_of(source):

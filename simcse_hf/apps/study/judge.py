@@ -20,6 +20,7 @@ from ...names import KEYWORDS
 from ...runtime.identity import digest_value
 from ...training.dev_sets import PLAIN_POOLERS
 from ...training.run_results import Results, dev_scores
+from ...training.seeds import files_of
 from .asked import Asked, dev_tasks
 from .result import MEAN, Outcome, Study, choose_way
 from .runs import RUNS, SeedRun, score_run
@@ -262,8 +263,8 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
     learnt = run.way.learnt
-    weights = {key: value for key, value in learnt.items() if key.endswith(".safetensors")}
-    known_by = digest_value([learnt["model_name_or_path"], learnt.get("model_revision"), weights, pooler])
+    digests = [learnt[f"digest of {file}"] for file in files_of(learnt["model_name_or_path"])]
+    known_by = digest_value([digests or [name, learnt["model_revision"]], pooler])
     folder = asked.output / RUNS / f"{START}-{known_by[:12]}"
     return score_runs(
         [SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler)

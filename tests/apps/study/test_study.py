@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 from statistics import fmean
 
 import numpy as np
@@ -14,6 +15,8 @@ from trainer_helpers import refuses, scored, sentences
 from simcse_hf import Recipe, SimCSE, card, evaluate, study
 from simcse_hf.apps.study.judge import choose_cells
 from simcse_hf.apps.study.result import Outcome, Study, choose_way
+from simcse_hf.apps.study.runs import plan_runs
+from simcse_hf.apps.study.ways import Way
 from simcse_hf.evaluation.verdict import PairDifference
 
 #: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
@@ -217,6 +220,54 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(base, inputs, tests, tmp
     assert not [*tmp_path.glob("runs/*/*.safetensors")], "no models are kept"
     again = study({"simcse": base}, seeds=2, test=tests[1:], output=tmp_path)
     assert again.outcomes == found.outcomes
+
+
+def test_a_run_is_known_by_what_it_reads_wherever_that_lies(inputs, base, tmp_path, monkeypatch):
+    def folders(**given):
+        decided = base.but(**given)
+        [run, _] = plan_runs([Way("simcse", decided)], [1, 2], tmp_path)
+        return run.folder
+
+    first = folders()
+    monkeypatch.chdir(inputs)
+    assert folders(train_file="./texts.txt", dev_file="dev.tsv", model_name_or_path="start") == first
+    copy = shutil.copytree("start", tmp_path / "copy")
+    assert folders(model_name_or_path=str(copy)) == first
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}))
+    assert folders(model_name_or_path=str(copy)) != first
+
+    frame = pd.DataFrame({"text": sentences(200, 0)})
+    in_memory = folders(train_file=frame)
+    assert folders(train_file=frame[frame.text.str.len() > 0].copy()) == in_memory
+    frame.loc[100, "text"] = "another one"
+    assert folders(train_file=frame) != in_memory
+
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    write(files[0], sentences(3, 1))
+    write(files[1], sentences(3, 2))
+    before = folders(train_file=files)
+    write(files[1], sentences(3, 3))
+    assert folders(train_file=files) != before
+
+
+def test_data_frames_are_looked_at_like_files(inputs, base, tmp_path):
+    dev = pd.read_csv(inputs / "dev.tsv", sep="\t")
+    with refuses("test dev set simcse"):
+        study({"simcse": base.but(dev_file=dev)}, test=[dev], output=tmp_path)
+    frames = [pd.DataFrame({"text": sentences(200, 0)}) for _ in range(2)]
+    frames[1].loc[100, "text"] = dev.sentence1[0]
+    ways = {
+        str(number): base.but(train_file=frame, dev_file=str(inputs / "pairs.tsv"))
+        for number, frame in enumerate(frames)
+    }
+    with refuses("'1' row 101 advantage"):
+        study(ways, test=[dev], output=tmp_path)
+    other = dev.copy()
+    other.loc[5, "score"] = 5.0
+    dev_sets = {str(number): base.but(dev_file=frame) for number, frame in enumerate([dev, other])}
+    with refuses("different dev sets"):
+        study(dev_sets, output=tmp_path)
 
 
 def test_a_dry_run_says_runs_and_steps_and_leaves_nothing(content, tests, tmp_path):
