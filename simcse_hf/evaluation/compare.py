@@ -15,7 +15,7 @@ from ..names import KEYWORDS, EvaluationOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
 from ..runtime.errors import DataError, SettingError
-from ..runtime.files import StrPath, read_json
+from ..runtime.files import StrPath, as_written, read_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
@@ -106,8 +106,9 @@ class Comparison(Result):
         advice = "Name a file that `simcse-hf compare --output` wrote."
         document = read_json(path, "baseline", "scores", "differences", advice=advice)
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
-        identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
-        return cls(**known | {"identities": identities})
+        with as_written(path, advice):
+            identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
+            return cls(**known | {"identities": identities})
 
     def __str__(self) -> str:
         labels = {"average": "Avg.", "average_transfer": "Avg. transfer", "mean": "Mean", **self.labels}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..runtime.files import StrPath, read_arrays, read_json, read_template, write_arrays, write_json
+from ..runtime.files import StrPath, as_written, read_arrays, read_json, read_template, write_arrays, write_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result
 from .bootstrap import Scores
@@ -158,17 +158,19 @@ class Evaluation(Result):
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file")
-        document = read_json(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
+        advice = "Name a result file of `simcse-hf evaluate`."
+        document = read_json(path, "results", advice=advice)
         scores: Scores = {}
         # Only the name counts: a document never leads to a file in another folder.
         scores_path = path.with_name(Path(str(document.get("scores", path))).name)
         if "scores" in document and scores_path.is_file():
             scores = read_arrays(scores_path, "evaluate the model again.")
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
-        protocol = document.get("protocol", {})
-        known["protocol"] = Protocol(**{name: protocol[name] for name in vars(PAPER_PROTOCOL) if name in protocol})
-        known["identity"] = Identity.from_dict(document.get("identity", {}))
-        return cls(**known | {"scores": scores})
+        with as_written(path, advice):
+            protocol = document.get("protocol", {})
+            known["protocol"] = Protocol(**{name: protocol[name] for name in vars(PAPER_PROTOCOL) if name in protocol})
+            known["identity"] = Identity.from_dict(document.get("identity", {}))
+            return cls(**known | {"scores": scores})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""

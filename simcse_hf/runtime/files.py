@@ -210,6 +210,24 @@ def read_json(path: StrPath, *entries: str, kind: type[Any] = dict, advice: str 
     return document
 
 
+@contextmanager
+def as_written(path: StrPath, advice: str) -> Iterator[None]:
+    """Refuse a document that has not the entries that this version writes.
+
+    Args:
+        path (`str` or `os.PathLike`): The file that it was read from.
+        advice (`str`): A last sentence for the error, which says what to do.
+
+    Raises:
+        DataError: If the block misses an entry, or finds one of another kind. The message names the file.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        found = f"missing entry {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path} is damaged, or was written by another version ({found}). {advice}") from error
+
+
 def write_json(path: StrPath, document: object) -> None:
     """Write a JSON file completely or not at all, indented and with a newline at its end.
 

@@ -22,7 +22,7 @@ from ..models.modeling import ContrastiveModel
 from ..models.settings import Values, dropout_rates
 from ..publishing.secrets import command_line
 from ..runtime.errors import changes, refuse_changes
-from ..runtime.files import read_arrays, read_json, write_atomically, write_json
+from ..runtime.files import as_written, read_arrays, read_json, write_atomically, write_json
 from ..runtime.outputs import Result
 from .arguments import SimCSETrainingArguments
 from .checkpoints import DEV_SCORES, RESULTS
@@ -129,12 +129,14 @@ class Results(Result):
         Raises:
             ValueError: If results.json is damaged.
         """
-        run = read_json(Path(folder, RESULTS), advice="Delete it and repeat the command.")
-        run.pop(run["dev_metric"], None)
-        own = {each.name: run.pop(each.name, None) for each in fields(cls) if each.name != "run"}
-        own["change"] = own["change"] and Change(**own["change"])
-        own["general"] = [Change(**change) for change in own["general"] or ()]
-        return cls(run=run, **own)
+        advice = "Delete it and repeat the command."
+        run = read_json(Path(folder, RESULTS), advice=advice)
+        with as_written(Path(folder, RESULTS), advice):
+            run.pop(run["dev_metric"], None)
+            own = {each.name: run.pop(each.name, None) for each in fields(cls) if each.name != "run"}
+            own["change"] = own["change"] and Change(**own["change"])
+            own["general"] = [Change(**change) for change in own["general"] or ()]
+            return cls(run=run, **own)
 
     def score(self, when: str) -> float:
         """Return the main metric of an evaluation, such as `"saved"`."""

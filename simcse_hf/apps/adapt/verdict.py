@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import paired_interval
 from ...evaluation.tasks import Task, TaskResult
-from ...runtime.files import read_json
+from ...runtime.files import as_written, read_json
 from ...runtime.outputs import Result
 from ..analysis import IntervalRow, draw_intervals
 
@@ -162,10 +162,12 @@ class Adaptation(Result):
         Raises:
             ValueError: If adaptation.json is damaged.
         """
-        content = read_json(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
+        advice = "Start again with --overwrite."
+        content = read_json(folder / ADAPTATION, "comparisons", advice=advice)
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        known["comparisons"] = [Judgement(**each) for each in content["comparisons"]]
-        return cls(**known, output=str(folder))
+        with as_written(folder / ADAPTATION, advice):
+            known["comparisons"] = [Judgement(**each) for each in content["comparisons"]]
+            return cls(**known | {"output": str(folder)})
 
     def __str__(self) -> str:
         lines = [self.summary]

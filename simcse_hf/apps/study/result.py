@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...evaluation.report import format_rows
-from ...runtime.files import StrPath, read_json
+from ...runtime.files import StrPath, as_written, read_json
 from ...runtime.outputs import Result
 from ..analysis import IntervalRow, draw_intervals
 
@@ -95,10 +95,12 @@ class Study(Result):
             ValueError: If there is none, or it is damaged.
         """
         file = Path(path) / STUDY if Path(path).is_dir() else Path(path)
-        document = read_json(file, "outcomes", "summary", advice="Run the study again, which trains nothing twice.")
+        advice = "Run the study again, which trains nothing twice."
+        document = read_json(file, "outcomes", "summary", advice=advice)
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
-        known["outcomes"] = [Outcome(**each) for each in document["outcomes"]]
-        return cls(**known | {"output": str(file.parent)})
+        with as_written(file, advice):
+            known["outcomes"] = [Outcome(**each) for each in document["outcomes"]]
+            return cls(**known | {"output": str(file.parent)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of study.json, with the table as a card shows it."""
