@@ -62,8 +62,8 @@ def which_model(
         With several processes, only the first one scores the models and returns it.
 
     Raises:
-        ValueError: If there are fewer than two models, nothing to evaluate them on, or an option that a study does not
-            have.
+        SettingError: If there are fewer than two models, nothing to evaluate them on, or an option that a study does
+            not have.
         FileNotFoundError: If a file does not exist.
 
     Examples:
@@ -75,7 +75,9 @@ def which_model(
         True
     """
     if train is not None:
-        return study_starts(models, train, seeds, output, show_progress_bar, options)
+        if resamples != 1000 or overwrite:
+            raise SettingError("with train, leave out resamples and overwrite: a study keeps its runs, and goes on")
+        return study_starts(models, train, seeds, output, confidence, show_progress_bar, options)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
     def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:
@@ -98,6 +100,7 @@ def study_starts(
     recipe: StrPath,
     seeds: int,
     output: StrPath | None,
+    confidence: float,
     show_progress_bar: bool,
     options: EvaluationOptions,
 ) -> Study:
@@ -115,6 +118,14 @@ def study_starts(
             "with train, give at least two folders or hub names of models: each is trained from its files"
         )
     found = {"base": read_yaml(recipe), "ways": ways}
-    result = study(found, seeds=seeds, test=test, output=output, show_progress_bar=show_progress_bar, **where)
+    result = study(
+        found,
+        seeds=seeds,
+        test=test,
+        output=output,
+        confidence=confidence,
+        show_progress_bar=show_progress_bar,
+        **where,
+    )
     assert isinstance(result, Study)  # and no plan
     return result

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from cli_helpers import status
-from conftest import save_encoder
+from conftest import save_encoder, tiny_config
 from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write, write_rows
 from trainer_helpers import scored, sentences
 
@@ -145,9 +144,8 @@ def test_the_command_names_one_of_bm25_and_a_model(tmp_path, task, monkeypatch, 
 
 
 def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_path):
-    for seed, name in enumerate(("one", "two")):
-        torch.manual_seed(seed)
-        save_encoder(tmp_path / name)
+    for width, name in ((0.2, "one"), (0.3, "two")):
+        save_encoder(tmp_path / name, config=tiny_config(initializer_range=width))
     write(tmp_path / "texts.txt", sentences(32))
     scored(20, seed=13).to_csv(tmp_path / "pairs.tsv", sep="\t")
     recipe = {"train_file": f"{tmp_path}/texts.txt", "max_steps": 1, "use_cpu": True, "report_to": "none"}
@@ -158,6 +156,10 @@ def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_
     found = which_model(models, **shared)
     assert [each.name for each in found.outcomes] == [*models, *(f"start {name}" for name in models)]
     assert found.take in str(found)
+    assert which_model(models, confidence=0.5, **shared).confidence == 0.5
+    for given in ({"resamples": 10}, {"overwrite": True}):
+        with pytest.raises(SettingError, match="leave out resamples and overwrite"):
+            which_model(models, **given, **shared)
     with pytest.raises(SettingError, match="leave out pooler_type"):
         which_model(models, pooler_type="avg", **shared)
     with pytest.raises(SettingError, match="each is trained from its files"):
