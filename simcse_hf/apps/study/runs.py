@@ -174,6 +174,8 @@ def score_run(
 ) -> Evaluation:
     """Score a model on the tasks that it was not scored on yet; what was scored is kept in the folder of its run.
 
+    A run whose weights were not kept is made again if a score is missing.
+
     Args:
         run (`SeedRun`): The run.
         open_model (`Callable`): Loads the model, if a score is missing.
@@ -184,12 +186,21 @@ def score_run(
     Returns:
         [`Evaluation`]: The results of all tasks.
     """
+    files = score_files(run, tasks, protocol)
+
+    def is_gone() -> bool:
+        has_weights = run.record is None or run.record["bytes"] == 0 or any(run.folder.glob("*.safetensors"))
+        return not has_weights and not all(path.exists() for path in files.values())
 
     def encoder() -> TextEncoder | BM25:
         model = open_model()
         return model if isinstance(model, BM25) else as_encoder(model)
 
-    return score_missing(score_files(run, tasks, protocol), encoder, tasks, protocol, bar)
+    if on_first_process(is_gone):
+        logger.info(f"The weights of {run.name} were not kept, and it has no score yet: it is trained again.")
+        on_first_process(lambda: remove(run.folder / COST_FILE))
+        finish_run(run)
+    return score_missing(files, encoder, tasks, protocol, bar)
 
 
 class _AfterTheFirstStep(TrainerCallback):

@@ -222,6 +222,12 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(base, inputs, tests, tmp
     assert again.outcomes == found.outcomes
 
 
+def test_a_run_whose_weights_were_not_kept_is_made_again_for_another_test(finished, content, tests, tmp_path):
+    found, _ = finished
+    study(content, test=tests[:1], output=tmp_path, keep_models=False)
+    assert study(content, test=tests, output=tmp_path, keep_models=False).table() == found.table()
+
+
 def test_a_run_is_known_by_what_it_reads_wherever_that_lies(inputs, base, tmp_path, monkeypatch):
     def folders(**given):
         decided = base.but(**given)
