@@ -188,7 +188,7 @@ def _written(value: Any) -> str:
         return str(value)
     if is_dataclass(value):  # a task, or scored pairs
         return digest_value(value)
-    if isinstance(value, Sized):  # no stream
+    if isinstance(value, Sized) and isinstance(value, Iterable):  # no stream
         return digest_value([[table.columns, list(table.rows(table.columns))] for table in open_source(value)])
     return Hasher.hash(value)
 
