@@ -4,6 +4,7 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def format_rows(rows: Iterable, *header: str) -> str:
     return "\n".join(lines)
 
 
-def versions() -> dict:
+@cache
+def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that the scores depend on."""
     # An editable installation keeps the metadata of the version that was installed first.
     own = {"python": platform.python_version(), "simcse-hf": __version__}

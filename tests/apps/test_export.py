@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from cli_helpers import export_main
-from conftest import FAMILIES, tiny_config
+from conftest import FAMILIES, fast_first, tiny_config
 from encoding_helpers import perturb
 from publishing_fixtures import save_transformed
 from trainer_helpers import files_of
@@ -64,7 +64,7 @@ def embeddings_of(simcse):
 # --- the same vectors everywhere ---
 
 
-@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
+@pytest.mark.parametrize("pooler", fast_first(*IN_SENTENCE_TRANSFORMERS))  # the next test has all of them
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, saved):
     folder = saved(family, pooler_type=pooler)

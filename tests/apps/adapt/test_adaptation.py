@@ -26,7 +26,14 @@ def start(save_checkpoint):
 
 
 @pytest.fixture
-def settings(tmp_path, start, save_checkpoint, monkeypatch):
+def general(tmp_path):
+    """A file of scored pairs that share no text with the other files."""
+    rows = zip(sentences(40, 11), sentences(40, 12), [n % 6 for n in range(40)], strict=True)
+    return str(write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows))
+
+
+@pytest.fixture
+def settings(tmp_path, start, general, save_checkpoint, monkeypatch):
     """Settings of an adaptation of the tiny model to 120 sentences, judged on pairs."""
     monkeypatch.setattr(arms_module, "OTHER_POOLERS", ("cls_before_pooler",))
     corpus = write(tmp_path / "corpus.txt", sentences(120))
@@ -39,12 +46,13 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
         model=str(start),
         output=str(tmp_path / "out"),
         task=[f"pairs={pairs}"],
+        general=[general],
         labels=(str(labels),),
         pretrained=str(save_checkpoint(BertForMaskedLM(tiny_config()), "pretrained")),
         arms=("untrained", CONTROL, "mlm-labels"),
         steps=4,
         batch_size=4,
-        seeds=2,
+        seeds=1,
     )
 
 
@@ -108,7 +116,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     judged(monkeypatch, 0.5, -0.5)
     prefer(monkeypatch, "mlm-labels")
     write(tmp_path / "corpus.txt", [f"{text} zebra" for text in sentences(120)])  # which becomes a token
-    result = adapted(**settings, general=[general], extend_tokenizer=9)
+    result = adapted(**settings, extend_tokenizer=9)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
@@ -143,7 +151,7 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
     run, monkeypatch, start, tmp_path
 ):
     prefer(monkeypatch, START)
-    result = run(arms=("untrained",))
+    result = run(arms=("untrained",), general=())
     assert (result["verdict"], result["chosen"]["name"], result["seeds"]) == ("no gain", START, [])
     assert result["before"] == result["after"] and result["difference"] == 0
     assert result["arms"][0]["interval"] == result["interval"] == []
@@ -152,7 +160,7 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
     assert (general["task"], general["units"]) == ("general sts", 1000), "the dev set of the sample, if none is named"
     assert files_of(tmp_path / "out" / "model") == files_of(start)
     monkeypatch.setattr(adapt_module, "_Adaptation", None)
-    assert run(arms=("untrained",)) == result
+    assert run(arms=("untrained",), general=()) == result
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
@@ -160,7 +168,6 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
 ):
     prefer(monkeypatch, "mlm-labels")
     judged(monkeypatch, *[0.5, -0.5] * 3)
-    settings["seeds"] = 1
     whole = adapted(**settings)
     model = files_of(tmp_path / "out" / "model")
     shutil.rmtree(tmp_path / "out")
@@ -226,17 +233,10 @@ def test_training_reads_no_text_that_a_task_scores(run, general, tmp_path, monke
         raise ValueError("enough is seen")
 
     monkeypatch.setattr(adapt_module, "train_stage", train)
-    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels", "simcse"), general=[general])
+    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels", "simcse"))
     assert "text 7" in read["labels"] and of_task not in read["labels"]
     assert sentences(120)[1] in read["simcse"] and of_corpus not in read["simcse"]
     assert "1 of 6 texts of the general tasks are also texts of --task" in caplog.text
-
-
-@pytest.fixture
-def general(tmp_path):
-    """A file of scored pairs that share no text with the other files."""
-    rows = zip(sentences(40, 11), sentences(40, 12), [n % 6 for n in range(40)], strict=True)
-    return str(write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], rows))
 
 
 def test_the_verdict_has_new_seeds_and_says_what_the_arm_changes_on_general_tasks(
@@ -244,7 +244,7 @@ def test_the_verdict_has_new_seeds_and_says_what_the_arm_changes_on_general_task
 ):
     prefer(monkeypatch, CONTROL)
     monkeypatch.setattr(adapt_module, "remove", lambda path: None)  # the models of the arms
-    result = adapt(**settings | {"arms": (CONTROL,), "general": [general], "steps": 20})
+    result = adapt(**settings | {"arms": (CONTROL,), "seeds": 2, "steps": 20})
     assert trained == [(CONTROL, seed) for seed in (42, 43, 44)]
     assert result.seeds == [43, 44] and result.chosen["seed"] in (43, 44)
     task = name_general_tasks([general])["sts"]
@@ -277,7 +277,7 @@ def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):
 def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(run, trained, monkeypatch):
     costs = {"labels": 60.0, CONTROL: 60.0, "mlm-labels": 6000.0, "tsdae-labels": 60.0}
     monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: costs[arm.name])
-    left_out = run(arms=("untrained", *costs), budget=15.0, seeds=1)["left_out"]
+    left_out = run(arms=("untrained", *costs), budget=15.0)["left_out"]
     assert list(left_out) == ["mlm-labels"] and "--budget leaves" in left_out["mlm-labels"]
     names = {name for name, _ in trained}
     assert "mlm-labels" not in names and {CONTROL, "tsdae-labels"} <= names
@@ -303,7 +303,7 @@ def documents(tmp_path):
 
 
 def test_an_arm_of_spans_is_trained_and_judged(run, documents):
-    result = run(corpus=documents, arms=("spans",), steps=2, seeds=1)
+    result = run(corpus=documents, arms=("spans",), steps=2)
     assert [arm["name"] for arm in result["arms"] if arm["dev"] is not None] == [START, "spans"]
     assert result["verdict"]
 
