@@ -48,14 +48,9 @@ def test_help_and_version_import_no_heavy_library():
 def test_a_text_in_another_alphabet_is_printed_with_escapes(encoding):
     program = "import sys\nfrom simcse_hf.cli.main import main\nmain([])\nprint('кот')\nprint('кот', file=sys.stderr)"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    assert rb"\u043a\u043e\u0442" in done.stdout
-    assert rb"\u043a\u043e\u0442" in done.stderr
+    ended = python("-c", program, env=environment)
+    assert r"\u043a\u043e\u0442" in ended.stdout
+    assert r"\u043a\u043e\u0442" in ended.stderr
 
 
 def test_a_library_is_imported_by_the_first_use_that_needs_it():

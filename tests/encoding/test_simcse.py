@@ -11,14 +11,12 @@ from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
-from simcse_hf.encoding.batching import BatchEncoder, tokenize_texts
+from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.encoding.probes import has_weights_of, probe_embedding
 from simcse_hf.encoding.simcse import load_model
-from simcse_hf.evaluation.tasks.senteval import ScoredPairs
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.hub import push_model
-from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
 #: Seven texts, of which the first and the fifth are the same.
 TEXTS = [
@@ -196,7 +194,7 @@ def test_an_untrained_head_is_refused(model, save_checkpoint):
     assert SimCSE(folder, pooler_type="avg", device="cpu").pooler_type == "avg"
 
 
-# --- one length in training and inference ---
+# --- what is reported ---
 
 
 def test_unknown_tokens_and_texts_that_are_cut_are_reported_once(make, caplog):
@@ -206,21 +204,6 @@ def test_unknown_tokens_and_texts_that_are_cut_are_reported_once(make, caplog):
         model.encode(TEXTS, max_length=6)
     assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1
     assert caplog.text.count("4 of 7 texts (57.1%) fill the maximum length of 6 tokens") == 1
-
-
-def test_an_encoder_gives_the_embeddings_of_simcse_with_its_prompt_and_length(make):
-    simcse = make(pooler_type="avg", prompts={"query": "the dog : "}, default_prompt_name="query", max_length=9)
-    encoder = BatchEncoder(simcse.model, simcse.tokenizer)
-    found = encoder.embed(encoder.tokenize(TEXTS, encoder.resolve_prompt()))
-    assert torch.equal(found, simcse.encode(TEXTS, normalize_embeddings=False))
-
-
-def test_dev_scores_of_training_use_the_length_of_inference(make):
-    model = make(pooler_type="avg")
-    model.tokenizer.model_max_length = 6
-    dev_set = SimilarityEvalCallback(ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0]))
-    dev_set.evaluate(model.model, model.tokenizer)
-    assert max(len(ids) for ids in dev_set._token_ids) == 6
 
 
 # --- probes ---

@@ -267,11 +267,6 @@ def test_a_key_that_the_first_row_lacks_counts_and_one_that_is_too_late_is_refus
             list(make(data, per_device_train_batch_size=200).train_dataset)
 
 
-def test_columns_of_unequal_length_are_refused_with_the_row(make):
-    with pytest.raises(ValueError, match="train_dataset.*'sent0': 8, 'sent1': 5"):
-        make({"sent0": FIRST, "sent1": SECOND[:5]})
-
-
 def test_several_lists_of_texts_may_be_columns_or_data_sets_until_tables_name_them(make):
     lists = {"en": FIRST, "de": SECOND}
     with pytest.raises(ValueError, match="train_dataset: 'en', 'de' may be columns or data sets"):

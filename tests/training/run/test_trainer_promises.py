@@ -147,12 +147,18 @@ def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(make):
     assert len({noise for *_, noise in found[2:]}) == 3
 
 
-@pytest.mark.parametrize("name", ["view", "view_rate", "max_seq_length", "data_seed", "temp"])
-def test_a_search_over_what_is_decided_before_its_trials_is_refused_by_name(make, name):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *dict.fromkeys(["view", "view_rate", "max_seq_length", "data_seed", "temp"], 1).items(),
+        *dict.fromkeys(["learning_rate", "max_steps", "num_train_epochs"], 0).items(),
+    ],
+)
+def test_a_trial_of_what_is_decided_before_it_or_that_could_not_learn_is_refused_by_name(make, name, value):
     trainer = searching_trainer(make)
     trainer.model_init = lambda: new_model(None)
     with refuses(name):
-        search(trainer, trials=1, values={name: [1]})
+        search(trainer, trials=1, values={name: [value]})
 
 
 #: Values that differ from those of the trainer below; the value of any other argument is its own plus one.
@@ -276,12 +282,6 @@ def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_th
         )
     assert trainer.model.settings.objective_options["temperature"] == 0.2
     assert trainer.state.global_step == 1
-
-
-@pytest.mark.parametrize("name", ["learning_rate", "max_steps", "num_train_epochs"])
-def test_a_trial_that_could_not_learn_is_refused(make, name):
-    with refuses(name):
-        search(searching_trainer(make), trials=1, values={name: [0]})
 
 
 @pytest.mark.parametrize(("silent", "printer"), [(True, PrinterCallback), (False, ProgressCallback)])
