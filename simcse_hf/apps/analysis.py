@@ -246,7 +246,7 @@ def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
         for number in range(BANDS):
             cosines = whole["predicted"][band_of == number]
             cosines = cosines[np.isfinite(cosines)]
-            band: dict[str, Any] = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
+            band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
             if len(cosines):
                 band["mean"] = float(cosines.mean())
             if len(np.unique(cosines.round(6))) >= _FEWEST:

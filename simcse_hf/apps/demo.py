@@ -159,7 +159,7 @@ def build_page(index: SentenceIndex, top_k: int, threshold: float | None) -> "Bl
     def search(query: str, top_k: int, threshold: float | None) -> str:
         if message := problem(query):
             return message
-        best: Any = index.search(query, top_k=int(top_k))
+        best = index.search(query, top_k=int(top_k))
         found = [match for match in best if threshold is None or match.score >= threshold]
         if not found:
             return f"The best sentence has a {index.similarity} of {best[0].score:.2f} only."

@@ -127,7 +127,7 @@ class ContrastiveCollator:
             raise DataError(f"sentence {place} of row {number} of the batch has no token: remove it")
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id)
-        batch: dict = {
+        batch = {
             "input_ids": ids.unflatten(0, shape),
             "attention_mask": mask.unflatten(0, shape),
         }

@@ -91,7 +91,7 @@ def load_text_stream(
             cleaner.log(", so far")
         return {column: [row[place] for row in rows] for place, column in enumerate(features)}
 
-    options: dict = {"batched": True, "batch_size": 1000, "features": features}
+    options = {"batched": True, "batch_size": 1000, "features": features}
     return stream.map(clean, with_indices=True, remove_columns=table.columns, **options)
 
 

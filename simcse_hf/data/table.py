@@ -69,7 +69,7 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         DataError: As [`checked_lines`], or if the file is not a complete gzip stream.
     """
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
         try:
             yield from checked_lines(file, str(path), -1 if is_json else LONGEST_TEXT + 1)

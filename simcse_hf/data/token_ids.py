@@ -99,7 +99,7 @@ def check_known(
     """
     unknown = tokenizer.unk_token_id
     special = set(tokenizer.all_special_ids) - {unknown}
-    tokens: list[int] = []
+    tokens = []
     for ids in islice(token_ids, _SAMPLE):
         tokens += [token for token in ids if token not in special]
     share = tokens.count(unknown) / max(1, len(tokens))

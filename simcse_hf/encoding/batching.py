@@ -344,7 +344,7 @@ class BatchEncoder:
                         output = model(input_ids=ids, attention_mask=mask)
                 else:
                     ids, mask, places = (send(x, device) for x in (ids, mask, places))
-                    packed: dict[str, Packing] = {}
+                    packed = {}
                     if runs_unpadded:  # the model would make it, and wait for the device
                         packed["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
                     output = model(input_ids=ids, attention_mask=mask, **packed)

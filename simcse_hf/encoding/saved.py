@@ -52,7 +52,7 @@ def settings_of_pooler(pooler_type: str | None, own: str | None) -> Values:
     """Return the settings by which a pooler replaces that of a checkpoint, which is `own` if it names one."""
     if pooler_type is None:
         return {}
-    settings: Values = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+    settings = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
     if own and pooler_type != own:
         settings["dense_layers"] = []  # trained on embeddings of the other pooler
     return settings

@@ -162,7 +162,7 @@ class Evaluation(Result):
             raise FileNotFoundError(f"{path}: there is no such file")
         advice = "Name a result file of `simcse-hf evaluate`."
         document = read_json(path, "results", advice=advice)
-        scores: Scores = {}
+        scores = {}
         # Only the name counts: a document never leads to a file in another folder.
         scores_path = path.with_name(Path(str(document.get("scores", path))).name)
         if "scores" in document and scores_path.is_file():

@@ -143,7 +143,7 @@ class Checkpoint:
                 asked for or needed.
         """
         hub = select_hub_arguments(arguments)
-        located: Values = {**hub, "variant": arguments.get("variant")}
+        located = {**hub, "variant": arguments.get("variant")}
         base = adapter_base(name, **hub)
         modules = find_file(name, MODULES, **hub)
         if base and not modules and not find_file(name, ADAPTER_SETTINGS, **hub):

@@ -144,7 +144,7 @@ def read_sentence_transformers_files(source: StrPath, **hub: Unpack[HubArguments
     Raises:
         ModelError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    refused: list[str] = []
+    refused = []
 
     def read_table(file: str, kind: str) -> Values:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""

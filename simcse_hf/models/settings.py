@@ -249,7 +249,7 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
             f"{section!r:.200}. Remove the section to use the defaults."
         )
-    values: Values = {}
+    values = {}
     for table in section.values():
         values.update(table)
     return values

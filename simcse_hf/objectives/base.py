@@ -461,7 +461,7 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
 def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
     """Return the sum of what an objective returned, and its named parts if there are several."""
     parts = loss if isinstance(loss, dict) else None
-    total: object = sum(parts.values()) if parts else loss
+    total = sum(parts.values()) if parts else loss
     if not isinstance(total, Tensor) or total.dim():
         got = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
         raise SettingError(f"forward of an objective must return a tensor of shape (), or several by name; got {got}")

@@ -125,7 +125,7 @@ def part_weights(objective: str) -> dict[str, float]:
     """
     if not isinstance(objective, str):
         raise SettingError(f"objective must be the name of an objective, got {objective!r}")
-    weights: dict[str, float] = {}
+    weights = {}
     for term in objective.split("+"):
         name, weight = split_weight(term)
         if name in weights:

@@ -262,7 +262,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     directory = weights.folder
     if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
         raise ModelError(f"{directory} holds no model (config.json). Name the folder that the model was saved in.")
-    names: list[str] = []
+    names = []
     for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
         with explain_damage(directory), safe_open(path, "pt") as tensors:
             names += tensors.keys()

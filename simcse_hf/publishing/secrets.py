@@ -78,7 +78,7 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
     Returns:
         `list[str]`: The words. The value of an option such as `--hub_token` is hidden whatever it looks like.
     """
-    hidden: list[str] = []
+    hidden = []
     is_value = False
     for word in words:
         name, equals, _ = word.partition("=")

@@ -135,7 +135,7 @@ def digest_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     Returns:
         `str`: The digest, in hexadecimal.
     """
-    rules: list[object] = [tokenizer.truncation_side, tokenizer.split_special_tokens]
+    rules = [tokenizer.truncation_side, tokenizer.split_special_tokens]
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         rules += [backend.normalizer, backend.pre_tokenizer, backend.post_processor]

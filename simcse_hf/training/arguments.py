@@ -400,7 +400,7 @@ class SimCSETrainingArguments(TrainingArguments):
             )
 
         # 3. Tables.
-        tables: Any = self.datasets or {}
+        tables = self.datasets or {}
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise SettingError(f"datasets must be a table with a table for each data set, got {self.datasets!r:.100}")
         if not isinstance(self.lora, dict | None):

@@ -399,7 +399,7 @@ def read_mixture(run: Run, data: Mapping[str, Any]) -> Mixed:
     """
     # 1. Refuse what may be columns, and what is for one data set.
     names = ", ".join(map(repr, data))
-    texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
+    texts = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
     is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
     if is_unclear and not run.arguments.datasets:
         raise SettingError(

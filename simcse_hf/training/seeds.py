@@ -280,17 +280,17 @@ def summarise(runs: Mapping[int, Results]) -> Values:
         the sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
-    listed: list[Values] = []
+    listed = []
     for seed, run in runs.items():
         evaluations = {when: getattr(run, when) for when in _EVALUATIONS}
         listed.append({"seed": seed, "train_seconds": run.train_seconds, **evaluations})
     metric = next(iter(runs.values())).dev_metric
-    summary: Values = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
+    summary = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
     if metric is None:
         return summary
     for when in _EVALUATIONS:
-        mean: dict[str, float] = {}
-        sd: dict[str, float | None] = {}
+        mean = {}
+        sd = {}
         for name in listed[0][when]:
             values = [run[when][name] for run in listed if name in run[when]]
             if name not in _NOT_METRICS and len(values) == len(listed):

@@ -108,7 +108,7 @@ def read_corpus(
     """
     rng = random.Random(0)
     drawn: list[str] = []
-    seen: set[int] = set()
+    seen = set()
     rows = overlap = 0
     for _, text in islice(stream_texts(path, column), MAX_ROWS):
         rows += 1
@@ -223,7 +223,7 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path, label_separa
         kind, objective = "classes", "class_labels"
     else:
         kind, objective = "texts", "simcse"
-    rows: list[dict] = [*read_source(kind, Source(source, supervised=True, label_separator=label_separator))]
+    rows = [*read_source(kind, Source(source, supervised=True, label_separator=label_separator))]
     values = {row.get(SCORE) for row in rows}
     is_scored_by_label = kind == "scored_pairs" and parts.get("score") == "label"
     if is_scored_by_label and len(values) > 2 and values <= {-1, 0, 1, 2}:

@@ -155,7 +155,7 @@ def name_tasks(
     Raises:
         SettingError: If an entry is none of these, a file cannot be read, or two tasks would have the same name.
     """
-    named: dict[str, Task] = {}
+    named = {}
     for number, task in enumerate(tasks, 1):
         if isinstance(task, str):
             kind, equals, path = task.partition("=")

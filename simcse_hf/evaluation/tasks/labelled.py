@@ -290,7 +290,7 @@ def read_labelled_rows(path: Path | Table, separator: str | None) -> tuple:
     Raises:
         DataError: If a file or column is missing, a text or label is empty, or there are no rows.
     """
-    files: dict = {"test": path}
+    files = {"test": path}
     if isinstance(path, Path) and path.is_dir():
         refusal = "the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead."
         files = {"test": file_of(path, "test", refusal), "train": file_of(path, "train")}

@@ -322,7 +322,7 @@ def _read_texts(folder: Path, stem: str) -> dict:
     table = open_table(path)
     if stem == "corpus" and find_parts(table.columns, ["title"]):
         parts.append("title")
-    texts: dict = {}
+    texts = {}
     for where, (id, text, *title) in table.parts(parts):
         if id is None or id == "":
             raise DataError(f"{where}: the _id is empty.")

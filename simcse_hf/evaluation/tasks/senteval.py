@@ -237,7 +237,7 @@ class ScoredPairsTask(SentEvalTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Correlate similarities and gold scores; see [`Task.score`]."""
-        scores: Parts = {}
+        scores = {}
         for name, pairs in (self.parts | (self.shared or {})).items():
             predicted = embeddings.pairs(pairs.sentences1, pairs.sentences2)
             group = connected_groups(list(zip(pairs.sentences1, pairs.sentences2, strict=True)))
@@ -344,7 +344,7 @@ def read_transfer_task(task: str, data_dir: StrPath) -> dict:
     """
     if data_dir == HUB:
         raise TaskNotFound("transfer tasks are read from SentEval's folders only")
-    splits: dict = {}
+    splits = {}
     for part, file in FILES[task].items():
         path = Path(data_dir, file)
         if not path.parent.is_dir():
