@@ -99,11 +99,6 @@ class PoolingSettings:
     default_prompt_name: str | None = None
     truncate_dim: int | None = None
 
-    @property
-    def inference_pooler(self) -> str:
-        """The pooler of evaluation mode: `cls_before_pooler` if the head is for training only."""
-        return "cls_before_pooler" if self.mlp_only_train else self.pooler_type
-
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -213,6 +208,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         return {
             table: {name: values[name] for name in sorted(names & values.keys())} for table, names in TABLES.items()
         }
+
+    @property
+    def inference_pooler(self) -> str:
+        """The pooler of evaluation mode: `cls_before_pooler` if the head is for training only."""
+        return "cls_before_pooler" if self.mlp_only_train else self.pooler_type
 
     def losses(self) -> dict[str, tuple[str, Values]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
