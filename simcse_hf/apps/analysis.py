@@ -12,7 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.metrics import find_metric
 from ..evaluation.report import Evaluation
-from ..runtime.errors import DataError, SettingError, require_extra
+from ..runtime.errors import DataError, SettingError, as_list, require_extra
 from ..runtime.files import StrPath, read_json, write_json
 from ..runtime.outputs import Result, output_folder
 
@@ -103,13 +103,13 @@ def analyze(
         singular_values is not drawn: no model was evaluated with --geometry
     """
     # 1. The sources by name.
-    files = [Path(source) for source in sources]
+    files = [Path(source) for source in as_list(sources)]
     if names is None:
         names = [path.parent.name if path.stem in ("", "results") else path.stem for path in files]
     if len(set(names)) != len(files):
         raise SettingError(f"names must give {len(files)} different names, one for each source")
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
-    with output_folder(output, overwrite, "analysis.json", sources) as folder:
+    with output_folder(output, overwrite, "analysis.json", files) as folder:
         # 2. Their numbers.
         scores: dict = {}
         paths: dict = {}

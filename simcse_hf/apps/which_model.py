@@ -17,6 +17,7 @@ from ..evaluation.scoring import kept_files, score_missing, score_model
 from ..evaluation.tasks import Task
 from ..names import EvaluationOptions
 from ..runtime.encoders import Encoder, TextEncoder
+from ..runtime.errors import as_list
 from ..runtime.files import StrPath
 from ..training.parser import read_yaml
 from .study.result import Study
@@ -106,7 +107,7 @@ def study_starts(
 ) -> Study:
     """Train each model with the same recipe, and compare them before and after it; see [`which_model`]."""
     given: dict[str, Any] = dict(options)
-    test = [*given.pop("tasks", ()), *given.pop("pairs", ()), *given.pop("task", ())]
+    test = [word for name in ("tasks", "pairs", "task") for word in as_list(given.pop(name, ()))]
     where = {name: given.pop(name) for name in ("data_dir", "label_separator") if name in given}
     if given:
         raise SettingError(f"with train, leave out {', '.join(given)}: name tasks, pairs or task, and their data_dir")

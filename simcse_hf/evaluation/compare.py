@@ -14,7 +14,7 @@ import numpy as np
 from ..names import KEYWORDS, EvaluationOptions
 from ..runtime.distributed import world
 from ..runtime.encoders import Encoder, TextEncoder
-from ..runtime.errors import DataError, SettingError
+from ..runtime.errors import DataError, SettingError, as_list
 from ..runtime.files import StrPath, as_written, read_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result, check_output_file
@@ -220,6 +220,7 @@ def compare_models(
             [`compare_evaluations`].
     """
     check_output_file(output, overwrite)
+    models = as_list(models)
     data, protocol, loading = read_tasks(**options)
     named = {name_of(model): model for model in models}
     evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}

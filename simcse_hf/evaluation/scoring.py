@@ -17,7 +17,7 @@ from ..encoding.simcse import SimCSE, load_model
 from ..names import KEYWORDS, Aggregation, Correlation, EvaluationOptions, Mode, ModelOptions, TaskSet
 from ..runtime.distributed import on_first_process, wait_for_all, world
 from ..runtime.encoders import Encoder, TextEncoder, as_encoder
-from ..runtime.errors import SettingError
+from ..runtime.errors import SettingError, as_list
 from ..runtime.files import StrPath
 from ..runtime.identity import digest_texts, digest_value
 from ..runtime.messages import join_processes
@@ -129,7 +129,10 @@ def evaluate(
         True
     """
     # 1. Refuse options that do not fit together
-    if not (options.get("data_dir") or options.get("pairs") or options.get("task") or mteb):
+    mteb = as_list(mteb)
+    options["pairs"] = as_list(options.get("pairs", ()))
+    options["task"] = as_list(options.get("task", ()))
+    if not (options.get("data_dir") or options["pairs"] or options["task"] or mteb):
         raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
         folder = Path(name_of(model)).expanduser()
@@ -348,8 +351,8 @@ def read_tasks(
         )
 
     # 3. A user's own
-    own = name_tasks(task, label_separator, protocol)
-    for source in pairs:
+    own = name_tasks(as_list(task), label_separator, protocol)
+    for source in as_list(pairs):
         scored = read_scored_pairs(source)
         where = str(source) if isinstance(source, (str, os.PathLike)) else scored.name
         if scored.name in found or scored.name in own:

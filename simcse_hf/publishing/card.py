@@ -13,7 +13,7 @@ from ..evaluation.metrics import CORRELATIONS, find_metric
 from ..evaluation.report import Evaluation
 from ..objectives import part_weights
 from ..postprocessing.transform import FOLDER
-from ..runtime.errors import SettingError, did_you_mean
+from ..runtime.errors import SettingError, as_list, did_you_mean
 from ..runtime.files import StrPath, digest, read_json, read_template, write_text
 from ..runtime.identity import digest_value
 from ..runtime.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
@@ -134,15 +134,14 @@ def card(
         >>> Path("outputs/my-model/README.md").read_text().splitlines()[1:4]
         ['language:', '- en', 'library_name: sentence-transformers']
     """
-    languages = None if language is None else [*language]
     path = write_card(
         directory,
-        results,
-        comparisons=comparison,
+        results and as_list(results),
+        comparisons=comparison and as_list(comparison),
         repo_id=repo_id,
-        language=languages,
+        language=language,
         license=license,
-        datasets=datasets,
+        datasets=datasets and as_list(datasets),
     )
     return WrittenCard(path)
 
@@ -154,7 +153,7 @@ def write_card(
     comparisons: Sequence[StrPath] | None = None,
     repo_id: str | None = None,
     run: dict | None = None,
-    language: str | list[str] | None = None,
+    language: str | Sequence[str] | None = None,
     license: str | None = None,
     datasets: Sequence[str] | None = None,
     tags: Sequence[str] | None = None,

@@ -113,6 +113,14 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             raise SettingError(f"{name} must be {wanted}, got {value!r}{hint}")
 
 
+def as_list(values: Any) -> list[Any]:
+    """Return the entries of an argument that takes several; a text, a path, a table or another object alone is one."""
+    is_one = isinstance(values, (str, os.PathLike, Mapping)) or not isinstance(values, Iterable)
+    if is_one or hasattr(values, "columns") or hasattr(values, "column_names"):
+        return [values]
+    return list(values)
+
+
 def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
     """Return a sentence that names the known word nearest to each mistyped one.
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -188,7 +188,7 @@ def _written(value: Any) -> str:
         return str(value)
     if is_dataclass(value):  # a task, or scored pairs
         return digest_value(value)
-    if isinstance(value, Sized) and isinstance(value, Iterable):  # no stream
+    if hasattr(value, "__len__"):  # no stream
         return digest_value([[table.columns, list(table.rows(table.columns))] for table in open_source(value)])
     return Hasher.hash(value)
 

@@ -21,7 +21,7 @@ from ...evaluation.protocol import PAPER_PROTOCOL
 from ...evaluation.tasks import KINDS, Task, TaskResult, name_general_tasks
 from ...evaluation.tasks.base import headline
 from ...names import PoolerType
-from ...runtime.errors import SettingError, refuse_changes
+from ...runtime.errors import SettingError, as_list, check_values, refuse_changes
 from ...runtime.files import digest, entries, lock, read_json, remove, write_atomically, write_json
 from ...runtime.messages import check_together
 from ...runtime.upload import hub_id, public_name
@@ -125,10 +125,15 @@ def adapt(
     asked = dict(locals())
     del asked["output"], asked["overwrite"]
     for name in ("task", "labels", "arms", "general"):
-        asked[name] = list(asked[name])
+        asked[name] = as_list(asked[name])
+    task, labels, arms, general = (asked[name] for name in ("task", "labels", "arms", "general"))
 
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
+    check_values("an integer above 0", steps=steps, batch_size=batch_size, seeds=seeds)
+    check_values("an integer above 0", extend_tokenizer=extend_tokenizer)
+    check_values("a number above 0", budget=budget)
+    check_values("true or false", bf16=bf16)
     unknown = sorted(set(arms) - set(ARM_NAMES))
     if unknown:
         raise SettingError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")

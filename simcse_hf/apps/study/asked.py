@@ -15,7 +15,7 @@ from ...evaluation.metrics import find_metric
 from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task
-from ...runtime.errors import check_values
+from ...runtime.errors import as_list, check_values
 from ...runtime.files import StrPath
 from ...training.dev_sets import make_dev_sets
 from ...training.parser import TEXTS, check_files, plain_value, read_yaml
@@ -105,9 +105,7 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
                     f"{where}: way {way.name!r}: leave out {name}; a study has seeds and folders of its own, and "
                     "pushes nothing"
                 )
-    test = entries_of.get("test", [])
-    if not isinstance(test, list | tuple):
-        test = [test]
+    test = as_list(entries_of.get("test", ()))
     confidence = entries_of.get("confidence", 0.95)
     check_values("a number between 0 and 1", confidence=confidence)
     if not 0 < confidence < 1:

@@ -313,6 +313,15 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
     write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
     for changes, words in (
         ({"task": ()}, "--task"),
+        ({"steps": 0}, "steps above 0"),
+        ({"steps": -5}, "steps above 0"),
+        ({"batch_size": 0}, "batch_size above 0"),
+        ({"seeds": 0}, "seeds above 0"),
+        ({"budget": -1}, "budget above 0"),
+        ({"extend_tokenizer": 0}, "extend_tokenizer above 0"),
+        ({"bf16": "no"}, "bf16 true or false"),
+        ({"labels": "nosuch.csv"}, "--labels nosuch.csv"),
+        ({"task": "pairs=few.csv"}, "few.csv"),
         ({"arms": ("mlm-label",)}, "--arms mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
