@@ -26,7 +26,7 @@ from ..evaluation.tasks.senteval import POSITIVE_SHARE, ScoredPairsTask
 from ..evaluation.verdict import differences as differences_of
 from ..evaluation.verdict import make_samples
 from ..runtime.distributed import on_first_process
-from ..runtime.errors import SettingError
+from ..runtime.errors import SettingError, as_list
 from ..runtime.files import digest
 
 logger = logging.get_logger(__name__)
@@ -279,9 +279,8 @@ def make_dev_sets(
         SettingError: If a word is not KIND=FILE, a file cannot be read, two tasks would have the same name, or there
             are general tasks alone.
     """
-    for tasks in (dev_tasks, general):
-        if isinstance(tasks, str):
-            raise SettingError(f"dev_tasks and general must be lists of tasks, got the string {tasks!r}.")
+    dev_tasks = as_list(dev_tasks or ())
+    general = as_list(general)
     callbacks: list[DevSetCallback] = []
     if dev_set is not None:
         callbacks.append(SimilarityEvalCallback(dev_set))

@@ -298,7 +298,7 @@ def read_yaml(path: StrPath) -> Any:
     try:
         return _Loader(Path(path).read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
-        raise SettingError(f"the recipe {path} cannot be read: {error.strerror}") from None
+        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
         raise SettingError(f"{path} is not valid YAML in UTF-8: {error}") from None
 

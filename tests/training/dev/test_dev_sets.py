@@ -118,6 +118,13 @@ def test_scored_pairs_select_the_best_model_before_tasks_and_the_first_task_with
     assert (args.metric_for_best_model, args.greater_is_better) == ("clustering_v_measure", True)
 
 
+def test_one_dev_task_stands_for_a_list_of_it(files):
+    word = f"pairs={files / 'pairs.csv'}"
+    for one in (word, read_task("pairs", files / "pairs.csv")):
+        [dev_set, of_general] = make_dev_sets(None, one, one)
+        assert list(dev_set.tasks) == ["pairs"] and list(of_general.tasks) == ["general_pairs"]
+
+
 # --- what is refused and reported ---
 
 
