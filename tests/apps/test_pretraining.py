@@ -144,12 +144,8 @@ def test_a_resumed_run_has_the_masks_and_the_tokenizer_of_an_uninterrupted_one(
 
 
 def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(run):
-    for words, option in (
-        ("", "--train_tokenizer"),
-        ("--train_tokenizer --model x", "--train_tokenizer"),
-        ("--train_tokenizer --extend_tokenizer 5", "--extend_tokenizer"),
-    ):
-        with pytest.raises(ValueError, match=option):
+    for words in ("", "--train_tokenizer --model x", "--train_tokenizer --extend_tokenizer 5"):
+        with pytest.raises(ValueError, match="or make a new one with --train_tokenizer"):
             run(words)
 
 

@@ -92,6 +92,7 @@ SST2 = partial(read_transfer_task, "SST2")
         (RETRIEVAL, QRELS, "+q0\td1\thigh", "test.tsv, line 3: the score 'high'"),
         (RETRIEVAL, QRELS, "+q0\td0\t0", "'d0' is judged a second time for query 'q0'"),
         (RETRIEVAL, "corpus.jsonl", '+{"_id": "d0", "text": "x"}', "line 3: the _id 'd0' occurs a second"),
+        (RETRIEVAL, "corpus.jsonl", '+{"_id": null, "text": "x"}', "line 3: the _id is empty"),
         (RETRIEVAL, QRELS, None, "no qrels/test.tsv"),
         (RETRIEVAL, "corpus.jsonl.gz", "", "both corpus.jsonl and corpus.jsonl.gz"),
         (CLASSES, "queries.jsonl", None, "has no test.csv"),

@@ -177,6 +177,7 @@ COMMANDS = [
     ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
     ("unsup", "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
     ("unsup", "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
+    ("unsup", "--train_file texts.txt --eval_strategy steps", "", "eval_strategy --dev_file"),
 ]
 
 

@@ -68,11 +68,12 @@ def status_of(train):
 
 
 @SIGNALS
-def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(number, status, tmp_path):
-    """The exit status names the signal."""
+def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(number, status, tmp_path, caplog):
+    """The exit status names the signal, and the log the command that goes on."""
     folder = tmp_path / "stopped"
     trainer = make_trainer(NAME, folder, (Signal(number, 3),), **TEN_STEPS)
     assert status_of(trainer.train) == status
+    assert "checkpoint-3 is complete: continue with --resume_from_checkpoint true" in caplog.text
     assert names_of_checkpoints(folder) == ["checkpoint-3"]
     assert folder_problem(folder / "checkpoint-3") is None
     make_trainer(NAME, tmp_path / "whole", **TEN_STEPS).train()
@@ -109,6 +110,17 @@ def test_a_run_that_saves_nothing_is_interrupted_at_once_and_the_handlers_of_the
     assert trainer.state.global_step == 1
     assert not checkpoints(trainer.args.output_dir)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_second_interrupt_ends_the_run_at_once_but_not_one_that_a_launcher_repeats(tmp_path, monkeypatch):
+    trainer = make_trainer(NAME, tmp_path)
+    with trainer.stop_on_signal.caught(trainer.args):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        later = time.monotonic() + 2
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 # --- two processes ---
