@@ -50,7 +50,6 @@ PAIR, CLASSES, RERANKING, RETRIEVAL, UNKNOWN = (
     "read, name, text, words",
     [
         (SCORED, "x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", "line 2: 6 columns"),
-        (SCORED, "x.csv", STSB + "g\tf\t2012\t3\tfour\ta\tb\n", "line 2: .*'four'"),
         (STS, "x.tsv", PAIRS + "a\tb\t2\nc\td\t2\n", r"all 2 pair\(s\) have the score 2"),
         (SCORED, "x.csv", "one\ttwo\na\tb\n", "line 1: expected the columns"),
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0.5\n", "pair 2 .'e', ....*label 0.5"),

@@ -75,7 +75,6 @@ def test_a_precision_without_an_error_has_the_interval_of_as_many_draws_as_there
     [
         ({"similarity": -labelled(200)["similarity"]}, 0.99, "no threshold has a precision of 0.99"),
         ({"gold": np.arange(200) == 3}, None, "one half of the 200 pairs has pairs of a single label"),
-        ({"group": np.zeros(200, dtype=int)}, None, "linked by shared texts"),
         (TENTH, None, "only [1-9] pairs of the half that chooses reach"),
     ],
 )

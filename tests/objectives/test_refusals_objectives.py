@@ -35,7 +35,6 @@ OUT_OF_RANGE = {
     "diffcse": {"mask_ratio": 0.0, "projector": "no", "replaced_weight": 0.0},
     "promptbert": {"denoise": "False"},
     "distill": {"loss": "ranks", "keep_projection": "no", "student_temperature": 0, "consistency_weight": -1},
-    "is_bert": {"dropout": 1},
     "simcse+vicreg": {"simcse.projector_dim": 3},  # which simcse does not have
     "simcse+esimcse": {"matryoshka_dims": [4]},
 }

@@ -45,19 +45,14 @@ REFUSALS = {
     # rows
     "train_dataset DatasetDict 'train'": made(DatasetDict(train=texts(8))),  # a DatasetDict
     "train_dataset IterableDataset datasets.IterableDataset": made(Stream()),  # a stream of torch
-    "train_dataset no rows": made([]),  # an empty list
     "train_dataset empty": started(Dataset.from_dict({"input_ids": []})),  # no rows
     "train_dataset 16 alike": started(["a cat sat"] * 16),  # texts that are all the same
-    # a dev set with one score
-    "dev_set 4 score 3": made(dev_set=[{"sentence1": "cat", "sentence2": "dog", "score": 3}] * 4),
     "train_dataset 100% unknown": started(["猫 坐 在 垫子 上"] * 16),  # words that the model does not know
     "dropout fixed_mask": started(model=model_of(dropout=0.0)),  # no dropout
     "32 64 unset": started(per_device_train_batch_size=64, dataloader_drop_last=True),  # fewer rows than a batch
     "fixed_mask": started(texts(32, 2), view="fixed_mask"),  # a view of pairs
     # neighbours in a list
     "train_dataset documents.txt next_sentence_pairs": started(sentences(32), view="next_sentence"),
-    # neighbours in a stream
-    "documents.txt next_sentence_pairs": started(texts(24).to_iterable_dataset(), view="next_sentence"),
     "relations": started({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8}, model_for("softmax+supcon")),  # no relations
     "'length' train_dataset input_ids": started(TOKEN_IDS, **GROUPED),  # lengths of token ids
     "max_steps": made(STREAM, max_steps=-1),  # a stream without a number of steps
@@ -71,12 +66,8 @@ REFUSALS = {
     "no_duplicates class": started(LABELLED, model_for("class_labels"), **APART),  # classes without duplicates
     # a mixture without duplicates
     "no_duplicates own class": started({"plain": texts(16), "own": LABELLED}, **OWN_CLASSES, **APART),
-    # few texts without duplicates
-    "no_duplicates 32 8 per_device_train_batch_size": started(["a cat", "a dog"] * 16, **APART),
     # model and arguments
     "BertModel AutoModelForCL.from_pretrained": made(model=BertModel(tiny_config())),  # a model of another class
-    # no model
-    "NoneType": lambda make: SimCSETrainer(None, make(max_steps=1).args, texts(8), processing_class=make.args[1]),
     # arguments of another class
     "args TrainingArguments SimCSETrainingArguments": lambda make: SimCSETrainer(
         model_of(), TrainingArguments("out", use_cpu=True), texts(8)
@@ -86,9 +77,7 @@ REFUSALS = {
         model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))
     ),
     "seed -1": made(seed=-1),  # a negative seed
-    "view_rate identity": made(view_rate=0.5),  # a rate without a view
     "view identity fixed_mask": made(view="mirror"),  # an unknown view
-    "torch_compile": started(gradcache_chunk_size=4, torch_compile=True),  # compiled chunks
     # evaluation
     "eval_strategy": started(callbacks=[EarlyStoppingCallback()]),  # early stopping without evaluations
     # prompts and lengths of columns
@@ -121,7 +110,6 @@ TEACHERS = [
     ({"guide": None, "settings": {}, "teacher": None}, "guide positive"),  # the guide has the folder
     ({"data": STREAM}, "stream"),
     ({"view": "crop"}, "view crop"),
-    ({"data": TOKEN_IDS}, "train_dataset input_ids"),
 ]
 
 
@@ -153,7 +141,6 @@ def test_masked_lm_with_sharded_weights_is_refused(make, monkeypatch):
 FILES = {
     "texts.txt": "a cat\na dog\n" * 9,
     "pairs.csv": "sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\n",
-    "wrong.csv": "sentence1,sentence2,score\na cat,the cat,much\n",
     "nli.csv": "premise,hypothesis,label\na cat,the cat,0\n",
 }
 
@@ -170,13 +157,11 @@ def start(tmp_path, monkeypatch, save_checkpoint):
 #: (the command, its words and its recipe, what the message names)
 COMMANDS = [
     ("sup", "--train_file pairs.csv --objective angle --columns a b", "", "--columns score"),
-    ("sup", "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
     ("sup", "--train_file nli.csv --objective supcon --max_train_samples 0", "", "max_train_samples 0"),
     ("sup", "--train_file texts.txt", "datasets: {a: {train_file: texts.txt}}", "datasets --train_file"),
     ("sup", "", "datasets: {a: {share: 1}}", "'a'"),
     ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
     ("unsup", "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
-    ("unsup", "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
     ("unsup", "--train_file texts.txt --eval_strategy steps", "", "eval_strategy --dev_file"),
 ]
 

@@ -127,7 +127,6 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
         ("output_dir: {a: b}\n", "output_dir table"),
         ("objective_options: [64]\n", "objective_options name=value 64"),
         ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
-        ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
         ("seed: 1:30\n", "seed '1:30'"),
         ("temp: 0.1\nseed: 7\ntemp: 0.2\n", "run.yaml temp twice line 3"),
         ("prompts: {anchor: a, anchor: b}\n", "run.yaml anchor twice"),

@@ -288,13 +288,6 @@ def test_several_labels_of_a_text_are_read_from_any_list(make):
     assert found[:] == [[0], [1], [0, 2], [0], [1, 2], [0, 2], [0], [1]]
 
 
-def test_a_label_that_is_no_name_is_refused_with_its_row(make):
-    rows = labelled(["a", "b", {"sport": 1}, "a", "b", "a", "a", "b"])
-    message = r"train_dataset, row 3: the label \{'sport': 1\} is neither a name nor a number"
-    with pytest.raises(ValueError, match=message):
-        make(rows, model_for("class_labels"))
-
-
 def test_whole_numbers_beside_a_missing_label_are_the_same_classes(make):
     rows = labelled([1, 2.0, "1", 2, np.int64(1), math.nan, np.float32(2), 1.0])
     trainer = make(rows, model_for("class_labels"))
