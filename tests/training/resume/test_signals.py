@@ -52,11 +52,7 @@ def names_of_checkpoints(folder):
     return [path.name for path in checkpoints(folder)]
 
 
-# --- a signal in the middle of an epoch ---
-
-SIGNALS = pytest.mark.parametrize(
-    "number, status", fast_first((signal.SIGTERM, 143), (signal.SIGINT, 130)), scope="module"
-)
+# --- a signal in the middle of an epoch, and at its end ---
 
 
 def status_of(train):
@@ -67,34 +63,28 @@ def status_of(train):
         return ended.code
 
 
-@SIGNALS
-def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(number, status, tmp_path, caplog):
+STOPS = [(NAME, 3), (NAME, 5), (KEEPS_THE_BEST, 5)]
+STOPS += [pytest.param(name, 6, marks=pytest.mark.slow) for name in (NAME, KEEPS_THE_BEST)]
+
+
+@pytest.mark.parametrize("number, status", fast_first((signal.SIGTERM, 143), (signal.SIGINT, 130)))
+@pytest.mark.parametrize("name, step", STOPS)
+def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(
+    name, step, number, status, tmp_path, caplog
+):
     """The exit status names the signal, and the log the command that goes on."""
-    folder = tmp_path / "stopped"
-    trainer = make_trainer(NAME, folder, (Signal(number, 3),), **TEN_STEPS)
-    assert status_of(trainer.train) == status
-    assert "checkpoint-3 is complete: continue with --resume_from_checkpoint true" in caplog.text
-    assert names_of_checkpoints(folder) == ["checkpoint-3"]
-    assert folder_problem(folder / "checkpoint-3") is None
-    make_trainer(NAME, tmp_path / "whole", **TEN_STEPS).train()
-    make_trainer(NAME, folder, **TEN_STEPS).train(resume_from_checkpoint=True)
-    assert fingerprint(folder) == fingerprint(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("step", fast_first(5, 6))
-@pytest.mark.parametrize("name", [NAME, KEEPS_THE_BEST])
-def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(name, step, tmp_path):
     changes = TEN_STEPS | {"save_strategy": "epoch"}
     if name == KEEPS_THE_BEST:
         changes["eval_strategy"] = "epoch"
     by_epoch = partial(make_trainer, name, **changes)
-    trainer = by_epoch(tmp_path / "run", (Signal(signal.SIGTERM, step),))
-    with pytest.raises(SystemExit):
-        trainer.train()
-    assert trainer.state.global_step == step
+    folder = tmp_path / "stopped"
+    assert status_of(by_epoch(folder, (Signal(number, step),)).train) == status
+    assert f"checkpoint-{step} is complete: continue with --resume_from_checkpoint true" in caplog.text
+    assert names_of_checkpoints(folder) == [f"checkpoint-{step}"]
+    assert folder_problem(folder / f"checkpoint-{step}") is None
     by_epoch(tmp_path / "whole").train()
-    by_epoch(tmp_path / "run").train(resume_from_checkpoint=True)
-    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+    by_epoch(folder).train(resume_from_checkpoint=True)
+    assert fingerprint(folder) == fingerprint(tmp_path / "whole")
 
 
 # --- handlers, and runs that save nothing ---

@@ -1,7 +1,5 @@
 """The noise of training: the processes of a run draw dropout masks of their own, and a resume draws them again."""
 
-import os
-
 import pytest
 import torch
 from conftest import CLS, SEP
@@ -13,11 +11,11 @@ from trainer_helpers import SAVES, assert_same_weights, make, model_of, weights
 #: Texts of one length, so that the batches of all processes have the same shape. They come in pairs, because the check
 #: of dropout for single sentences draws masks that are equal in all processes.
 ROWS = {"input_ids": [[[CLS, 5 + i % 20, word, 7 + i % 11, 12, SEP] for word in (9, 10)] for i in range(32)]}
+CHUNK_SIZES = [None, 2]
 
 
-def train_in_process(folder, tokenizer, name, chunk_size, resume):
+def train(folder, tokenizer, name, chunk_size):
     """Train 4 steps. Write the dropout masks, the rows that the encoder read, and the trained weights into a file."""
-    rank = int(os.environ["RANK"])
     model = model_of(dropout=0.1)
     masks, seen = [], []
     for module in model.modules():
@@ -34,18 +32,30 @@ def train_in_process(folder, tokenizer, name, chunk_size, resume):
         ddp_backend="gloo",
         **SAVES,
     )
-    trainer.train(resume_from_checkpoint=str(folder / "whole" / "run" / "checkpoint-2") if resume else None)
+    checkpoint = str(folder / "whole" / "run" / "checkpoint-2") if name == "resumed" else None
+    trainer.train(resume_from_checkpoint=checkpoint)
     found = {"masks": masks, "rows": torch.cat(seen), "weights": weights(trainer.model)}
-    torch.save(found, folder / f"{name}-{rank}.pt")
+    torch.save(found, folder / f"{name}-{torch.distributed.get_rank()}.pt")
 
 
-@pytest.mark.parametrize("chunk_size", [None, 2])
-def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_equal_bits(
-    tmp_path, tokenizer, chunk_size
-):
-    for name in ("whole", "resumed"):
-        launch(train_in_process, tmp_path, tokenizer, name, chunk_size, name == "resumed")
-    first, second, resumed = (torch.load(tmp_path / f"{run}.pt") for run in ("whole-0", "whole-1", "resumed-1"))
+def train_in_process(folder, tokenizer):
+    for chunk_size in CHUNK_SIZES:
+        for name in ("whole", "resumed"):
+            train(folder / str(chunk_size), tokenizer, name, chunk_size)
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    """The folder of what two processes have found with each size of chunks."""
+    folder = tmp_path_factory.mktemp("noise")
+    launch(train_in_process, folder, tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("chunk_size", CHUNK_SIZES)
+def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_equal_bits(folder, chunk_size):
+    found = folder / str(chunk_size)
+    first, second, resumed = (torch.load(found / f"{run}.pt") for run in ("whole-0", "whole-1", "resumed-1"))
     masks = torch.stack([torch.cat(first["masks"]), torch.cat(second["masks"])])
     assert abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.03  # 4 standard errors
     rows = torch.cat([first["rows"], second["rows"]])

@@ -5,7 +5,16 @@ from functools import partial
 import pytest
 import torch
 from conftest import fast_first, tiny_config
-from trainer_helpers import SETTINGS, logged, sentences, train_and_resume, trainer_of
+from trainer_helpers import (
+    SETTINGS,
+    assert_same_weights,
+    logged,
+    rows_for,
+    sentences,
+    train_and_resume,
+    trainer_of,
+    weights,
+)
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -31,14 +40,20 @@ def start(tmp_path_factory, tokenizer):
 def test_an_objective_trains_is_resumed_to_the_same_bits_evaluated_saved_and_opened(
     objective, start, tokenizer, tmp_path
 ):
+    """An evaluation changes neither the weights nor the noise."""
     new_trainer = partial(trainer_of, start, tmp_path, tokenizer, objective)
-    before = new_trainer().model.state_dict()
+    before = weights(new_trainer().model)
     whole, resumed = train_and_resume(new_trainer, 3)
     assert logged(resumed, "loss") == logged(whole, "loss")
-    after = whole.model.state_dict()
+    after = weights(whole.model)
     changed = [name for name in after if not torch.equal(before[name], after[name])]
     assert any("word_embeddings" in name for name in changed)
     assert logged(whole, "eval_stsb_spearman")
+    rows, noise = rows_for(objective, tokenizer), torch.get_rng_state()
+    whole.evaluate(rows)
+    whole.predict(rows)
+    assert torch.equal(noise, torch.get_rng_state())
+    assert_same_weights(after, whole.model.state_dict())
     whole.save_model(tmp_path / "saved")
     _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     others = [key for key in info["unexpected_keys"] if "cls." not in key]  # but for the head of a masked LM

@@ -1,10 +1,7 @@
 """What is given beside the training rows changes what it says, and nothing that a run learns."""
 
 import pytest
-import torch
-from conftest import tiny_config
 from trainer_helpers import (
-    SETTINGS,
     assert_close_weights,
     assert_same_weights,
     model_of,
@@ -12,24 +9,8 @@ from trainer_helpers import (
     sentences,
     texts,
     train_and_resume,
-    trainer_of,
     weights,
 )
-from transformers import BertForMaskedLM
-
-# --- evaluations ---
-
-
-@pytest.mark.parametrize("objective", SETTINGS)
-def test_an_evaluation_changes_neither_the_weights_nor_the_noise(objective, tmp_path, tokenizer, save_checkpoint):
-    start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)))
-    trainer = trainer_of(start, tmp_path, tokenizer, objective)
-    before, noise = weights(trainer.model), torch.get_rng_state()
-    trainer.evaluate(rows_for(objective, tokenizer))
-    trainer.predict(rows_for(objective, tokenizer))
-    assert torch.equal(noise, torch.get_rng_state())
-    assert_same_weights(before, weights(trainer.model))
-
 
 # --- the order of the rows ---
 
