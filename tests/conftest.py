@@ -14,30 +14,22 @@ from functools import partial
 from importlib import metadata
 from types import SimpleNamespace
 
+import pytest
+from packaging import version
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 # Some tests fork this process, and a process forked from one with several OpenMP threads waits for ever.
 os.environ["OMP_NUM_THREADS"] = "1"
 # Without it, gloo takes the network interface of the host's name, and waits for ever where that stops answering.
 os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
 
-import accelerate.utils.memory
-import pytest
-import torch
-import transformers
-from packaging import version
-from transformers import AutoConfig, BertForMaskedLM, BertTokenizer
-from transformers.integrations.peft import MIN_PEFT_VERSION
-
-pytest_plugins = ["publishing_fixtures"]
-
+# Functions import torch and transformers, because the process that hands tests out to others needs neither of them.
+_TRANSFORMERS = version.parse(metadata.version("transformers"))
 #: transformers before 5.7 leaves out the weights of adapters, whoever saved them, and cannot be compiled.
-OLD_TRANSFORMERS = version.parse(transformers.__version__) < version.parse("5.7")
+OLD_TRANSFORMERS = _TRANSFORMERS < version.parse("5.7")
 #: Later ones, before 5.18, leave out the whole modules that an adapter holds, such as a pooler.
-LEAVES_OUT_MODULES = version.parse(transformers.__version__) < version.parse("5.18")
-NEEDS_PEFT = pytest.mark.skipif(
-    version.parse(metadata.version("peft")) < version.parse(MIN_PEFT_VERSION),
-    reason=f"transformers {transformers.__version__} takes adapters from peft {MIN_PEFT_VERSION} on",
-)
+LEAVES_OUT_MODULES = _TRANSFORMERS < version.parse("5.18")
+NEEDS_PEFT = pytest.mark.needs_peft
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old , . ##s ##ing ##ed"
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 PAD, CLS, SEP, MASK = 1, 2, 3, 4
@@ -75,6 +67,8 @@ def tiny_config(model_type="bert", *, dropout=None, **changes):
 
     `dropout` sets every dropout of the encoder; None leaves 0.1.
     """
+    from transformers import AutoConfig
+
     values = {
         "vocab_size": len(VOCABULARY),
         "hidden_size": 32,
@@ -101,6 +95,8 @@ def tiny_config(model_type="bert", *, dropout=None, **changes):
 
 def random_batch(*lead, length=9, seed=0):
     """`input_ids` and `attention_mask` of shape (*lead, length): [CLS] words [SEP] of random lengths, padded."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(MASK + 1, len(VOCABULARY), (*lead, length), generator=generator)
     sizes = torch.randint(3, length + 1, lead, generator=generator)[..., None]
@@ -112,6 +108,8 @@ def random_batch(*lead, length=9, seed=0):
 
 def with_masked_inputs(batch, probability=0.3, seed=0):
     """The batch with `mlm_input_ids` and `mlm_targets`: words become [MASK] with this probability."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     ids = batch["input_ids"]
     chosen = (torch.rand(ids.shape, generator=generator) < probability) & (ids > MASK)
@@ -143,9 +141,21 @@ def pytest_addoption(parser):
 LONG = {"apps", "clients", "project", "publishing", "training"}
 
 
+def takes_adapters():
+    """Whether transformers takes adapters from this version of peft."""
+    from transformers.integrations.peft import MIN_PEFT_VERSION
+
+    return version.parse(metadata.version("peft")) >= version.parse(MIN_PEFT_VERSION)
+
+
 def pytest_collection_modifyitems(config, items):
-    """Skip the slow tests, and begin with the long files: at the end, one would keep a single worker busy."""
+    """Skip what is slow or cannot work, and begin with the long files: at the end, one would keep one worker busy."""
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
+    if not takes_adapters():
+        skip = pytest.mark.skip(reason="this version of transformers takes adapters from a later version of peft")
+        for item in items:
+            if "needs_peft" in item.keywords:
+                item.add_marker(skip)
     if not config.getoption("--run_slow"):
         skip = pytest.mark.skip(reason="slow: run it with --run_slow")
         for item in items:
@@ -153,12 +163,18 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
-def pytest_configure():
-    """Leave out what takes a quarter of the time and what no test can see.
+def pytest_configure(config):
+    """Load what tests share, and leave out what takes a quarter of the time and what no test can see.
 
     Files are not forced to the disk: only a machine that loses its power shows the difference. Nor does a Trainer
     collect garbage at its start: among the objects of all tests that takes up to 0.5 s.
     """
+    is_worker = hasattr(config, "workerinput")
+    if config.getoption("dist", "no") != "no" and not is_worker:
+        return
+    import accelerate.utils.memory
+
+    config.pluginmanager.import_plugin("publishing_fixtures")
     os.fsync = lambda descriptor: None
     accelerate.utils.memory.gc = SimpleNamespace(collect=lambda: None)
 
@@ -171,6 +187,8 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def _seeded():
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -183,9 +201,13 @@ def _undo_logging_setup():
     package.setLevel(logging.NOTSET)
 
 
-def save_encoder(folder, model_class=BertForMaskedLM, config=None):
-    """Write an encoder with large random weights and the tokenizer over `VOCABULARY`."""
+def save_encoder(folder, model_class=None, config=None):
+    """Write an encoder with large random weights, by default a masked LM, and the tokenizer over `VOCABULARY`."""
+    import torch
+    from transformers import BertForMaskedLM
+
     torch.manual_seed(0)
+    model_class = model_class or BertForMaskedLM
     model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
 
@@ -198,6 +220,8 @@ def tokenizer():
 
 def tiny_tokenizer(model_max_length=40):
     """A BertTokenizer over `VOCABULARY`."""
+    from transformers import BertTokenizer
+
     return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=model_max_length)
 
 

@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from conftest import NEEDS_PEFT, tiny_tokenizer
+from conftest import takes_adapters, tiny_tokenizer
 from process_helpers import launch
 from trainer_helpers import (
     EVALUATES,
@@ -76,7 +76,7 @@ RUNS = {
 for loss in ("kl", "margin_mse"):
     options = {"objective": "distill", "objective_options": {"loss": loss}}
     RUNS[loss] = (options, CANDIDATES, lambda folder: {})
-if not NEEDS_PEFT.args[0]:
+if takes_adapters():
     RUNS["LoRA"] = ({}, TRIPLETS, lambda folder: {"lora_r": 4})
 
 
