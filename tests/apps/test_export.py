@@ -131,7 +131,7 @@ def test_a_flow_is_not_exported_and_a_whitening_is(transformed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "limit"),
+    "family, limit",
     [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)],
 )
 def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_path, tokenizer):

@@ -208,7 +208,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "client"), PAIRS)
+@pytest.mark.parametrize("kind, client", PAIRS)
 def test_a_client_gives_the_same_vectors_or_is_refused(kind, client, saved, tmp_path):
     folder = saved(kind)
     if (kind, client) in REFUSED:

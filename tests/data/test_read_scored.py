@@ -115,7 +115,7 @@ GOOD = {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [3.0], "neg
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change, words",
     [
         ({"neg_scores": [1.0, None]}, "2: None"),
         ({"neg_scores": [1.0, "high"]}, "2: 'high'"),

@@ -14,7 +14,7 @@ DENSE = [{"in_features": 32, "out_features": 16, "bias": True, "activation_funct
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("kind", "settings"),
+    "kind, settings",
     [
         ("bert", {"pooler_type": "cls", "do_mlm": True, "mlp_only_train": True}),
         ("bert", {"pooler_type": "ngrams", "objective": "is_bert"}),

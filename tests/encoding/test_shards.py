@@ -42,7 +42,7 @@ def source(tmp_path):
 # --- shards ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("truncate_dim", "format"), [(None, "npy"), (8, "parquet")])
+@pytest.mark.parametrize("truncate_dim, format", [(None, "npy"), (8, "parquet")])
 def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, format, model, source, tmp_path, capfd):
     out = tmp_path / "out"
     shows_bar = format == "npy"
@@ -166,7 +166,7 @@ def killed_while_writing(name, command):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
-    ("format", "name", "written"),
+    "format, name, written",
     [
         ("npy", "vectors-00003-of-00006.npy", 3),
         ("npy", "vectors.npy", 0),

@@ -33,7 +33,7 @@ def make(save_checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("text", "room", "windows"),
+    "text, room, windows",
     [
         ("One two. Three four five.", 4, ["One two.", " Three four five."]),
         ("one two three four five", 2, ["one two", " three four", " five"]),

@@ -87,7 +87,7 @@ CALLS = [(kernel, first_only, None) for kernel in (*VARLEN, "padded") for first_
 CALLS += [("flash", False, 2), ("padded", False, 2)]
 
 
-@pytest.mark.parametrize(("kernel", "first_only", "window"), CALLS)
+@pytest.mark.parametrize("kernel, first_only, window", CALLS)
 @pytest.mark.parametrize("lengths", [[9, 5, 3], [7, 4, 1, 0], [1, 1]])
 def test_attention_on_accelerators_equals_attention_on_the_cpu(monkeypatch, lengths, kernel, first_only, window):
     lengths = [length for length in lengths if length or not first_only]  # for first tokens, every row has a token
@@ -133,7 +133,7 @@ def choose(device=CUDA, dtype=torch.bfloat16, is_short=True):
 
 
 @pytest.mark.parametrize(
-    ("case", "wrong", "kernel"),
+    "case, wrong, kernel",
     [
         ({}, "memory-efficient", "flash"),
         ({}, "flash", "memory-efficient"),
@@ -163,7 +163,7 @@ def test_flash_and_memory_efficient_attention_can_be_switched_off(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "compiles", "is_short"),
+    "length, window, compiles, is_short",
     [
         (64, None, False, True),
         (65, None, False, False),
@@ -208,7 +208,7 @@ def states(monkeypatch):
 
 @pytest.mark.parametrize("name", VARLEN)
 @pytest.mark.parametrize(
-    ("attention", "problem"),
+    "attention, problem",
     [
         (Attention(), ""),
         (OneSentence(), "not close"),

@@ -48,7 +48,7 @@ def test_a_model_runs_without_padding_if_its_encoder_can_and_nobody_switches_it_
 
 
 @pytest.mark.parametrize(
-    ("device_map", "unpadded"),
+    "device_map, unpadded",
     [({"bert.embeddings": 0, "bert.encoder": "cpu"}, True), ({"bert": 0, "pooler": 1}, False)],
     ids=["offloaded", "two accelerators"],
 )
@@ -217,7 +217,7 @@ PAIRS += [("albert", "cls")]  # whose pooler has its tanh beside it
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("padding", BATCHES)
-@pytest.mark.parametrize(("family", "pooler_type"), PAIRS)
+@pytest.mark.parametrize("family, pooler_type", PAIRS)
 def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(family, pooler_type, padding, training):
     """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
     torch.manual_seed(0)

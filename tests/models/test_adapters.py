@@ -66,7 +66,7 @@ def train(model):
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"), [*[(kind, "get_peft_model") for kind in KINDS], ("DoRA", "add_adapter"), ("bias", "add_adapter")]
+    "kind, way", [*[(kind, "get_peft_model") for kind in KINDS], ("DoRA", "add_adapter"), ("bias", "add_adapter")]
 )
 def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
     model = adapted(start, kind, KINDS[kind], way)

@@ -90,7 +90,7 @@ def saved(save_checkpoint):
 
 
 @pytest.mark.parametrize("load", LOADERS)
-@pytest.mark.parametrize(("change", "message"), DAMAGES)
+@pytest.mark.parametrize("change, message", DAMAGES)
 def test_a_model_that_is_not_whole_is_refused_in_one_line(change, message, load, saved, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked whether to run code"))
     change(saved)

@@ -73,7 +73,7 @@ def test_mlp_only_train_uses_the_head_in_training_only(family):
 
 
 @pytest.mark.parametrize(
-    ("family", "pooler_type", "do_mlm"),
+    "family, pooler_type, do_mlm",
     [
         *[(family, "cls", True) for family in FAMILIES],
         *[("bert", pooler_type, False) for pooler_type in POOLER_TYPES],
@@ -90,7 +90,7 @@ def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
 
 
 @pytest.mark.parametrize(
-    ("family", "options"),
+    "family, options",
     [
         ("longformer", {"attention_window": 4}),
         ("luke", {"entity_vocab_size": 5, "entity_emb_size": 8}),

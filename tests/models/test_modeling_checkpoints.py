@@ -31,9 +31,7 @@ from simcse_hf.publishing.card import CARD, write_card
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), [("bert", "BertForCL"), ("mpnet", "MPNetForCL"), ("albert", "AlbertForCL")]
-)
+@pytest.mark.parametrize("family, name", [("bert", "BertForCL"), ("mpnet", "MPNetForCL"), ("albert", "AlbertForCL")])
 def test_the_pooler_of_automodel_gives_the_same_embeddings(family, name, save_checkpoint):
     """Converters and servers read the architecture; this package recognises its models by the section `simcse`."""
     model = perturb(AutoModelForCL.from_config(tiny_config(family), unpadded=False).eval(), 0.01)
@@ -174,7 +172,7 @@ STARTS = [  # what saves the start and returns its pooler, and the head that `au
 
 
 @pytest.mark.parametrize("do_mlm", [False, True])
-@pytest.mark.parametrize(("save", "expected"), STARTS)
+@pytest.mark.parametrize("save, expected", STARTS)
 def test_auto_keeps_a_trained_head_and_keep_and_fresh_do_as_they_are_told(save, expected, do_mlm, tmp_path, caplog):
     pooler = save(tmp_path)
     load = partial(AutoModelForCL.from_pretrained, tmp_path, pooler_type="cls", do_mlm=do_mlm)
@@ -213,7 +211,7 @@ def fp16_variant(model, directory):
 
 
 @pytest.mark.parametrize(
-    ("cls", "save", "arguments"),
+    "cls, save, arguments",
     [(BertForCL, fp16_variant, {"variant": "fp16"}), (BertModel, sharded_bin, {})],
 )
 def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_path):

@@ -128,7 +128,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "words"), REFUSED)
+@pytest.mark.parametrize("call, words", REFUSED)
 def test_what_cannot_work_is_refused_by_its_name(call, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         call(tmp_path)

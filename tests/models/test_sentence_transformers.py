@@ -77,7 +77,7 @@ REFUSED = [  # a file, what it holds, and the key or the module that is named
 ]
 
 
-@pytest.mark.parametrize(("file", "content", "words"), REFUSED)
+@pytest.mark.parametrize("file, content, words", REFUSED)
 def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
     write(tmp_path, {"modules.json": [*MEAN, module("Normalize", "3_Normalize")], file: content})
@@ -98,7 +98,7 @@ def test_of_two_modules_of_one_name_the_last_one_counts(save_library_model):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    "file, content, words",
     [
         (LIBRARY, {"prompts": {"query": 1}}, "prompts"),
         ("modules.json", [{"type": "x.Transformer"}], "modules.json.*path"),
@@ -167,7 +167,7 @@ def remove(folder, name):
 
 
 @pytest.mark.parametrize(
-    ("lost", "words"),
+    "lost, words",
     [
         ("folders", "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names"),
         ("modules.json", "has config_sentence_transformers.json and no modules.json"),
@@ -189,7 +189,7 @@ def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost
 
 
 @pytest.mark.parametrize(
-    ("pooling", "ours", "layers"),
+    "pooling, ours, layers",
     [
         ("cls", "cls_before_pooler", "none"),
         ("max", "max", "normalize"),
@@ -236,7 +236,7 @@ def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "tokenizer_length", "wanted"),
+    "file, content, tokenizer_length, wanted",
     [
         (TRANSFORMER[0], {"max_seq_length": 12}, 8, 12),
         (TRANSFORMER[0], {"max_seq_length": None}, 8, 8),

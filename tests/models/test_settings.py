@@ -97,7 +97,7 @@ RESOLVED = [  # what is given over SAVED, and what comes out
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), RESOLVED)
+@pytest.mark.parametrize("given, expected", RESOLVED)
 def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(given, expected):
     before = copy.deepcopy(SAVED)
     settings = asdict(resolve_settings(SAVED, **given))

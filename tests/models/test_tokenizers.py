@@ -33,7 +33,7 @@ def used(tokenizer):
     return fast
 
 
-@pytest.mark.parametrize(("max_length", "wanted"), [(None, 30), (35, 35), (60, 40)])
+@pytest.mark.parametrize("max_length, wanted", [(None, 30), (35, 35), (60, 40)])
 def test_the_length_is_that_of_inference(used, tmp_path, max_length, wanted):
     model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", max_length=max_length)
     save_tokenizer(used, tmp_path, model)

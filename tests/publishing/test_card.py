@@ -87,7 +87,7 @@ def test_the_card_that_the_command_writes_of_a_measured_model(directory, new_eva
 
 
 @pytest.mark.parametrize(
-    ("protocol", "scores", "left"),
+    "protocol, scores, left",
     [
         ({"aggregation": "mean"}, "| 51.12 | 52.12 | n/a |", ["STSBenchmark"]),  # which has no subsets
         ({"metric": "pearson"}, "| 49.12 | 50.12 | n/a |", []),

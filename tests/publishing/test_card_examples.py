@@ -40,7 +40,7 @@ OF_SENTENCE_TRANSFORMERS = [name for name in POOLER_TYPES if POOLERS[name].mode]
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"),
+    "family, settings",
     [
         *[("bert", {"pooler_type": name}) for name in OF_SENTENCE_TRANSFORMERS],
         # A head that is used in training only, in its own file, before dense layers, and replaced by one.
@@ -57,7 +57,7 @@ def test_the_code_of_a_card_gives_the_embeddings_of_every_pooler_and_head(family
 
 
 @pytest.mark.parametrize(
-    ("family", "pooler"),
+    "family, pooler",
     [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")],
 )
 def test_the_code_of_a_card_gives_the_embeddings_of_a_whitening(family, pooler, transformed):

@@ -227,7 +227,7 @@ ENTRIES = [EvalResultEntry("mteb/sts12-sts", "STS12", 70.5), EvalResultEntry("mt
 
 
 @pytest.mark.parametrize(
-    ("registered", "wanted"),
+    "registered, wanted",
     [(["mteb/sts12-sts", "cais/hle"], ENTRIES[:1]), ([], [])],
 )
 def test_scores_are_pushed_for_registered_benchmarks_alone(registered, wanted, hub, saved):

@@ -49,7 +49,7 @@ CARDS = [
 ]
 
 
-@pytest.mark.parametrize(("prepare", "message"), CARDS)
+@pytest.mark.parametrize("prepare, message", CARDS)
 def test_a_card_is_not_written_for_what_is_damaged_and_not_over_one_by_hand(prepare, message, directory):
     prepare(directory)
     with pytest.raises(ValueError, match=message):
@@ -73,7 +73,7 @@ PUSHES = [
 ]
 
 
-@pytest.mark.parametrize(("prepare", "message"), PUSHES)
+@pytest.mark.parametrize("prepare, message", PUSHES)
 def test_nothing_is_pushed_or_previewed_of_a_folder_that_is_not_whole_or_holds_a_secret(prepare, message, saved, hub):
     directory = saved()
     prepare(directory)

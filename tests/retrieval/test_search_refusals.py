@@ -39,7 +39,7 @@ def faiss(backend, parameters=None, count=0, among=None):
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    "call, words",
     [
         (lambda: build([]), "no sentences"),
         (lambda: build("a sentence, not a path"), "no such file"),
@@ -91,7 +91,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "words"), CHANGES)
+@pytest.mark.parametrize("change, words", CHANGES)
 def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, words, model, tmp_path):
     model.build_index(SENTENCES)
     model.save_index(tmp_path / "before")
@@ -111,7 +111,7 @@ def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, 
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change, words",
     [
         (lambda model: next(model.parameters()).data.mul_(1.5), "other weights"),
         (lambda model: model.prompts.update(document="the man "), "prompts .*'the man '"),

@@ -96,7 +96,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "counts"), SETTINGS, ids=str)
+@pytest.mark.parametrize("name, value, counts", SETTINGS, ids=str)
 def test_settings_of_layers_count_if_they_change_embeddings(name, value, counts, checkpoint, tmp_path):
     layer = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.Tanh"}
     settings = {"pooler_type": "avg", "dense_layers": [layer], "similarity_fn_name": "dot"}

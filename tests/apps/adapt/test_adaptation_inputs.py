@@ -129,7 +129,7 @@ DOCUMENT = [f"{number} is here." for number in ("One", "Two", "Three", "Four", "
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"),
+    "name, lines",
     [
         ("lines.txt", [*DOCUMENT, "", "A short one.", "Of two sentences.", ""]),
         ("rows.csv", ["text", f'"{" ".join(DOCUMENT)}"', "A short one."]),

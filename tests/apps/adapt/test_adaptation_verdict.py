@@ -47,7 +47,7 @@ def test_text_first_starts_from_the_pretrained_encoder_and_ends_with_each_file_o
 
 
 @pytest.mark.parametrize(
-    ("scores", "chosen"),
+    "scores, chosen",
     [
         ({START: 80.0, "labels": 80.0 + TIE_MARGIN, "mlm-labels": 80.0}, START),
         ({START: 80.0, "avg, whitening": 80.3, "labels": 80.5, "mlm-labels": 80.6}, "labels"),

@@ -27,7 +27,7 @@ def run_block(language, block, names):
 
 
 @pytest.mark.parametrize(
-    ("shown", "printed"),
+    "shown, printed",
     [
         ("  0.8826  The schoolmaster.", "  -0.9000  The schoolmaster."),
         ("  0.8826  The schoolmaster.", "  0.8826  The tired schoolmaster."),

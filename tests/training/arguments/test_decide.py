@@ -89,7 +89,7 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
 
 
 @pytest.mark.parametrize(
-    ("words", "saves", "best"),
+    "words, saves, best",
     [
         ("--eval_strategy no --save_strategy steps", ("steps", 125), False),
         ("--eval_strategy epoch", ("epoch", 125), True),

@@ -278,7 +278,7 @@ def test_every_argument_is_classified():
     assert KNOWN - found == {"self"}
 
 
-@pytest.mark.parametrize(("name", "changed", "value", "given"), cases(ARGUMENTS))
+@pytest.mark.parametrize("name, changed, value, given", cases(ARGUMENTS))
 def test_an_argument_changes_what_it_says_and_nothing_else(
     name, changed, value, given, tmp_path, tokenizer, undone, monkeypatch
 ):
@@ -295,7 +295,7 @@ def test_an_argument_changes_what_it_says_and_nothing_else(
     assert differs == set(changed.split())
 
 
-@pytest.mark.parametrize(("name", "words", "value", "given"), cases(REFUSED))
+@pytest.mark.parametrize("name, words, value, given", cases(REFUSED))
 def test_a_value_that_does_not_work_is_refused(name, words, value, given, tmp_path, tokenizer):
     with refuses(words):
         trained(tmp_path, tokenizer, given | {name: value})

@@ -174,7 +174,7 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "written", "expected"), WRITTEN)
+@pytest.mark.parametrize("name, written, expected", WRITTEN)
 def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written, expected):
     """And a value has the type of its option."""
     (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
@@ -196,7 +196,7 @@ def test_only_a_run_without_files_is_that_of_the_sample():
         Recipe("unsup", {"train_file": str(corpus.train_sentences)}).decide()
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
+@pytest.mark.parametrize("content, words", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
 def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, capsys, content, words):
     if content is not None:
         (tmp_path / "run.yaml").write_bytes(content)

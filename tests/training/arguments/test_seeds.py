@@ -292,7 +292,7 @@ def test_runs_of_one_and_of_several_seeds_may_overwrite_each_other(out, train):
 
 
 @pytest.mark.parametrize(
-    ("more", "named"),
+    "more, named",
     [("--model_name_or_path {}", "checkpoint-4 earlier --output_dir"), ("--columns nothing", "nothing")],
 )
 def test_a_run_that_cannot_start_deletes_nothing(three_seeds, tmp_path, train, more, named):

@@ -48,7 +48,7 @@ def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(argumen
         arguments(use_cpu=True)
 
 
-@pytest.mark.parametrize(("bf16", "lacks", "warned"), [(False, True, 0), (True, False, 0), (True, True, 1)])
+@pytest.mark.parametrize("bf16, lacks, warned", [(False, True, 0), (True, False, 0), (True, True, 1)])
 def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf16, lacks, warned, monkeypatch):
     warnings = []
     monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks)
@@ -59,7 +59,7 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf
 
 @pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [
         ("max_steps", 0),
         ("num_train_epochs", 0),
@@ -105,7 +105,7 @@ def test_on_a_cpu_batches_are_copied_as_usual_and_every_loss_is_logged(arguments
 
 
 @pytest.mark.parametrize(
-    ("values", "non_blocking"),
+    "values, non_blocking",
     [({}, True), ({"accelerator_config": {"non_blocking": False}}, False), ({"dataloader_pin_memory": False}, False)],
 )
 def test_on_a_gpu_batches_are_copied_without_blocking_where_they_are_pinned(arguments, pretend, values, non_blocking):
@@ -115,7 +115,7 @@ def test_on_a_gpu_batches_are_copied_without_blocking_where_they_are_pinned(argu
     assert args.accelerator_config.non_blocking == non_blocking
 
 
-@pytest.mark.parametrize(("cores", "gpus", "workers"), [(16, 1, 4), (16, 8, 2), (4, 8, 0), (16, 0, 0)])
+@pytest.mark.parametrize("cores, gpus, workers", [(16, 1, 4), (16, 8, 2), (4, 8, 0), (16, 0, 0)])
 def test_loader_workers_share_the_cores_of_a_machine_with_gpus(arguments, monkeypatch, cores, gpus, workers):
     args = with_values(arguments(use_cpu=True), use_cpu=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)

@@ -117,7 +117,7 @@ def test_general_tasks_choose_nothing(make, sts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes, words",
     [
         # training texts
         (

@@ -58,7 +58,7 @@ SETS = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options, words",
     [
         ({"eval_dataset": SETS}, "'loss' 'news_loss' 'old_news_loss'"),
         ({"dev_set": pairs(), "eval_dataset": SETS, "metric_for_best_model": "loss"}, "'stsb_spearman' 'news_loss'"),

@@ -42,7 +42,7 @@ CLASSES = {"text": ROWS["sent0"], "label": [i % 3 for i in range(21)]}
 
 
 @pytest.mark.parametrize(
-    ("objective", "rows", "labels"),
+    "objective, rows, labels",
     [
         ("simcse", Dataset.from_dict(ROWS), []),
         ("cosent", scored(21), scored(21)["score"]),

@@ -87,7 +87,7 @@ def test_folders_that_somebody_put_beside_the_checkpoints_stay(run):
 
 
 @pytest.mark.parametrize(
-    ("written", "limit", "best", "left"),
+    "written, limit, best, left",
     [
         ({20: 0, 9: 1, 10: 2, 30: 3}, 2, None, [30, 10]),  # first those of an earlier run in the folder
         ({20: 5, 9: 5, 10: 5, 30: 5}, 2, None, [30, 20]),  # first the lower steps of one time

@@ -84,7 +84,7 @@ def answers(rows):
 
 
 @pytest.mark.parametrize(
-    ("rows", "meets"),
+    "rows, meets",
     [
         (repeated(200, 2000), "0.032"),  # 7 others of 1,999, of which 9 are the same
         (answers(200), ""),

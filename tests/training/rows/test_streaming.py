@@ -23,7 +23,7 @@ STEPS = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-
 
 
 @pytest.mark.parametrize(
-    ("columns", "name", "changes"),
+    "columns, name, changes",
     fast_first(
         (1, "texts.csv", {}),
         (1, "texts.csv.gz", {"view": "crop", "view_rate": 0.4}),

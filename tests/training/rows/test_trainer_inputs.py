@@ -58,7 +58,7 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(make, toke
 
 
 @pytest.mark.parametrize(
-    ("batch", "changes", "is_told"),
+    "batch, changes, is_told",
     [(16, {}, True), (1, {}, False), (16, {"max_steps": 2}, False)],
     ids=["few steps", "many steps", "steps that were asked for"],
 )

@@ -75,7 +75,7 @@ def assert_same_vectors(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("family", "pooler", "save_adapter"),
+    "family, pooler, save_adapter",
     [
         ("bert", "cls", False),
         ("bert", "cls", True),
@@ -145,7 +145,7 @@ def test_a_model_that_peft_prepared_is_trained_and_saved_with_the_weights_of_its
 
 
 @pytest.mark.parametrize(
-    ("auto_class", "family", "pooler", "layer"),
+    "auto_class, family, pooler, layer",
     [(AutoModelForMaskedLM, "bert", "avg", "query"), (AutoModelForCausalLM, "llama", "lasttoken", "q_proj")],
 )
 def test_an_adapter_of_another_program_is_loaded_with_its_model(auto_class, family, pooler, layer, start, tmp_path):

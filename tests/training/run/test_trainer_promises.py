@@ -23,7 +23,7 @@ from simcse_hf.training.watch import RunLog
 
 
 @pytest.mark.parametrize(
-    ("changes", "metric"),
+    "changes, metric",
     [
         ({"train_sampling_strategy": "group_by_length"}, (None, None)),
         ({"save_strategy": "best"}, ("stsb_spearman", True)),
@@ -148,7 +148,7 @@ def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(make):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [
         *dict.fromkeys(["view", "view_rate", "max_seq_length", "data_seed", "temp"], 1).items(),
         *dict.fromkeys(["learning_rate", "max_steps", "num_train_epochs"], 0).items(),
@@ -284,7 +284,7 @@ def test_a_name_that_only_a_later_trial_of_optuna_has_wrong_is_refused_before_th
     assert trainer.state.global_step == 1
 
 
-@pytest.mark.parametrize(("silent", "printer"), [(True, PrinterCallback), (False, ProgressCallback)])
+@pytest.mark.parametrize("silent, printer", [(True, PrinterCallback), (False, ProgressCallback)])
 def test_the_lines_of_a_run_are_switched_off_as_those_of_transformers_are(make, silent, printer):
     trainer = make(disable_tqdm=silent)
     shown = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RunLog)]
@@ -312,7 +312,7 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(make):
 
 
 @pytest.mark.parametrize(
-    ("settings", "options"),
+    "settings, options",
     [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
     ids=str,
 )

@@ -91,7 +91,7 @@ def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(make):
 
 
 @pytest.mark.parametrize(
-    ("objective", "options"),
+    "objective, options",
     [
         ("simcse", {"prompts": {"anchor": "the ", "positive": "a "}}),
         ("class_labels", {}),
