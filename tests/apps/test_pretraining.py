@@ -13,11 +13,7 @@ from evaluation_helpers import write
 from process_helpers import launch
 from safetensors.torch import load_file, save_file
 from trainer_helpers import assert_same_weights
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.apps.pretraining import (

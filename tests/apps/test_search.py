@@ -8,17 +8,7 @@ from cli_helpers import status
 from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, assert_same, by_hand, write_table
 
-from simcse_hf import (
-    SentenceIndex,
-    SimCSE,
-    describe,
-    duplicates,
-    encode,
-    index,
-    index_add,
-    index_delete,
-    search,
-)
+from simcse_hf import SentenceIndex, SimCSE, describe, duplicates, encode, index, index_add, index_delete, search
 
 
 @pytest.fixture

@@ -21,13 +21,7 @@ from trainer_helpers import files_of
 
 import simcse_hf
 from simcse_hf import AutoModelForCL
-from simcse_hf.encoding.files import (
-    EncodeJob,
-    Shard,
-    encode,
-    read_manifest,
-    read_shards,
-)
+from simcse_hf.encoding.files import EncodeJob, Shard, encode, read_manifest, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime import files

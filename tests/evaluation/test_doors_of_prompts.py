@@ -6,15 +6,7 @@ from conftest import tiny_config
 from datasets import Dataset, config
 from evaluation_helpers import write, write_beir, write_rows
 
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSE,
-    encode,
-    evaluate,
-    index,
-    mine,
-    search,
-)
+from simcse_hf import AutoModelForCL, SimCSE, encode, evaluate, index, mine, search
 from simcse_hf.data.scored_pairs import ScoredPairs
 from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.encoding.vectors import RowVectors

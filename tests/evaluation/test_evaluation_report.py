@@ -5,12 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from simcse_hf.evaluation.report import (
-    Evaluation,
-    add_averages,
-    format_rows,
-    write_results,
-)
+from simcse_hf.evaluation.report import Evaluation, add_averages, format_rows, write_results
 from simcse_hf.evaluation.scoring import Protocol
 from simcse_hf.runtime.identity import Identity
 

@@ -25,12 +25,7 @@ from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson
 from simcse_hf.evaluation.report import write_results
 from simcse_hf.evaluation.tasks import read_task
-from simcse_hf.evaluation.tasks.senteval import (
-    ScoredPairsTask,
-    read_sts_task,
-    read_transfer_task,
-    score_parts,
-)
+from simcse_hf.evaluation.tasks.senteval import ScoredPairsTask, read_sts_task, read_transfer_task, score_parts
 
 STSB = "g\tf\t2012\t1\t4.5\ta cat\ta dog\n"
 PAIRS = "sentence1\tsentence2\tscore\n"

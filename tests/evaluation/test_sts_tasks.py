@@ -7,13 +7,7 @@ from evaluation_helpers import SHARED, BagOfWords, random_pairs, write, write_ro
 
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.tasks import senteval
-from simcse_hf.evaluation.tasks.senteval import (
-    STS_PAIRS,
-    STS_SUBSETS,
-    TaskNotFound,
-    read_sts_task,
-    score_subsets,
-)
+from simcse_hf.evaluation.tasks.senteval import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
 
 
 def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path, caplog):

@@ -13,14 +13,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from tokenizers.normalizers import Lowercase
 
 import simcse_hf
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSE,
-    SimCSETrainer,
-    SimCSETrainingArguments,
-    index,
-    search,
-)
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index, search
 from simcse_hf.cli.main import main
 from simcse_hf.encoding import probes as probes_module
 from simcse_hf.evaluation.bootstrap import divide_groups

@@ -9,18 +9,10 @@ from evaluation_helpers import SHARED, BagOfWords, write_transfer
 from sklearn.metrics import f1_score
 from torch.nn.functional import cross_entropy
 
-from simcse_hf.evaluation.classifier import (
-    CLASSIFIER_CONFIGS,
-    SEED,
-    LogisticRegressionGrid,
-)
+from simcse_hf.evaluation.classifier import CLASSIFIER_CONFIGS, SEED, LogisticRegressionGrid
 from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.tasks.senteval import (
-    TRANSFER_EXAMPLES,
-    TransferTask,
-    read_transfer_task,
-)
+from simcse_hf.evaluation.tasks.senteval import TRANSFER_EXAMPLES, TransferTask, read_transfer_task
 
 # --- the real sets ---
 

@@ -6,12 +6,7 @@ from conftest import VOCABULARY
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from trainer_helpers import make, sentences
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModel,
-    AutoModelForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.training.arguments import ModelArguments

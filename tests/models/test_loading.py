@@ -13,13 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from model_helpers import edit_json
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    BertConfig,
-    BertModel,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm

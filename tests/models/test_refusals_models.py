@@ -7,14 +7,7 @@ import torch
 from conftest import random_batch, tiny_config, tiny_tokenizer, with_masked_inputs
 from model_helpers import freeze_like_peft
 from trainer_helpers import make
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModel,
-    BertForMaskedLM,
-    FunnelConfig,
-    GPT2Config,
-    TrainingArguments,
-)
+from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, FunnelConfig, GPT2Config, TrainingArguments
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.gradcache import check_gradcache

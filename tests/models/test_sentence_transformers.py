@@ -17,12 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
 from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.models.sentence_transformers import (
-    KEYS,
-    LIBRARY,
-    TRANSFORMER,
-    read_sentence_transformers_files,
-)
+from simcse_hf.models.sentence_transformers import KEYS, LIBRARY, TRANSFORMER, read_sentence_transformers_files
 
 TANH = {
     "in_features": 32,

@@ -10,12 +10,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertTokenizer,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.apps.pretraining import extend_vocabulary

@@ -8,15 +8,7 @@ import torch
 from datasets import Dataset
 from relation_helpers import training_rows
 
-from simcse_hf.objectives import (
-    OBJECTIVES,
-    EncodedBatch,
-    InfoNCE,
-    Objective,
-    TrainingRows,
-    build_objective,
-    register,
-)
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, InfoNCE, Objective, TrainingRows, build_objective, register
 from simcse_hf.objectives.base import add_up
 
 # --- options ---

@@ -8,12 +8,7 @@ from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf import SimCSE
 from simcse_hf.postprocessing import fit_whitening
-from simcse_hf.postprocessing.transform import (
-    FOLDER,
-    MODULES,
-    find_transform,
-    save_transform,
-)
+from simcse_hf.postprocessing.transform import FOLDER, MODULES, find_transform, save_transform
 
 METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
 

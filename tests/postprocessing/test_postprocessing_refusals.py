@@ -9,13 +9,7 @@ import torch
 from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
-from simcse_hf.postprocessing.transform import (
-    FOLDER,
-    TRANSFORM_FILE,
-    WEIGHTS,
-    find_transform,
-    save_transform,
-)
+from simcse_hf.postprocessing.transform import FOLDER, TRANSFORM_FILE, WEIGHTS, find_transform, save_transform
 
 
 def with_value(value, row, column):

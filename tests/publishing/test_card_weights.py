@@ -111,14 +111,6 @@ def test_a_result_is_shown_for_the_weights_it_was_made_with_and_for_no_others(
     assert shown not in card.text and "other weights" in card.log
 
 
-def test_a_result_of_the_model_without_its_whitening_is_not_shown(transformed, caplog):
-    directory = transformed("whitening")
-    plain = evaluation(directory, identity=identity_of(directory, postprocess=False))
-    written(directory / "evaluation.json", plain)
-    assert "50.12" not in write_card(directory).read_text()
-    assert "postprocessing None there, 'whitening' here" in caplog.text
-
-
 def test_a_named_file_of_another_model_or_pooler_is_refused(directory, other_weights, tmp_path):
     for document, words in (
         (evaluation(other_weights), rf"named.json holds no results .*{other_weights}: other weights"),

@@ -20,13 +20,7 @@ from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 from yaml import safe_dump
 
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSE,
-    compare,
-    evaluate,
-    train,
-)
+from simcse_hf import AutoModelForCL, SimCSE, compare, evaluate, train
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, push_model
 from simcse_hf.runtime.files import folder_problem

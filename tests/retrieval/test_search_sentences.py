@@ -7,14 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from retrieval_helpers import (
-    EVERY_BACKEND,
-    SENTENCES,
-    CountingModel,
-    assert_same,
-    by_hand,
-    write_table,
-)
+from retrieval_helpers import EVERY_BACKEND, SENTENCES, CountingModel, assert_same, by_hand, write_table
 
 from simcse_hf import Match, SentenceIndex
 

@@ -17,13 +17,7 @@ from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime.errors import refuse_changes
-from simcse_hf.runtime.identity import (
-    Identity,
-    digest_rows,
-    digest_texts,
-    digest_weights,
-    weights_state,
-)
+from simcse_hf.runtime.identity import Identity, digest_rows, digest_texts, digest_weights, weights_state
 
 # --- models ---
 

@@ -7,12 +7,7 @@ from evaluation_helpers import write
 from trainer_helpers import refuses
 
 from simcse_hf.apps.adapt import inputs as inputs_module
-from simcse_hf.apps.adapt.inputs import (
-    neighbouring_spans,
-    prepare_labels,
-    read_corpus,
-    split_tasks,
-)
+from simcse_hf.apps.adapt.inputs import neighbouring_spans, prepare_labels, read_corpus, split_tasks
 from simcse_hf.apps.mining import fold_text
 from simcse_hf.encoding.windows import split_sentences
 

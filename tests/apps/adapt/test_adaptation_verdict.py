@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from evaluation_helpers import write
 
-from simcse_hf.apps.adapt.arms import (
-    ARM_NAMES,
-    CONTROL,
-    START,
-    UNTRAINED,
-    make_arms,
-)
+from simcse_hf.apps.adapt.arms import ARM_NAMES, CONTROL, START, UNTRAINED, make_arms
 from simcse_hf.apps.adapt.verdict import TIE_MARGIN, choose, judge
 from simcse_hf.evaluation.tasks import TaskResult, read_task
 

@@ -7,15 +7,7 @@ import shutil
 import sys
 
 import pytest
-from docs_helpers import (
-    ROOT,
-    blocks,
-    commands,
-    inline_commands,
-    make_workspace,
-    run_command,
-    simcse_arguments,
-)
+from docs_helpers import ROOT, blocks, commands, inline_commands, make_workspace, run_command, simcse_arguments
 
 #: tests/project/documents/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))

@@ -5,12 +5,7 @@ import sys
 from pathlib import Path
 
 import simcse_hf
-from simcse_hf import (
-    AutoModelForCL,
-    SimCSETrainer,
-    SimCSETrainingArguments,
-    load_text_dataset,
-)
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
 from simcse_hf.data.sample import sample_files
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
