@@ -315,16 +315,17 @@ def table_cleaners(
         if not sample:
             raise DataError(f"{table.name}: there are no rows, only a header or blank lines.")
         chosen = resolve_columns(table.columns, name=table.name, sample=sample, columns=columns)
-        found = f"{len(chosen)} text column(s) ({quote(chosen)})"
         if expected_columns not in (None, len(chosen)):
-            message = f"{table.name}: {found} where {expected_columns} must be. {ADVICE}; the columns are"
             hint = " `simcse-hf train sup` reads pairs and triplets." if expected_columns == 1 else ""
-            raise DataError(f"{message} {quote(table.columns)}.{hint}")
+            raise DataError(
+                f"{table.name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} must be. "
+                f"{ADVICE}; the columns are {quote(table.columns)}.{hint}"
+            )
         first = cleaners[0] if cleaners else None
         if first and len(chosen) != len(first.columns):
             raise DataError(
-                f"{table.name} has {found}, but {first.table.name} has {len(first.columns)} ({quote(first.columns)}). "
-                "Files loaded together must have as many."
+                f"{table.name} has {len(chosen)} text column(s) ({quote(chosen)}), but {first.table.name} has "
+                f"{len(first.columns)} ({quote(first.columns)}). Files loaded together must have as many."
             )
         ignored = [column for column in table.columns if column not in chosen]
         judgements = [column for column in ignored if JUDGEMENT.fullmatch(column)]

@@ -94,7 +94,7 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             fits = value in kind
             known = list(map(str, kind))
             wanted = f"one of {', '.join(known)}"
-            hint = did_you_mean([str(value)], known)
+            hint = "" if fits else did_you_mean([str(value)], known)
         else:
             of_kind = {
                 "true or false": isinstance(value, bool),
