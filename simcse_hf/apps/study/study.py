@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers.utils import logging
 
+from ... import SettingError
 from ...evaluation.tasks import Task
 from ...runtime.distributed import world
 from ...runtime.files import StrPath, write_json
@@ -135,7 +136,10 @@ def plan(ways: Sequence[Way], runs: Sequence[SeedRun]) -> Plan:
     seconds = {}
     minutes = 0.0
     for way in ways:
-        steps[way.name], seconds[way.name] = time_first_step(way.recipe.but(seed=runs[0].seed))
+        try:
+            steps[way.name], seconds[way.name] = time_first_step(way.recipe.but(seed=runs[0].seed))
+        except ValueError as error:
+            raise SettingError(f"way {way.name!r}: {error}") from error
         number = sum(run.way is way for run in left)
         minutes += number * steps[way.name] * seconds[way.name] / 60
     return Plan([run.name for run in left], steps, seconds, minutes)

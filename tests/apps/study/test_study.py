@@ -280,6 +280,9 @@ def test_a_dry_run_says_runs_and_steps_and_leaves_nothing(content, tests, tmp_pa
     said = study(content, test=tests, output=tmp_path / "out", dry_run=True)
     assert "simcse: 2 runs of 4 steps are left" in str(said)
     assert len(said.runs) == 6 and said.minutes > 0 and not [*tmp_path.glob("out/runs/*")]
+    ways = {"simcse": {}, "asked": {"prompts": {"anchor": "a ", "positive": "the "}}}
+    with refuses("asked prompts"):
+        study({**content, "ways": ways}, test=tests, output=tmp_path / "out", dry_run=True)
 
 
 def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base, tmp_path):
