@@ -79,6 +79,8 @@ def which_model(
         if resamples != 1000 or overwrite:
             raise SettingError("with train, leave out resamples and overwrite: a study keeps its runs, and goes on")
         return study_starts(models, train, seeds, output, confidence, show_progress_bar, options)
+    if seeds != 3:
+        raise SettingError(f"seeds is {seeds} and nothing is trained: name a recipe with train, or leave out seeds")
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
     def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:

@@ -160,6 +160,8 @@ def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_
     for given in ({"resamples": 10}, {"overwrite": True}):
         with pytest.raises(SettingError, match="leave out resamples and overwrite"):
             which_model(models, **given, **shared)
+    with pytest.raises(SettingError, match="seeds is 5 and nothing is trained"):
+        which_model(models, seeds=5, pairs=shared["pairs"])
     with pytest.raises(SettingError, match="leave out pooler_type"):
         which_model(models, pooler_type="avg", **shared)
     with pytest.raises(SettingError, match="each is trained from its files"):
