@@ -10,7 +10,6 @@ from cli_helpers import card_main, status
 from conftest import VOCABULARY
 from datasets import Dataset
 from sklearn.metrics import f1_score, precision_score, recall_score
-from tokenizers.normalizers import Lowercase
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index, search
@@ -148,8 +147,6 @@ def step(model):
 CHANGES = {
     "other weights": lambda model: step(model.model),
     "max_length 40 there, 6 here": lambda model: setattr(model, "max_length", 6),
-    "long_texts 'cut' there, 'mean' here": lambda model: setattr(model, "long_texts", "mean"),
-    "another tokenizer": lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", Lowercase()),
 }
 
 
