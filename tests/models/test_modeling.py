@@ -13,6 +13,9 @@ from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import InfoNCE
 
+#: Two views of each of four sentences.
+VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+
 # --- one step -----------------------------------------------------------------------------------------------------
 
 
@@ -39,23 +42,21 @@ def test_update_settings_changes_objective_and_config_of_this_model_alone():
 
 def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
     model = BertForCL(tiny_config(), fixed_mask=True)
-    batch = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
     state = torch.get_rng_state()
-    output = model(**batch)
+    output = model(**VIEWS)
     torch.set_rng_state(state)
-    alone = model.embed(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+    alone = model.embed(VIEWS["input_ids"][:, 0], VIEWS["attention_mask"][:, 0])
     assert torch.equal(output.sentence_embeddings, alone[:, None].expand(-1, 2, -1))
     assert output.loss.item() == pytest.approx(InfoNCE()(output.sentence_embeddings).item())
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta-v2"])  # deberta-v2 drops attention weights by a module
 def test_views_differ_by_the_dropout_of_states_or_of_attention_weights(family):
-    batch = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
     for states, attention in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.1)):
         rates = {"hidden_dropout_prob": states, "attention_probs_dropout_prob": attention}
         model = AutoModelForCL.from_config(tiny_config(family, **rates))
-        assert model.views_are_equal(**batch) == (states == attention == 0)
-        assert model.views_are_equal(**batch, only_attention_dropout=True) == (attention == 0)
+        assert model.views_are_equal(**VIEWS) == (states == attention == 0)
+        assert model.views_are_equal(**VIEWS, only_attention_dropout=True) == (attention == 0)
 
 
 # --- the head -----------------------------------------------------------------------------------------------------
