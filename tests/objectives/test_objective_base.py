@@ -139,6 +139,16 @@ def test_the_first_of_two_encoders_encodes_the_anchors_and_the_second_the_rest()
     assert not unused(model)
 
 
+def test_with_two_encoders_the_states_of_a_column_are_those_of_its_encoder():
+    settings = {"objective": "simcse+is_bert", "pooler_type": "avg", "encoders": 2}
+    model, batch = BertForCL(tiny_config(dropout=0.0), **settings), random_batch(4, 3)
+    model.prepare_objective()
+    perturb(model.second_encoder, 0.01)
+    embeddings, states = model.embed_rows(batch, None)
+    mask = batch["attention_mask"][..., None]
+    torch.testing.assert_close((states * mask).sum(2) / mask.sum(2), embeddings)
+
+
 def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache():
     batch = EncodedBatch(torch.ones(2, 2, 3))
     with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):
