@@ -250,8 +250,10 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         scored = WayScores()
         scored.add(None, str(results.dev_metric), results.score("start"), scores.start)
         return scored
-    name = run.way.start
-    model = AutoModelForCL.from_pretrained(name)
+    name = run.way.decided.checkpoint.name
+    learnt = run.way.learnt
+    load = partial(SimCSE, name, revision=learnt["model_revision"])
+    model = AutoModelForCL.from_pretrained(name, revision=learnt["model_revision"])
     pooler = None
     if model.settings.inference_pooler == "cls" and model.head_source != "kept":
         pooler = PLAIN_POOLERS[0]
@@ -259,16 +261,13 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         if dev:
             by_pooler = {}
             for each in PLAIN_POOLERS:
-                by_pooler[each] = dev[0].evaluate(SimCSE(name, pooler_type=each)).metrics[dev[0].metric]
+                by_pooler[each] = dev[0].evaluate(load(pooler_type=each)).metrics[dev[0].metric]
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
-    learnt = run.way.learnt
     digests = [learnt[f"digest of {file}"] for file in files_of(learnt["model_name_or_path"])]
     known_by = digest_value([digests or [name, learnt["model_revision"]], pooler])
     folder = asked.output / RUNS / f"{START}-{known_by[:12]}"
-    return score_runs(
-        [SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(SimCSE, name, pooler_type=pooler)
-    )
+    return score_runs([SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(load, pooler_type=pooler))
 
 
 def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:

@@ -51,8 +51,10 @@ class Way(Trainable):
 
     @property
     def start(self) -> str:
-        """The name of the model that it begins with."""
-        return str(self.decided.checkpoint.name)
+        """The name of the model that it begins with, and its revision if that is not the main one."""
+        revision = self.decided.model.model_revision
+        name = str(self.decided.checkpoint.name)
+        return name if revision == "main" else f"{name}@{revision}"
 
     def learns_from(self) -> dict[str, Any]:
         """Return what tells a run of the way from others, but for its seed: two ways that are alike return the same.

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import save_encoder
+from conftest import save_encoder, tiny_config
 from evaluation_helpers import write, write_rows
 from trainer_helpers import refuses, scored, sentences
 
@@ -304,6 +304,23 @@ def test_a_study_takes_what_a_program_has_and_an_empty_entry_is_none(content, in
     for test in (inputs / "pairs.tsv", pairs, [pairs, ("knn", labels)], tests[0]):
         said = study(given, test=test, output=tmp_path, dry_run=True)
         assert said.runs == [f"{way}, seed {seed}" for seed in (0, 1) for way in ways]
+
+
+def test_the_start_is_of_the_revision_that_is_trained(inputs, base, tests, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    hub = tmp_path / "models--me--start"
+    (hub / "refs").mkdir(parents=True)
+    for number, (revision, width) in enumerate({"main": 0.2, "old": 0.4}.items()):
+        commit = f"{number}" * 40
+        (hub / "refs" / revision).write_text(commit)
+        save_encoder(hub / "snapshots" / commit, config=tiny_config(initializer_range=width))
+    way = base.but(model_name_or_path="me/start", model_revision="old", max_steps=2, dev_file=None)
+    ways = {"old": way, "new": way.but(model_revision="main")}
+    starts = study(ways, seeds=2, test=tests[:1], output=tmp_path / "out").outcomes[2:]
+    assert [start.name for start in starts] == ["start me/start@old", "start me/start"]
+    for start, revision in zip(starts, ("old", "main"), strict=True):
+        own = evaluate(SimCSE("me/start", revision=revision, pooler_type="avg"), pairs=tests[:1])
+        assert start.scores["pairs"][""] == pytest.approx(own.results["pairs"]["spearman"])
 
 
 # --- what is refused before anything is trained ---
