@@ -1,5 +1,6 @@
 """The paired bootstrap over the scores of single examples, whose groups share texts."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 from transformers.utils import logging
 
-from ..runtime.errors import DataError, SettingError
+from ..runtime.errors import DataError, SettingError, check_values
 from .protocol import PAPER_PROTOCOL, Protocol
 
 logger = logging.get_logger(__name__)
@@ -205,6 +206,28 @@ def counted_macro_f1(assigned: ndarray, labels: ndarray, counts: ndarray) -> nda
     return np.mean(f1, axis=1, where=has_label > 0)
 
 
+def check_interval(confidence: float, resamples: int = 1000) -> None:
+    """Check that there are intervals of a confidence level from a number of resamples.
+
+    Args:
+        confidence (`float`): The confidence level.
+        resamples (`int`, *optional*, defaults to `1000`): The number of resamples.
+
+    Raises:
+        SettingError: If the level does not lie between 0 and 1, or the ends lie beyond all resamples.
+    """
+    check_values("a number between 0 and 1", confidence=confidence)
+    check_values("an integer above 0", resamples=resamples)
+    if confidence in (0, 1):
+        raise SettingError(f"confidence must lie between 0 and 1, got {confidence}")
+    least = math.ceil(round(2 / (1 - confidence), 6))
+    if resamples < least:
+        raise SettingError(
+            f"resamples must be at least {least} for a confidence of {confidence:g}, got {resamples}: with fewer, the "
+            "ends of an interval lie beyond all resamples"
+        )
+
+
 def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
@@ -221,12 +244,7 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
 
     Returns:
         `tuple[float, float]`: The two ends.
-
-    Raises:
-        SettingError: If the confidence does not lie between 0 and 1.
     """
-    if not 0 < confidence < 1:
-        raise SettingError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
     draws = []
@@ -311,12 +329,7 @@ def resampled_scores(
 
     Returns:
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
-
-    Raises:
-        SettingError: If there is not at least one resample.
     """
-    if resamples < 1:
-        raise SettingError(f"resamples must be at least 1, got {resamples}.")
     random = random or np.random.default_rng(0)
     groups = [groups_to_draw(part["group"], name) for name, part in systems[0].items()]
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))

@@ -19,7 +19,7 @@ from ..runtime.files import StrPath, as_written, read_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import Parts
+from .bootstrap import Parts, check_interval
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -220,6 +220,7 @@ def compare_models(
             [`compare_evaluations`].
     """
     check_output_file(output, overwrite)
+    check_interval(confidence, resamples)
     models = as_list(models)
     data, protocol, loading = read_tasks(**options)
     named = {name_of(model): model for model in models}
@@ -302,6 +303,7 @@ def compare_evaluations(
             same examples, or, to choose, do not tell the speed or the scores of single examples.
     """
     # 1. The scores, and the tasks for which all systems have one
+    check_interval(confidence, resamples)
     runs = {name: seeds.get(name, {None: each}) for name, each in named.items()}
     results = {name: each.results for name, each in named.items()}
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]

@@ -182,9 +182,6 @@ def differences(
 
     Returns:
         `dict[tuple[str, str], PairDifference]`: The first way minus the second, for each pair.
-
-    Raises:
-        SettingError: If the confidence does not lie between 0 and 1.
     """
     if pairs is None:
         pairs = list(combinations(samples, 2))

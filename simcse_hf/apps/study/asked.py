@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ... import Recipe, SettingError
 from ...data.read import open_source
+from ...evaluation.bootstrap import check_interval
 from ...evaluation.metrics import find_metric
 from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
@@ -107,9 +108,7 @@ def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) ->
                 )
     test = as_list(entries_of.get("test", ()))
     confidence = entries_of.get("confidence", 0.95)
-    check_values("a number between 0 and 1", confidence=confidence)
-    if not 0 < confidence < 1:
-        raise SettingError(f"confidence must lie between 0 and 1, got {confidence}")
+    check_interval(confidence)
     keep_models = entries_of.get("keep_models", True)
     check_values("true or false", keep_models=keep_models)
     return Asked(

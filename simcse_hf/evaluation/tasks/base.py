@@ -18,7 +18,7 @@ from ...data.table import SUFFIX, Table
 from ...runtime.encoders import Encoder, Role
 from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
-from ..bootstrap import Arrays, Parts, divide_groups
+from ..bootstrap import Arrays, Parts, check_interval, divide_groups
 from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
 from ..verdict import differences, make_samples
@@ -273,6 +273,7 @@ def paired_interval(
         >>> difference, low < 0 < high
         (0.0, True)
     """
+    check_interval(confidence, resamples)
     if not before or not after:
         raise SettingError("a comparison needs at least one result of each system.")
     if len(before) != len(after) and min(len(before), len(after)) > 1:
