@@ -233,9 +233,11 @@ def shown(shares: dict[str, float]) -> str:
 
 def table(results: dict) -> str:
     """Format the shares of intervals that hold the true value."""
-    statistics = list(next(iter(results["coverage"].values())))
-    rows = [[where, *map(shown, found.values())] for where, found in results["coverage"].items()]
-    tables = [markdown(["", *statistics], rows)]
+    tables = []
+    if "coverage" in results:
+        statistics = list(next(iter(results["coverage"].values())))
+        rows = [[where, *map(shown, found.values())] for where, found in results["coverage"].items()]
+        tables.append(markdown(["", *statistics], rows))
     for where, found in results.get("studies", {}).items():
         by_spread = []
         for spread in SPREADS:
