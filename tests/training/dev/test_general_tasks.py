@@ -171,8 +171,6 @@ def test_what_is_no_task_is_refused_by_name_before_an_earlier_run_is_deleted(
     assert (tmp_path / "results.json").exists()
 
 
-def test_general_tasks_are_a_list_beside_a_dev_set(make, train_on_files, tmp_path, sts):
+def test_general_tasks_stand_beside_a_dev_set(train_on_files, tmp_path, sts):
     with refuses("--general --dev_file --dev_task"):
         train_on_files(tmp_path / "out", general=[sts], dev_file=None)
-    with refuses("general list"):
-        make(dev_set=pairs(), general=sts)
