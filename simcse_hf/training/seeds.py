@@ -43,7 +43,7 @@ logger = logging.get_logger(__name__)
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
 #: The files of a model that decide what a run from it learns.
-_OF_MODEL = "*.safetensors *.bin config.json *token* vocab* merges.txt [0-9]_*/* ngrams/* template_head/*".split()
+_MODEL_FILES = "*.safetensors *.bin config.json *token* vocab* merges.txt [0-9]_*/* ngrams/* template_head/*".split()
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 #: Files and folders of a run that do not belong to its model.
@@ -165,12 +165,12 @@ def learnt_settings(decided: Decided) -> Values:
     sources: list[StrPath] = [path for _, path in decided.inputs]
     sources += [split_source(name)[0] for name in [*(args.teacher or ()), *(args.guide or ())]]
     for source in sources:
-        for file in files_of(source):
+        for file in learnt_files(source):
             values[f"digest of {file}"] = digest(file)
     return json.loads(json.dumps(values, default=_written))
 
 
-def files_of(source: StrPath) -> list[Path]:
+def learnt_files(source: StrPath) -> list[Path]:
     """Return the files that decide what a run learns from a file, a model, vectors, or the folder of a task."""
     path = Path(source)
     if path.is_file():
@@ -179,7 +179,7 @@ def files_of(source: StrPath) -> list[Path]:
         return [path / MANIFEST]
     if not (path / "config.json").is_file():
         return sorted(file for file in path.rglob("*") if file.is_file())
-    return sorted(file for pattern in _OF_MODEL for file in path.glob(pattern))
+    return sorted(file for pattern in _MODEL_FILES for file in path.glob(pattern))
 
 
 def _written(value: Any) -> str:

@@ -20,7 +20,7 @@ from ...names import KEYWORDS
 from ...runtime.identity import digest_value
 from ...training.dev_sets import PLAIN_POOLERS
 from ...training.run_results import Results, dev_scores
-from ...training.seeds import files_of
+from ...training.seeds import learnt_files
 from .asked import Asked, dev_tasks
 from .result import MEAN, Outcome, Study, choose_way
 from .runs import RUNS, SeedRun, score_run
@@ -264,7 +264,7 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
                 by_pooler[each] = dev[0].evaluate(load(pooler_type=each)).metrics[dev[0].metric]
             pooler = max(by_pooler, key=lambda each: by_pooler[each])
         logger.info(f"{name} names no pooler: as the start it is used with {pooler}.")
-    digests = [learnt[f"digest of {file}"] for file in files_of(learnt["model_name_or_path"])]
+    digests = [learnt[f"digest of {file}"] for file in learnt_files(learnt["model_name_or_path"])]
     known_by = digest_value([digests or [name, learnt["model_revision"]], pooler])
     folder = asked.output / RUNS / f"{START}-{known_by[:12]}"
     return score_runs([SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(load, pooler_type=pooler))

@@ -15,7 +15,7 @@ from ...names import KEYWORDS
 from ...objectives.registry import objective_class, part_weights
 from ...training.decide import Decided
 from ...training.recipe import PARSER
-from ...training.seeds import files_of, learnt_settings, release, seed_list
+from ...training.seeds import learnt_files, learnt_settings, release, seed_list
 from .runs import Trainable
 
 #: What begins the names of ways that are not trained.
@@ -67,7 +67,7 @@ class Way(Trainable):
         settings = {name: value for name, value in self.learnt.items() if name not in chosen and name != "temp"}
         for option, path in self.decided.inputs:
             name = option.removeprefix("--")
-            files = files_of(path)
+            files = learnt_files(path)
             if settings.get(name) == str(path) and files:  # known by its content, wherever it lies
                 settings[name] = [settings.pop(f"digest of {file}", None) for file in files]
         resolved = checkpoint.resolve({name: value for name, value in chosen.items() if value is not None})
