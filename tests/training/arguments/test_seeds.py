@@ -98,12 +98,20 @@ def without_times(results):
     return {name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF}
 
 
-def test_a_seed_ends_with_the_same_bits_alone_and_after_another_seed(three_seeds, train_in, tmp_path):
-    alone = train_in(tmp_path / "alone", "--seed 43")
-    assert have_the_same_weights(three_seeds / "seed-43", alone)
-    assert not have_the_same_weights(three_seeds / "seed-42", alone)
-    assert log_of(three_seeds / "seed-43") == log_of(alone)
-    assert without_times(results_of(three_seeds / "seed-43")) == without_times(results_of(alone))
+@pytest.mark.parametrize(
+    "objective",
+    # The second keeps a queue and a second encoder, and draws the words that it repeats.
+    ["simcse", pytest.param("esimcse", marks=pytest.mark.slow)],
+)
+def test_a_seed_ends_with_the_same_bits_alone_and_after_another_seed(objective, three_seeds, train_in, tmp_path):
+    several = three_seeds
+    if objective != "simcse":
+        several = train_in(tmp_path / "several", f"--objective {objective} --seeds 42 43")
+    alone = train_in(tmp_path / "alone", f"--objective {objective} --seed 43")
+    assert have_the_same_weights(several / "seed-43", alone)
+    assert not have_the_same_weights(several / "seed-42", alone)
+    assert log_of(several / "seed-43") == log_of(alone)
+    assert without_times(results_of(several / "seed-43")) == without_times(results_of(alone))
 
 
 # --- the published model ---
