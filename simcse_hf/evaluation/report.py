@@ -160,7 +160,7 @@ class Evaluation(Result):
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file")
-        advice = "Name a result file of `simcse-hf evaluate`."
+        advice = "Name a result file of `simcse-hf evaluate`; remove a damaged one, and evaluate again."
         document = read_json(path, "results", advice=advice)
         scores = {}
         # Only the name counts: a document never leads to a file in another folder.
