@@ -1,7 +1,6 @@
 """Where the tokens of a batch lie in one row without padding, in which the sentences stand one behind the other."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -141,7 +140,7 @@ class Packing:
         index, rows, bounds = (send(x, device) for x in (self.token_index, self.rows, self.bounds))
         return replace(self, token_index=index, rows=rows, bounds=bounds)
 
-    @cached_property
+    @property  # compiled code cannot enter the lock that a cached one has in Python 3.11
     def mask(self) -> Tensor:
         """True for the tokens of the batch, of shape `(batch, length)`."""
         return self.unpack(torch.ones_like(self.token_index)).bool()

@@ -193,6 +193,13 @@ def test_compiled_code_takes_the_choice_as_a_constant():
     assert torch.compile(compute, backend="eager", fullgraph=True)(torch.zeros(())) == 1
 
 
+def test_attention_in_the_padded_batch_is_one_graph():
+    packing = packing_of([5, 3])
+    rows = torch.randn(3, 8, HEADS, SIZE)
+    compiled = torch.compile(lambda *parts: attend_packed("padded", packing, *parts), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*rows), attend_packed("padded", packing, *rows))
+
+
 # --- the probe ------------------------------------------------------------------------------------------------------
 
 
