@@ -164,7 +164,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    """Load what tests share, and leave out what takes a quarter of the time and what no test can see.
+    """Import what tests share, and switch off two things that take a quarter of the time and that no test can see.
 
     Files are not forced to the disk: only a machine that loses its power shows the difference. Nor does a Trainer
     collect garbage at its start: among the objects of all tests that takes up to 0.5 s.

@@ -130,10 +130,6 @@ def evaluate(
     """
     # 1. Refuse options that do not fit together
     mteb = as_list(mteb)
-    options["pairs"] = as_list(options.get("pairs", ()))
-    options["task"] = as_list(options.get("task", ()))
-    if not (options.get("data_dir") or options["pairs"] or options["task"] or mteb):
-        raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     if save_threshold:
         folder = Path(name_of(model)).expanduser()
         if threshold is None:
@@ -144,6 +140,8 @@ def evaluate(
             raise SettingError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
     check_output_file(output, overwrite)
     data, protocol, loading = read_tasks(geometry=geometry, **options)
+    if not data and not mteb:
+        raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
     precision = read_goal(threshold, data)
 
     # 2. Score the model

@@ -349,9 +349,8 @@ def _components(scores: ndarray) -> tuple[ndarray, ndarray]:
     own = squares
     if ways > 2:
         own = (squares - pooled / ways) / (1 - 2 / ways)
-    own = np.where(own > pooled, own, pooled)
     common = mean[..., 0, :].var(axis=-1, ddof=1)
-    return own, common
+    return np.maximum(own, pooled), common
 
 
 def _factor_for_all(

@@ -142,8 +142,8 @@ class WordParser(HfArgumentParser):
             if "datasets" in typed:
                 tables[-1] = self.read_table("the arguments", tables[-1] | {"datasets": _table(typed.datasets)})
 
-        # 2. Texts that are named again take the place of those named in another way, epochs that of steps, and other
-        # evaluation steps bring their own saving steps, as in `decide_command`.
+        # 2. A later table replaces more than the names that it has: texts replace those named in another way, epochs
+        # replace steps, and evaluation steps replace saving steps, as in `decide_command`.
         given: Values = {}
         for table in tables:
             replaced = TEXTS if table.keys() & TEXTS else set()

@@ -42,7 +42,7 @@ logger = logging.get_logger(__name__)
 
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
-#: The files of a model that decide what a run from it learns.
+#: Which files of a model change what is learnt from it.
 _MODEL_FILES = "*.safetensors *.bin config.json *token* vocab* merges.txt [0-9]_*/* ngrams/* template_head/*".split()
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
@@ -171,7 +171,7 @@ def learnt_settings(decided: Decided) -> Values:
 
 
 def learnt_files(source: StrPath) -> list[Path]:
-    """Return the files that decide what a run learns from a file, a model, vectors, or the folder of a task."""
+    """Return the files whose content decides what a run learns: the file itself, or those of a model or folder."""
     path = Path(source)
     if path.is_file():
         return [path]

@@ -1,4 +1,4 @@
-"""Files of results that another version wrote, or that are damaged, are refused by their name and with advice."""
+"""A result file that is damaged, or that another version wrote, is refused by its name, with what to do."""
 
 import json
 

@@ -122,11 +122,12 @@ def adapt(
         False
     """
     # What has to be the same when an adaptation continues.
+    task = as_list(task)
+    labels = as_list(labels)
+    arms = as_list(arms)
+    general = as_list(general)
     asked = dict(locals())
     del asked["output"], asked["overwrite"]
-    for name in ("task", "labels", "arms", "general"):
-        asked[name] = as_list(asked[name])
-    task, labels, arms, general = (asked[name] for name in ("task", "labels", "arms", "general"))
 
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
