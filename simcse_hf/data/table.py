@@ -371,19 +371,24 @@ def open_csv(path: Path, delimiter: str) -> Table:
             ".tsv file by tabs, or rename the column."
         )
 
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        indices = [names.index(column) for column in columns]
-        for number, cells in islice(csv_records(path, delimiter), 1, None):
-            if len(cells) != len(names):
-                raise DataError(
-                    f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
-                    f"({', '.join(names)}). Put double quotes around a cell that contains {delimiter!r}."
-                )
-            if cells == header:
-                raise DataError(f"{path}, line {number}: this line repeats the header. Remove it.")
-            yield number, [cells[index] for index in indices]
+    return Table(str(path), names, partial(_csv_rows, path, delimiter), "line")
 
-    return Table(str(path), names, rows, "line")
+
+def _csv_rows(path: Path, delimiter: str, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the line number of each row below the header, and its cells in the given columns."""
+    records = csv_records(path, delimiter)
+    _, header = next(records)
+    names = [cell.strip() for cell in header]
+    indices = [names.index(column) for column in columns]
+    for number, cells in records:
+        if len(cells) != len(names):
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
+                f"({', '.join(names)}). Put double quotes around a cell that contains {delimiter!r}."
+            )
+        if cells == header:
+            raise DataError(f"{path}, line {number}: this line repeats the header. Remove it.")
+        yield number, [cells[index] for index in indices]
 
 
 def _open_json(path: Path) -> Table:

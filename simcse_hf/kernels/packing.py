@@ -262,20 +262,22 @@ class Layout:
     to_blocks: Tensor
     from_blocks: Tensor
 
-    def matrices(self, rows: Tensor) -> list[Tensor]:
-        """View the rows of each block as its matrices.
 
-        Args:
-            rows (`torch.Tensor`): Of shape `(block rows, size)`; for first tokens, a row for each sentence and head.
+def split_blocks(layout: Layout, rows: Tensor) -> list[Tensor]:
+    """View the rows of each block as its matrices.
 
-        Returns:
-            `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
-        """
-        sizes = self.counts
-        if len(rows) == len(self.to_blocks):
-            sizes = [count * width for count, width in zip(self.counts, self.widths, strict=True)]
-        parts = rows.split(sizes)
-        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, self.counts, strict=True)]
+    Args:
+        layout (`Layout`): The blocks.
+        rows (`torch.Tensor`): Of shape `(block rows, size)`; for first tokens, a row for each sentence and head.
+
+    Returns:
+        `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
+    """
+    sizes = layout.counts
+    if len(rows) == len(layout.to_blocks):
+        sizes = [count * width for count, width in zip(layout.counts, layout.widths, strict=True)]
+    parts = rows.split(sizes)
+    return [part.unflatten(0, (count, -1)) for part, count in zip(parts, layout.counts, strict=True)]
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention import attend_packed, band_mask, choose_kernel
 from .cpu import keep_mask
-from .packing import Layout, Packing
+from .packing import Layout, Packing, split_blocks
 
 ATTENTION_NAME = "sdpa_unpadded"
 
@@ -251,7 +251,7 @@ class _AttendInBlocks(torch.autograd.Function):
             queries = queries.index_select(0, layout.to_blocks)
         rows = [queries, keys.index_select(0, layout.to_blocks), values.index_select(0, layout.to_blocks)]
         out = torch.empty_like(queries)
-        parts = [layout.matrices(x) for x in (*rows, out)]
+        parts = [split_blocks(layout, x) for x in (*rows, out)]
         # 2. All dropout masks.
         sizes = []
         for q, k in zip(parts[0], parts[1], strict=True):
@@ -302,7 +302,7 @@ class _AttendInBlocks(torch.autograd.Function):
         if not first_only:
             of_output = of_output.index_select(0, layout.to_blocks)
         gradients = [torch.empty_like(x) for x in rows]
-        parts = [layout.matrices(x) for x in (*rows, of_output, *gradients)]
+        parts = [split_blocks(layout, x) for x in (*rows, of_output, *gradients)]
         product = partial(torch.baddbmm, of_output.new_empty(()), beta=0)
         for weight, keep, q, k, v, g, dq, dk, dv in zip(weights, keeps, *parts, strict=True):
             dropped = weight

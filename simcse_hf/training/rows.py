@@ -583,5 +583,4 @@ class EpochOfRows(TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, train_dataloader, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
-        if isinstance(train_dataloader.dataset, SeededDataset):
-            train_dataloader.dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        train_dataloader.dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))

@@ -30,6 +30,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
 from ..data.collator import Batch, ContrastiveCollator, PackingCollator
+from ..data.view_dataset import SeededDataset
 from ..data.views import VIEW_CLASSES, MaskedLMView, view_rate
 from ..encoding.batching import BatchEncoder
 from ..encoding.probes import probe_embedding
@@ -259,7 +260,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 7. What watches the run, and what it records of itself.
         self.watch = RunWatch()
-        callbacks += [self.watch, EpochOfRows()]
+        callbacks.append(self.watch)
+        if self.rows is not None and isinstance(self.rows.tokens, SeededDataset):
+            callbacks.append(EpochOfRows())
         self.results: Results | None = None
         self.settings: Values = {}
         self.changes: list[Values] = []
