@@ -28,7 +28,7 @@ from simcse_hf.evaluation.tasks.senteval import (
     read_scored_pairs,
     read_sts_task,
 )
-from simcse_hf.evaluation.verdict import Sample, make_samples, mean_sample
+from simcse_hf.evaluation.verdict import Sample, Scored, make_samples, mean_sample
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .data import find_data, find_senteval
@@ -292,8 +292,8 @@ def sample_metric(
             continue
         averaged.append(task)
         if shown.is_resampled:
-            parts = {task: {seed: evaluations[seed].scores[name] for seed in figures}}
-            samples.append(make_samples(parts, {task: figures}, task, protocol, RESAMPLES)[task])
+            scores = {seed: Scored(figure, evaluations[seed].scores[name]) for seed, figure in figures.items()}
+            samples.append(make_samples({task: scores}, task, protocol, RESAMPLES)[task])
         else:
             resampled = {seed: np.full(RESAMPLES, figure) for seed, figure in figures.items()}
             samples.append(Sample(figures, resampled))

@@ -19,7 +19,7 @@ from ..runtime.files import StrPath, as_written, read_json
 from ..runtime.identity import Identity
 from ..runtime.outputs import Result, check_output_file
 from .bm25 import BM25
-from .bootstrap import Parts, check_interval
+from .bootstrap import check_interval
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import (
     NOT_TASKS,
@@ -31,7 +31,7 @@ from .report import (
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
 from .tasks import Task
 from .tasks.base import headline
-from .verdict import Sample, make_samples, mean_sample
+from .verdict import Sample, Scored, make_samples, mean_sample
 from .verdict import differences as differences_of
 
 
@@ -425,17 +425,14 @@ def _samples(
     runs: Mapping[str, Mapping[int | None, Evaluation]], task: str, protocol: Protocol, resamples: int
 ) -> dict[str, Sample] | None:
     """Return the scores of each system with those on the resamples, or `None` if some were not stored."""
-    scores: dict[str, dict[int | None, Parts]] = {}
-    figures: dict[str, dict[int | None, float]] = {}
+    scores: dict[str, dict[int | None, Scored]] = {}
     for name, by_seed in runs.items():
         scores[name] = {}
-        figures[name] = {}
         for seed, each in by_seed.items():
             stored = each.scores.get(task, {})
             if not stored or (protocol.mode == "dev" and "dev_accuracy" in each.results[task]):
                 return None  # the scores of a transfer task are no dev scores
             figure = headline(each.results[task], protocol)
             assert figure is not None  # as all systems have the task
-            scores[name][seed] = stored
-            figures[name][seed] = figure
-    return make_samples(scores, figures, task, protocol, resamples)
+            scores[name][seed] = Scored(figure, stored)
+    return make_samples(scores, task, protocol, resamples)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -16,6 +17,21 @@ from .protocol import PAPER_PROTOCOL, Protocol
 #: The seed of a training; `None` for a system that is not trained, such as the start or keyword search.
 Seed = int | None
 _STUDIES = 5000  # that are simulated
+
+
+class Scored(NamedTuple):
+    """What a system scored on a task.
+
+    Args:
+        figure (`float`): The score, times 100.
+        parts (`Parts`): What is resampled: the task's entry of `Evaluation.scores`.
+        optimism (`float`, *optional*, defaults to `0.0`): By how much the score is too high because a checkpoint was
+            chosen by it.
+    """
+
+    figure: float
+    parts: Parts
+    optimism: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,8 +104,7 @@ class PairDifference:
 
 
 def make_samples(
-    scores: Mapping[str, Mapping[Seed, Parts]],
-    figures: Mapping[str, Mapping[Seed, float]],
+    scores: Mapping[str, Mapping[Seed, Scored]],
     task: str,
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
@@ -101,8 +116,7 @@ def make_samples(
     gives differences of Spearman's correlation the right variance.
 
     Args:
-        scores (`dict[str, dict[int | None, Parts]]`): For each way and seed, the task's entry of `Evaluation.scores`.
-        figures (`dict[str, dict[int | None, float]]`): For the same ways and seeds, the score times 100.
+        scores (`dict[str, dict[int | None, Scored]]`): What each way scored on the task with each seed.
         task (`str`): The name of the task.
         protocol (`Protocol`, *optional*): See [`resampled_scores`].
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
@@ -116,7 +130,7 @@ def make_samples(
         DataError: If two ways were not scored on the same examples.
     """
     keys = [(way, seed) for way, by_seed in scores.items() for seed in by_seed]
-    systems = [scores[way][seed] for way, seed in keys]
+    systems = [scores[way][seed].parts for way, seed in keys]
     (first, _), *_ = keys
     examples = scored_examples(systems[0])
     for (way, _), system in zip(keys, systems, strict=True):
@@ -128,8 +142,12 @@ def make_samples(
     drawn = dict(zip(keys, on_resamples, strict=True))
     samples = {}
     for way, by_seed in scores.items():
-        resampled = {seed: drawn[way, seed] for seed in by_seed}
-        samples[way] = Sample({seed: figures[way][seed] for seed in by_seed}, resampled, tasks=systems[:1])
+        samples[way] = Sample(
+            figures={seed: each.figure for seed, each in by_seed.items()},
+            resampled={seed: drawn[way, seed] for seed in by_seed},
+            optimism={seed: each.optimism for seed, each in by_seed.items()},
+            tasks=systems[:1],
+        )
     return samples
 
 

@@ -23,8 +23,8 @@ from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
 from ..evaluation.tasks import Task, name_general_tasks, name_tasks, roles_of
 from ..evaluation.tasks.senteval import POSITIVE_SHARE, ScoredPairsTask
+from ..evaluation.verdict import Scored, make_samples
 from ..evaluation.verdict import differences as differences_of
-from ..evaluation.verdict import make_samples
 from ..runtime.distributed import on_first_process
 from ..runtime.errors import SettingError, as_list
 from ..runtime.files import digest
@@ -341,12 +341,10 @@ def change_between(
 ) -> Change:
     """Return the change from every first of two systems to the second, one run after the other, with its interval."""
     runs: list[int | None] = list(range(len(differences))) if len(differences) > 1 else [None]
-    starts = dict(zip(runs, systems[::2], strict=True))
-    saved = dict(zip(runs, systems[1::2], strict=True))
-    scores = {"start": starts, "saved": saved}
-    figures = {"start": dict.fromkeys(runs, 0.0), "saved": dict(zip(runs, differences, strict=True))}
-    samples = make_samples(scores, figures, metric, resamples=_RESAMPLES, random=np.random.default_rng(0))
-    samples["saved"] = replace(samples["saved"], optimism=dict(zip(runs, optimism, strict=True)))
+    starts = [Scored(0.0, parts) for parts in systems[::2]]
+    saved = map(Scored, differences, systems[1::2], optimism)
+    scores = {"start": dict(zip(runs, starts, strict=True)), "saved": dict(zip(runs, saved, strict=True))}
+    samples = make_samples(scores, metric, resamples=_RESAMPLES, random=np.random.default_rng(0))
     [found] = differences_of(samples, [("saved", "start")], _CONFIDENCE).values()
     assert found.low is not None and found.high is not None  # as a single run has an interval over the examples
     return Change(

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from simcse_hf.evaluation.verdict import Sample, differences, make_samples, mean_sample
+from simcse_hf.evaluation.verdict import Sample, Scored, differences, make_samples, mean_sample
 
 
 def answers(drawing, accuracy):
     rows = np.arange(200)
-    return {"test": {"correct": drawing.random(200) < accuracy, "gold": rows, "group": rows}}
+    correct = drawing.random(200) < accuracy
+    return Scored(100 * correct.mean(), {"test": {"correct": correct, "gold": rows, "group": rows}})
 
 
 def study(task, seeds=(1, 2, 3)):
@@ -20,10 +21,7 @@ def study(task, seeds=(1, 2, 3)):
     scores = {"start": {None: answers(drawing, 0.5)}}
     for way in "abc":
         scores[way] = {seed: answers(drawing, 0.7) for seed in seeds}
-    figures = {}
-    for way, by_seed in scores.items():
-        figures[way] = {seed: 100 * parts["test"]["correct"].mean() for seed, parts in by_seed.items()}
-    return make_samples(scores, figures, task, resamples=200)
+    return make_samples(scores, task, resamples=200)
 
 
 def test_ways_are_compared_seed_by_seed_and_their_order_does_not_matter():
@@ -58,9 +56,8 @@ def test_resamples_of_several_seeds_keep_the_ranks_that_pairs_have_among_all(see
     predicted = drawing.normal(size=40).round(1)  # with ties
     gold = predicted + drawing.normal(size=40)
     parts = {"test": {"predicted": predicted, "gold": gold, "group": np.arange(40)}}
-    figures = {"way": dict.fromkeys(seeds, 70.0)}
-    scores = {"way": dict.fromkeys(seeds, parts)}
-    found = make_samples(scores, figures, "x", resamples=5, random=np.random.default_rng(3))["way"].resampled[seeds[0]]
+    scores = {"way": dict.fromkeys(seeds, Scored(70.0, parts))}
+    found = make_samples(scores, "x", resamples=5, random=np.random.default_rng(3))["way"].resampled[seeds[0]]
     ranks = scipy.stats.rankdata(predicted), scipy.stats.rankdata(gold)
     for value, rows in zip(found, np.random.default_rng(3).integers(40, size=(5, 40)), strict=True):
         if seeds == [None]:

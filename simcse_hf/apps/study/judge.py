@@ -1,7 +1,8 @@
 """The verdict of a study: what each way scored, the differences, the table and the sentence."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -10,11 +11,10 @@ from transformers.utils import logging
 
 from ... import SimCSE
 from ...evaluation.bm25 import BM25
-from ...evaluation.bootstrap import Parts
 from ...evaluation.protocol import Protocol
 from ...evaluation.tasks import Task
 from ...evaluation.tasks.base import headline
-from ...evaluation.verdict import Sample, differences, make_samples, mean_sample
+from ...evaluation.verdict import Sample, Scored, differences, make_samples, mean_sample
 from ...models.modeling import AutoModelForCL
 from ...names import KEYWORDS
 from ...runtime.identity import digest_value
@@ -29,25 +29,8 @@ from .ways import START
 logger = logging.get_logger(__name__)
 
 
-@dataclass
-class WayScores:
-    """The scores of one way with each seed, on each task.
-
-    Args:
-        figures (`dict[str, dict[int | None, float]]`): The score of each seed, by task, times 100.
-        parts (`dict[str, dict[int | None, Parts]]`): What the bootstrap resamples.
-        optimism (`dict[int | None, float]`): By how much a score is too high because it chose a checkpoint.
-    """
-
-    figures: dict[str, dict[int | None, float]] = field(default_factory=dict)
-    parts: dict[str, dict[int | None, Parts]] = field(default_factory=dict)
-    optimism: dict[int | None, float] = field(default_factory=dict)
-
-    def add(self, seed: int | None, task: str, figure: float, parts: Parts, optimism: float = 0.0) -> None:
-        """Add the score of a seed on a task."""
-        self.figures.setdefault(task, {})[seed] = figure
-        self.parts.setdefault(task, {})[seed] = parts
-        self.optimism[seed] = optimism
+#: What one way scored on each task with each seed.
+WayScores = dict[str, dict[int | None, Scored]]
 
 
 def judge_runs(
@@ -177,12 +160,9 @@ def sample_scores(scored: Mapping[str, WayScores], protocol: Protocol) -> dict[s
         `dict[str, dict[str, Sample]]`: For each task and the mean, the sample of each way.
     """
     columns: dict[str, dict[str, Sample]] = {}
-    tasks = list(next(iter(scored.values())).figures) if scored else []
+    tasks = list(next(iter(scored.values()), ()))
     for task in tasks:
-        parts = {name: each.parts[task] for name, each in scored.items()}
-        figures = {name: each.figures[task] for name, each in scored.items()}
-        samples = make_samples(parts, figures, task, protocol)
-        columns[task] = {name: replace(each, optimism=scored[name].optimism) for name, each in samples.items()}
+        columns[task] = make_samples({name: each[task] for name, each in scored.items()}, task, protocol)
     if len(tasks) > 1:
         columns[MEAN] = {name: mean_sample([columns[task][name] for task in tasks]) for name in scored}
     return columns
@@ -210,21 +190,22 @@ def score_runs(
         model (`Callable`, *optional*): Loads what is not trained. By default each run has its own model.
 
     Returns:
-        [`WayScores`]: The scores.
+        `WayScores`: The scores.
     """
-    scored = WayScores()
+    scored: WayScores = defaultdict(dict)
     for run in runs:
         if not tasks:
             results = Results.read(run.folder)
             scores = dev_scores(run.folder, results)
             assert scores is not None  # as the dev set is what judges
-            scored.add(run.seed, str(results.dev_metric), results.score("saved"), scores.saved, scores.optimism)
+            of_seed = Scored(results.score("saved"), scores.saved, scores.optimism)
+            scored[str(results.dev_metric)][run.seed] = of_seed
             continue
         evaluation = score_run(run, model or partial(run.way.open, run.folder), tasks, protocol, bar)
         for name in tasks:
             figure = headline(evaluation.results[name], protocol)
             if figure is not None:
-                scored.add(run.seed, name, figure, evaluation.scores[name])
+                scored[name][run.seed] = Scored(figure, evaluation.scores[name])
     return scored
 
 
@@ -241,15 +222,13 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
-        [`WayScores`]: The scores.
+        `WayScores`: The scores.
     """
     if not tasks:
         results = Results.read(run.folder)
         scores = dev_scores(run.folder, results)
         assert scores is not None
-        scored = WayScores()
-        scored.add(None, str(results.dev_metric), results.score("start"), scores.start)
-        return scored
+        return {str(results.dev_metric): {None: Scored(results.score("start"), scores.start)}}
     name = run.way.decided.checkpoint.name
     learnt = run.way.learnt
     load = partial(SimCSE, name, revision=learnt["model_revision"])

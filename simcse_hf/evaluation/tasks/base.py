@@ -21,7 +21,7 @@ from ...runtime.identity import mark
 from ..bootstrap import Arrays, Parts, check_interval, divide_groups
 from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
-from ..verdict import differences, make_samples
+from ..verdict import Scored, differences, make_samples
 
 
 class Ranker(typing.Protocol):
@@ -281,13 +281,11 @@ def paired_interval(
             f"one system has {len(before)} results and the other {len(after)}: give results of the same seeds, in "
             "their order, or a single result of a system that is not trained."
         )
-    scores: dict[str, dict[int | None, Parts]] = {}
-    figures: dict[str, dict[int | None, float]] = {}
+    scores: dict[str, dict[int | None, Scored]] = {}
     for name, results in (("before", before), ("after", after)):
-        seeds = list(range(len(results))) if len(results) > 1 else [None]
-        scores[name] = {seed: result.scores for seed, result in zip(seeds, results, strict=True)}
-        figures[name] = {seed: result.metrics[task.metric] for seed, result in zip(seeds, results, strict=True)}
-    samples = make_samples(scores, figures, task.source, task.protocol, resamples, np.random.default_rng(0))
+        scored = [Scored(result.metrics[task.metric], result.scores) for result in results]
+        scores[name] = dict(enumerate(scored)) if len(scored) > 1 else {None: scored[0]}
+    samples = make_samples(scores, task.source, task.protocol, resamples, np.random.default_rng(0))
     [found] = differences(samples, [("after", "before")], confidence).values()
     return found.value, found.low, found.high
 
