@@ -1,8 +1,7 @@
 """What every task can do: score embeddings, split into two tasks, and compare two systems."""
 
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
@@ -18,28 +17,14 @@ from ...data.table import SUFFIX, Table
 from ...runtime.encoders import Encoder, Role
 from ...runtime.errors import DataError, SettingError
 from ...runtime.identity import mark
+from ..bm25 import BM25
 from ..bootstrap import Arrays, Parts, check_interval, divide_groups
 from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
 from ..verdict import Scored, differences, make_samples
 
-
-class Ranker(typing.Protocol):
-    """What tasks that need no vectors are scored by: embeddings, or the words of their texts (keyword search)."""
-
-    similarity: str
-
-    def pairs(self, first: Sequence[str], second: Sequence[str]) -> ndarray:
-        """Return the similarity of each text of `first` with that of `second`, of shape `(n,)`."""
-
-    def rank(
-        self,
-        queries: Sequence[str],
-        documents: Mapping[str, str],
-        depth: int,
-        roles: tuple[Role, Role] = ("query", "document"),
-    ) -> Iterator[list[str]]:
-        """Yield the ids of the best documents of each query; see [`SentenceEmbeddings.rank`]."""
+#: What tasks that need no vectors are scored by: embeddings, or the words of their texts (keyword search).
+Ranker = SentenceEmbeddings | BM25
 
 
 @dataclass
