@@ -24,9 +24,9 @@ from ..runtime.messages import join_processes
 from ..runtime.outputs import check_output_file
 from .bm25 import BM25
 from .classifier import SEED
-from .embeddings import SentenceEmbeddings, embed_all
+from .embeddings import embed_all
 from .mteb import evaluate_mteb, mteb_averages
-from .protocol import PAPER_PROTOCOL, Protocol
+from .protocol import Protocol
 from .report import Evaluation, add_averages, versions, write_results
 from .tasks import KINDS, SENTEVAL, Task, name_tasks, read_senteval_task, roles_of
 from .tasks.senteval import (
@@ -192,7 +192,8 @@ def score_model(
         [`Evaluation`]: The results and scores, with the identity of the model; nothing in the other processes.
 
     Raises:
-        ValueError: See [`embed_all`] and [`score_tasks`].
+        ValueError: See [`embed_all`]; or if similarities or gold scores are constant. The message names the task and
+            its subset or split.
     """
     start = time.perf_counter()
     roles = roles_of(tasks)
@@ -200,13 +201,25 @@ def score_model(
     if world()[0] > 0:
         return Evaluation({}, {})
     encoded = time.perf_counter()
-    evaluation = score_tasks(tasks, embeddings, protocol)
+    results: dict = {}
+    scores: dict = {}
+    for name, task in tasks.items():
+        # Keyword search counts the documents of each task or, if it has none, all its texts.
+        ranker: Any = embeddings or BM25([*task.roles.values()][-1])
+        result = task.score(ranker)
+        results[name] = task.document(result)
+        if result.scores:
+            scores[name] = result.scores
+            _, results[name]["texts"] = digest_texts(chain.from_iterable(task.roles.values()))
+    add_averages(results, protocol)
     if isinstance(model, BM25):  # it works while it is scored
         encoded = time.perf_counter()
     texts = len(set().union(*roles.values()))
     size = 0 if isinstance(model, BM25) else model.size()
-    return replace(
-        evaluation,
+    return Evaluation(
+        results,
+        scores,
+        protocol,
         identity=model.identity(),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -361,33 +374,3 @@ def read_tasks(
         parts = read_sts_task("STSBenchmark", data_dir or "", ("train", "dev", "test"))
         found["geometry"] = GeometryTask.of("geometry", parts, str(data_dir))
     return found, protocol, loading
-
-
-def score_tasks(
-    tasks: Mapping[str, Task], embeddings: SentenceEmbeddings | None, protocol: Protocol = PAPER_PROTOCOL
-) -> Evaluation:
-    """Score tasks with the embeddings of their texts.
-
-    Args:
-        tasks (`Mapping[str, Task]`): The tasks that `read_tasks` returned.
-        embeddings (`SentenceEmbeddings`, *optional*): Embeddings of their texts. Without, keyword search scores tasks
-            that need no vectors, each over its documents or, if it has none, over all its texts.
-        protocol (`Protocol`, *optional*): That of the tasks.
-
-    Returns:
-        [`Evaluation`]: The results and scores.
-
-    Raises:
-        ValueError: If similarities or gold scores are constant. The message names the task and its subset or split.
-    """
-    results: dict = {}
-    scores: dict = {}
-    for name, task in tasks.items():
-        ranker: Any = embeddings or BM25([*task.roles.values()][-1])
-        result = task.score(ranker)
-        results[name] = task.document(result)
-        if result.scores:
-            scores[name] = result.scores
-            _, results[name]["texts"] = digest_texts(chain.from_iterable(task.roles.values()))
-    add_averages(results, protocol)
-    return Evaluation(results, scores, protocol)
