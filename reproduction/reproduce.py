@@ -24,7 +24,6 @@ from simcse_hf.apps.study.runs import (
     score_run,
     taken,
 )
-from simcse_hf.evaluation.protocol import PAPER_PROTOCOL
 from simcse_hf.evaluation.report import Evaluation
 from simcse_hf.evaluation.tasks import Task
 from simcse_hf.evaluation.verdict import Sample
@@ -99,14 +98,14 @@ def finish(runs: Sequence[SeedRun], options: Options, is_wanted: bool) -> dict[s
         for pooler, each in of_pooler.items():
             load = partial(way.open, run.folder, pooler)
             with torch.autocast("cpu", torch.bfloat16) if way.in_bf16 else nullcontext():
-                found[pooler] = score_run(each, load, tasks[pooler], PAPER_PROTOCOL, bar=False)
+                found[pooler] = score_run(each, load, tasks[pooler], bar=False)
         return found
 
     # 2. What is finished is read.
     is_trained = run.record is not None or not way.is_trained
     files: list[Path] = []
     for pooler, each in of_pooler.items():
-        files += score_files(each, tasks[pooler], PAPER_PROTOCOL).values()
+        files += score_files(each, tasks[pooler]).values()
     if is_trained and all(file.exists() for file in files):
         return score()
     if not is_wanted:

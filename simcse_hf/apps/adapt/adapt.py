@@ -441,7 +441,7 @@ class _Adaptation:
         def model() -> SimCSE:
             return self.present if run.way.name == START else run.way.open(run.folder)
 
-        evaluation = score_run(run, model, tasks, PAPER_PROTOCOL, bar=False)
+        evaluation = score_run(run, model, tasks, bar=False)
         found = {}
         for name, task in tasks.items():
             figure = headline(evaluation.results[name], PAPER_PROTOCOL)

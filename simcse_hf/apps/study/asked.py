@@ -13,7 +13,6 @@ from ... import Recipe, SettingError
 from ...data.read import open_source
 from ...evaluation.bootstrap import check_interval
 from ...evaluation.metrics import find_metric
-from ...evaluation.protocol import Protocol
 from ...evaluation.scoring import read_tasks
 from ...evaluation.tasks import SENTEVAL, Task
 from ...runtime.errors import as_list, check_values
@@ -193,14 +192,14 @@ def check_alike(runs: Sequence[SeedRun]) -> None:
             raise SettingError(f"the ways {other!r} and {run.way.name!r} are alike: they train the same model")
 
 
-def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
+def read_tests(asked: Asked) -> dict[str, Task]:
     """Read the test tasks, and refuse one that is a dev set of a way.
 
     Args:
         asked (`Asked`): What is asked for.
 
     Returns:
-        `tuple[dict[str, Task], Protocol]`: The tasks by name, and how they are scored.
+        `dict[str, Task]`: The tasks by name.
 
     Raises:
         SettingError: If a task cannot be read, or chooses the checkpoints of a way.
@@ -220,7 +219,7 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
             f"data_dir {asked.data_dir} is for tasks of SentEval, and test names none: add such as STS12 to test, or "
             "leave out data_dir"
         )
-    tasks, protocol, _ = read_tasks(
+    tasks, _, _ = read_tasks(
         tasks=names or None,
         data_dir=asked.data_dir if names else None,
         pairs=pairs,
@@ -235,7 +234,7 @@ def read_tests(asked: Asked) -> tuple[dict[str, Task], Protocol]:
                         f"test {name} is the dev set {source} of way {way.name!r}, which chooses its checkpoint: "
                         "judge on other items, or leave out test"
                     )
-    return tasks, protocol
+    return tasks
 
 
 def dev_tasks(way: Way) -> dict[str, Task]:

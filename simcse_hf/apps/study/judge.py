@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from ... import SimCSE
 from ...evaluation.bm25 import BM25
-from ...evaluation.protocol import Protocol
+from ...evaluation.protocol import PAPER_PROTOCOL
 from ...evaluation.tasks import Task
 from ...evaluation.tasks.base import headline
 from ...evaluation.verdict import Sample, Scored, differences, make_samples, mean_sample
@@ -37,7 +37,6 @@ def judge_runs(
     asked: Asked,
     runs: Sequence[SeedRun],
     tasks: Mapping[str, Task],
-    protocol: Protocol,
     failures: Mapping[str, str],
     bar: bool,
 ) -> Study:
@@ -47,7 +46,6 @@ def judge_runs(
         asked (`Asked`): What is asked for.
         runs (`Sequence[SeedRun]`): The runs.
         tasks (`Mapping[str, Task]`): The test tasks; without any, the dev set judges.
-        protocol (`Protocol`): How tasks are scored.
         failures (`Mapping[str, str]`): Why runs failed.
         bar (`bool`): Show a bar while texts are encoded.
 
@@ -70,7 +68,7 @@ def judge_runs(
     for name in asked.compared:
         cells = [way.name for way in asked.ways if way.grid == name]
         if name in finished:
-            scored[name] = score_runs(finished[name], tasks, protocol, bar)
+            scored[name] = score_runs(finished[name], tasks, bar)
         if cells and all(cell in finished for cell in cells):
             scores = {}
             for cell in cells:
@@ -78,17 +76,17 @@ def judge_runs(
             dev |= {cell: fmean(each.values()) for cell, each in scores.items()}
             chosen[name] = max(cells, key=lambda cell: dev[cell])
             own = [finished[cell][number] for number, cell in enumerate(choose_cells(scores))]
-            scored[name] = score_runs(own, tasks, protocol, bar)
+            scored[name] = score_runs(own, tasks, bar)
     first_runs: dict[str, SeedRun] = {}
     for run, *_ in finished.values():
         first_runs.setdefault(run.way.start, run)
     starts = []
     for name, run in first_runs.items():
         starts.append(START if len(first_runs) == 1 else f"{START} {name}")
-        scored[starts[-1]] = score_start(run, asked, tasks, protocol, bar)
+        scored[starts[-1]] = score_start(run, asked, tasks, bar)
     if tasks and not any(task.needs_vectors for task in tasks.values()):
         keywords = SeedRun(asked.ways[0], None, asked.output / RUNS / KEYWORDS)
-        scored[KEYWORDS] = score_runs([keywords], tasks, protocol, bar, BM25)
+        scored[KEYWORDS] = score_runs([keywords], tasks, bar, BM25)
 
     # 3. What each row of the table has cost.
     costs = {}
@@ -100,7 +98,7 @@ def judge_runs(
     costs[KEYWORDS] = (0.0, 0)
 
     # 4. The table, in which the cells of a grid stand below it, and the sentence.
-    columns = sample_scores(scored, protocol)
+    columns = sample_scores(scored)
     found = {}
     for column, samples in columns.items():
         found[column] = differences(samples, confidence=asked.confidence)
@@ -149,12 +147,11 @@ def judge_runs(
     )
 
 
-def sample_scores(scored: Mapping[str, WayScores], protocol: Protocol) -> dict[str, dict[str, Sample]]:
+def sample_scores(scored: Mapping[str, WayScores]) -> dict[str, dict[str, Sample]]:
     """Resample the scores of each task and, where there are several, their mean.
 
     Args:
         scored (`Mapping[str, WayScores]`): The scores of each way on the same tasks.
-        protocol (`Protocol`): How tasks are scored.
 
     Returns:
         `dict[str, dict[str, Sample]]`: For each task and the mean, the sample of each way.
@@ -162,7 +159,7 @@ def sample_scores(scored: Mapping[str, WayScores], protocol: Protocol) -> dict[s
     columns: dict[str, dict[str, Sample]] = {}
     tasks = list(next(iter(scored.values()), ()))
     for task in tasks:
-        columns[task] = make_samples({name: each[task] for name, each in scored.items()}, task, protocol)
+        columns[task] = make_samples({name: each[task] for name, each in scored.items()}, task)
     if len(tasks) > 1:
         columns[MEAN] = {name: mean_sample([columns[task][name] for task in tasks]) for name in scored}
     return columns
@@ -176,7 +173,6 @@ def words_of(figures: Mapping[int | None, float]) -> dict[str, float]:
 def score_runs(
     runs: Sequence[SeedRun],
     tasks: Mapping[str, Task],
-    protocol: Protocol,
     bar: bool,
     model: Callable[[], Any] | None = None,
 ) -> WayScores:
@@ -185,7 +181,6 @@ def score_runs(
     Args:
         runs (`Sequence[SeedRun]`): The runs.
         tasks (`Mapping[str, Task]`): The test tasks. One without data has no score.
-        protocol (`Protocol`): How tasks are scored.
         bar (`bool`): Show a bar while texts are encoded.
         model (`Callable`, *optional*): Loads what is not trained. By default each run has its own model.
 
@@ -201,15 +196,15 @@ def score_runs(
             of_seed = Scored(results.score("saved"), scores.saved, scores.optimism)
             scored[str(results.dev_metric)][run.seed] = of_seed
             continue
-        evaluation = score_run(run, model or partial(run.way.open, run.folder), tasks, protocol, bar)
+        evaluation = score_run(run, model or partial(run.way.open, run.folder), tasks, bar)
         for name in tasks:
-            figure = headline(evaluation.results[name], protocol)
+            figure = headline(evaluation.results[name], PAPER_PROTOCOL)
             if figure is not None:
                 scored[name][run.seed] = Scored(figure, evaluation.scores[name])
     return scored
 
 
-def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol: Protocol, bar: bool) -> WayScores:
+def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], bar: bool) -> WayScores:
     """Return the scores of the model that a run begins with, as one would use it.
 
     An encoder that names no pooler is used with the plain one that scores better on the dev set.
@@ -218,7 +213,6 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
         run (`SeedRun`): The run.
         asked (`Asked`): What is asked for.
         tasks (`Mapping[str, Task]`): The test tasks; without any, the dev set judges.
-        protocol (`Protocol`): How tasks are scored.
         bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
@@ -246,7 +240,7 @@ def score_start(run: SeedRun, asked: Asked, tasks: Mapping[str, Task], protocol:
     digests = [learnt[f"digest of {file}"] for file in learnt_files(learnt["model_name_or_path"])]
     known_by = digest_value([digests or [name, learnt["model_revision"]], pooler])
     folder = asked.output / RUNS / f"{START}-{known_by[:12]}"
-    return score_runs([SeedRun(run.way, None, folder)], tasks, protocol, bar, partial(load, pooler_type=pooler))
+    return score_runs([SeedRun(run.way, None, folder)], tasks, bar, partial(load, pooler_type=pooler))
 
 
 def choose_cells(dev: Mapping[str, Mapping[int | None, float]]) -> list[str]:

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ... import Recipe
 from ...evaluation.bm25 import BM25
-from ...evaluation.protocol import Protocol
+from ...evaluation.protocol import PAPER_PROTOCOL
 from ...evaluation.report import Evaluation
 from ...evaluation.scoring import kept_files, score_missing
 from ...evaluation.tasks import Task
@@ -164,14 +164,12 @@ def taken(folder: Path) -> Iterator[bool]:
         wait_for_all()
 
 
-def score_files(run: SeedRun, tasks: Mapping[str, Task], protocol: Protocol) -> dict[str, Path]:
+def score_files(run: SeedRun, tasks: Mapping[str, Task]) -> dict[str, Path]:
     """Return the file in the folder of a run in which its score on each task is kept."""
-    return kept_files(run.folder / TESTS, tasks, protocol)
+    return kept_files(run.folder / TESTS, tasks, PAPER_PROTOCOL)
 
 
-def score_run(
-    run: SeedRun, open_model: Callable[[], Any], tasks: Mapping[str, Task], protocol: Protocol, bar: bool
-) -> Evaluation:
+def score_run(run: SeedRun, open_model: Callable[[], Any], tasks: Mapping[str, Task], bar: bool) -> Evaluation:
     """Score a model on the tasks that it was not scored on yet; what was scored is kept in the folder of its run.
 
     A run whose weights were not kept is made again if a score is missing.
@@ -180,13 +178,12 @@ def score_run(
         run (`SeedRun`): The run.
         open_model (`Callable`): Loads the model, if a score is missing.
         tasks (`Mapping[str, Task]`): The tasks.
-        protocol (`Protocol`): How they are scored.
         bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
         [`Evaluation`]: The results of all tasks.
     """
-    files = score_files(run, tasks, protocol)
+    files = score_files(run, tasks)
 
     def is_gone() -> bool:
         has_weights = run.record is None or run.record["bytes"] == 0 or any(run.folder.glob("*.safetensors"))
@@ -200,7 +197,7 @@ def score_run(
         logger.info(f"The weights of {run.name} were not kept, and it has no score yet: it is trained again.")
         on_first_process(lambda: remove(run.folder / COST_FILE))
         finish_run(run)
-    return score_missing(files, encoder, tasks, protocol, bar)
+    return score_missing(files, encoder, tasks, PAPER_PROTOCOL, bar)
 
 
 class _AfterTheFirstStep(TrainerCallback):

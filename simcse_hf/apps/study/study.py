@@ -93,7 +93,7 @@ def study(
 
     # 2. Refuse what makes no sense before anything is trained.
     check_ways(asked)
-    tasks, protocol = read_tests(asked)
+    tasks = read_tests(asked)
     check_texts(asked, tasks)
     asked.output.mkdir(parents=True, exist_ok=True)
     runs = plan_runs(asked.ways, asked.seeds, asked.output / RUNS)
@@ -109,13 +109,13 @@ def study(
         logger.info(f"Run {number + 1} of {len(runs)}: {run.name}")
         try:
             if finish_run(run) and run.way.grid is None:  # of the cells of a grid, only chosen ones are judged
-                score_run(run, partial(run.way.open, run.folder), tasks, protocol, show_progress_bar)
+                score_run(run, partial(run.way.open, run.folder), tasks, show_progress_bar)
         except Exception as error:  # an objective of somebody's own may raise anything, and the others go on
             failures[run.name] = f"{type(error).__name__}: {error}"
             logger.warning(f"{run.name} failed: {failures[run.name]}")
 
     # 4. The verdict about what is finished, which may be a part.
-    found = judge_runs(asked, runs, tasks, protocol, failures, show_progress_bar)
+    found = judge_runs(asked, runs, tasks, failures, show_progress_bar)
     if world()[0] == 0:
         content = found.to_dict()
         write_json(asked.output / STUDY, content)
