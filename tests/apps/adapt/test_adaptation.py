@@ -56,15 +56,10 @@ def settings(tmp_path, start, general, save_checkpoint, monkeypatch):
     )
 
 
-def adapted(**settings):
-    """The content of adaptation.json of an adaptation with these settings."""
-    return adapt(**settings).to_dict()
-
-
 @pytest.fixture
 def run(settings):
-    """`run(arms=("untrained",))` adapts with these settings in place of the usual ones."""
-    return lambda **changes: adapted(**settings | changes)
+    """`run(arms=("untrained",))` adapts with these settings in place of the usual ones; it returns adaptation.json."""
+    return lambda **changes: adapt(**settings | changes).to_dict()
 
 
 @pytest.fixture
@@ -110,13 +105,11 @@ def without_times(document):
     return [without_times(each) for each in document] if isinstance(document, list) else document
 
 
-def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(
-    settings, monkeypatch, general, tmp_path
-):
+def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(run, monkeypatch, tmp_path):
     judged(monkeypatch, 0.5, -0.5)
     prefer(monkeypatch, "mlm-labels")
     write(tmp_path / "corpus.txt", [f"{text} zebra" for text in sentences(120)])  # which becomes a token
-    result = adapted(**settings, extend_tokenizer=9)
+    result = run(extend_tokenizer=9)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
@@ -164,11 +157,11 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
-    settings, monkeypatch, tmp_path
+    run, monkeypatch, tmp_path
 ):
     prefer(monkeypatch, "mlm-labels")
     judged(monkeypatch, *[0.5, -0.5] * 3)
-    whole = adapted(**settings)
+    whole = run()
     model = files_of(tmp_path / "out" / "model")
     shutil.rmtree(tmp_path / "out")
 
@@ -176,20 +169,20 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     begun, finished = [], []
 
     def killed_once(stage, start, seed, output, **options):
-        run = stage.method, stage.steps, seed, output.parent.name
-        begun.append(run)
-        if begun.count(run) == 1:
+        name = stage.method, stage.steps, seed, output.parent.name
+        begun.append(name)
+        if begun.count(name) == 1:
             output.mkdir()
             (output / "model.safetensors").write_bytes(b"incomplete")
             raise KeyboardInterrupt
         train(stage, start, seed, output, **options)
-        finished.append(run)
+        finished.append(name)
 
     monkeypatch.setattr(arms_module, "train_stage", killed_once)
     kills = 0
     while True:
         try:
-            continued = adapted(**settings)
+            continued = run()
             break
         except KeyboardInterrupt:
             kills += 1
@@ -314,19 +307,17 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
     for changes, words in (
         ({"task": ()}, "--task"),
         ({"steps": 0}, "steps above 0"),
-        ({"steps": -5}, "steps above 0"),
         ({"batch_size": 0}, "batch_size above 0"),
         ({"seeds": 0}, "seeds above 0"),
         ({"budget": -1}, "budget above 0"),
         ({"extend_tokenizer": 0}, "extend_tokenizer above 0"),
         ({"bf16": "no"}, "bf16 true or false"),
         ({"labels": "nosuch.csv"}, "--labels nosuch.csv"),
-        ({"task": "pairs=few.csv"}, "few.csv"),
         ({"arms": ("mlm-label",)}, "--arms mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
         ({"model": "nowhere/at-all"}, "nowhere/at-all"),
-        ({"task": ["pairs=few.csv"]}, "few.csv"),
+        ({"task": "pairs=few.csv"}, "few.csv"),
         ({"labels": ("corpus.txt",)}, "corpus.txt"),
     ):
         with refuses(words):
@@ -336,7 +327,7 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
 def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(run, tmp_path):
     record = write(tmp_path / "out/search/record.json", ["{}"])
     for missing in ({"corpus": "nosuch.csv"}, {"general": ["pairs=nosuch.csv"]}):
-        with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
+        with refuses("nosuch.csv: there is no such file"):
             run(**missing, overwrite=True)
         assert record.exists()
 
@@ -344,7 +335,7 @@ def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(run, tm
 def test_files_of_something_else_are_neither_used_nor_deleted(run, tmp_path):
     write(tmp_path / "out/thesis.tex", ["years of work"])
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match="out holds something else"):
+        with refuses("out holds something else"):
             run(overwrite=overwrite)
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
@@ -354,11 +345,11 @@ def test_a_changed_input_is_refused_by_name(run, start, tmp_path):
     weights = start / "model.safetensors"
     before = weights.read_bytes()
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    with pytest.raises(ValueError, match="digest of .*model.safetensors"):
+    with refuses("digest model.safetensors"):
         run(arms=("untrained",))
     weights.write_bytes(before)
     write(tmp_path / "corpus.txt", sentences(121))
-    with pytest.raises(ValueError, match="digest of .*corpus.txt"):
+    with refuses("digest corpus.txt"):
         run(arms=("untrained",))
 
 
