@@ -13,6 +13,7 @@ import torch
 from conftest import save_encoder, tiny_config
 from evaluation_helpers import binary_pairs, write, write_rows, write_stsb
 from process_helpers import launch
+from trainer_helpers import refuses
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, evaluate
@@ -100,7 +101,7 @@ def test_a_graph_gives_the_embeddings_of_torch(threads, folder, backend, plain, 
 def test_openvino_computes_in_bfloat16_on_request_and_onnx_refuses(folder, backend, plain):
     if backend == "onnx":
         assert SimCSE(folder, backend=backend, dtype=torch.float32).dim == plain.dim
-        with pytest.raises(ValueError, match="leave out dtype"):
+        with refuses("leave out dtype"):
             SimCSE(folder, backend=backend, dtype=torch.bfloat16)
         return
     in_bfloat16 = SimCSE(folder, backend=backend, dtype=torch.bfloat16)
@@ -115,10 +116,10 @@ def test_an_export_is_encoded_and_searched_like_its_model(folder, backend, texts
     assert_same_embeddings(torch.tensor(np.load(tmp_path / "shards" / "vectors.npy")), expected)
     exported.build_index(texts, vectors=read_shards(tmp_path / "shards"))
     assert exported.search("dog")[0].sentence == "dog"
-    with pytest.raises(ValueError, match="leave out device"):
+    with refuses("leave out device"):
         exported.encode("dog", device="meta")
     exported.model.digests = ["of another graph"]
-    with pytest.raises(ValueError, match="model weights"):
+    with refuses("model weights"):
         encode(exported, texts, tmp_path / "shards", resume=True)
 
 
@@ -209,7 +210,7 @@ def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(
     sent = pickle.dumps(model)
     graph.write_bytes(graph.read_bytes() + b" ")
     assert model.identity().weights == SimCSE(folder, backend=backend).identity().weights
-    with pytest.raises(ValueError, match=f"{graph} was changed or removed .*Load the model again"):
+    with refuses(f"{graph} was changed or removed Load the model again"):
         pickle.loads(sent)
 
 
@@ -233,7 +234,7 @@ def test_saving_other_weights_removes_the_graph_of_those_before(copied, graph, b
     plain.save_pretrained(copied)
     assert not graph.exists() and (graph.parent / "notes.txt").exists()
     assert f"{graph} is removed" in caplog.text and "simcse-hf export" in caplog.text
-    with pytest.raises(ValueError, match=f"has no {GRAPHS[backend].file}. Write one with `simcse-hf export"):
+    with refuses(f"has no {GRAPHS[backend].file}. Write one with `simcse-hf export"):
         SimCSE(copied, backend=backend)
 
 
@@ -325,7 +326,7 @@ def test_int8_is_written_beside_float32_with_what_it_loses(quick, backend, model
         found = getattr(in_int8, method)(TEXTS)
         expected = getattr(plain, method)(TEXTS)
         assert (found * expected).sum(dim=1).min() > 0.95
-    with pytest.raises(ValueError, match="cannot be saved: copy its folder"):
+    with refuses("cannot be saved: copy its folder"):
         in_int8.save_pretrained(tmp_path / "copy")
 
 
@@ -336,7 +337,7 @@ def test_the_first_method_that_loses_little_enough_is_written_and_nothing_withou
     dynamic, mixed, static = GRAPHS[backend].methods
     options = {"to": "onnx-int8", "texts": texts, "instructions": "vnni"}
     measured_as([9.0] * 3)
-    with pytest.raises(ValueError, match=f"int8 loses more than max_loss 0.5: .*{dynamic}.*{mixed}.*{static}"):
+    with refuses(f"int8 loses more than max_loss 0.5: {dynamic} {mixed} {static}"):
         export.export(plain, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
     measured_as([9.0, 0.1])

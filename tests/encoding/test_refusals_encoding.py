@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conftest import tiny_config
+from trainer_helpers import refuses
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.encoding.files import encode, read_shards
@@ -60,11 +61,11 @@ def test_an_unknown_setting_of_a_model_is_named(model):
 def test_a_tokenizer_that_is_damaged_missing_or_of_another_model_is_refused(checkpoint, save_checkpoint):
     path = checkpoint / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=f"{checkpoint}: .* damaged"):
+    with refuses(f"{checkpoint}: damaged"):
         SimCSE(checkpoint, device="cpu")
     for file in checkpoint.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* missing"):
+    with refuses(f"{checkpoint}: the tokenizer missing"):
         SimCSE(checkpoint, device="cpu")
     narrow = save_checkpoint(AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg"), "narrow")
     with pytest.raises(ValueError, match=f"{narrow}: the tokenizer .* ids below 20"):
@@ -93,5 +94,5 @@ def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
         with pytest.raises(ValueError, match=named):
             encode(model, source, folder, **options)
         assert not list(out.glob("*.npy")), "nothing is encoded before an input is checked"
-    with pytest.raises(ValueError, match="_manifest.json"):
+    with refuses("_manifest.json"):
         list(read_shards(full))

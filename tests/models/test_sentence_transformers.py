@@ -14,6 +14,7 @@ from model_helpers import unused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
+from trainer_helpers import refuses
 from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
@@ -171,7 +172,7 @@ def remove(folder, name):
 def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_named(lost, words, save_library_model):
     folder = save_library_model("mean", dense_modules("narrow"))
     remove(folder, lost)
-    with pytest.raises(ValueError, match=f"{folder} {words}.*pass pooler_type"):
+    with refuses(f"{folder} {words} pass pooler_type"):
         SimCSE(folder, device="cpu")
     assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (32,)
 
@@ -285,7 +286,7 @@ def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(save_checkpo
     theirs = there(directory)
     theirs.append(dense_modules("narrow")[0])
     theirs.save(str(tmp_path / "changed"))
-    with pytest.raises(ValueError, match="describes its pooling twice, and the two differ"):
+    with refuses("describes its pooling twice, and the two differ"):
         AutoModelForCL.from_pretrained(tmp_path / "changed")
 
 
@@ -309,9 +310,9 @@ def test_of_two_heads_that_differ_one_must_be_chosen_unless_none_is_kept_or_used
     theirs[2].linear.weight.data.add_(0.1)
     theirs.save(str(changed))
     for head in ("auto", "keep"):
-        with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
+        with refuses("two different heads: 2_Dense differ by up to 0.1 head='dense'"):
             AutoModelForCL.from_pretrained(changed, head=head)
-    with pytest.raises(ValueError, match="has no trained head"):
+    with refuses("has no trained head"):
         SimCSE(changed, device="cpu", head="fresh")
     assert AutoModelForCL.from_pretrained(changed, head="fresh").head_source == "fresh"
     assert AutoModelForCL.from_pretrained(changed, pooler_type="avg").settings.pooler_type == "avg"

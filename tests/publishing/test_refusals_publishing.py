@@ -6,6 +6,7 @@ import pytest
 from cli_helpers import push_main
 from conftest import tiny_config
 from safetensors.torch import load_file, save_file
+from trainer_helpers import refuses
 
 from simcse_hf.publishing.card import CARD, write_card
 from simcse_hf.publishing.hub import push_model
@@ -90,7 +91,7 @@ def test_nothing_is_pushed_or_previewed_of_a_folder_that_is_not_whole_or_holds_a
 def test_nothing_is_pushed_of_a_folder_that_is_not_there_or_to_a_name_that_cannot_be(
     directory,
 ):
-    with pytest.raises(ValueError, match="nowhere is not a folder"):
+    with refuses("nowhere is not a folder"):
         push_model(directory / "nowhere", "org/name")
-    with pytest.raises(ValueError, match="'a//b' is not a valid repository name"):
+    with refuses("'a//b' is not a valid repository name"):
         push_model(directory, "a//b")

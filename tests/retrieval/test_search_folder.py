@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from retrieval_helpers import EVERY_BACKEND, CountingModel
-from trainer_helpers import files_of
+from trainer_helpers import files_of, refuses
 
 from simcse_hf import SentenceIndex, describe, index
 
@@ -30,11 +30,11 @@ def test_a_folder_with_other_files_is_neither_read_nor_written_to(model, tmp_pat
     if content is not None:
         (tmp_path / "index.json").write_text(content)
     before = files_of(tmp_path)
-    with pytest.raises(ValueError, match="holds something else than an index: name a new folder"):
+    with refuses("holds something else than an index: name a new folder"):
         SentenceIndex.build(model, SENTENCES).save(tmp_path)
     with pytest.raises(ValueError, match=r"holds something else.*(thesis\.tex|index\.json)"):
         index("nowhere.txt", str(tmp_path), model="nowhere", overwrite=True)
-    with pytest.raises(ValueError, match=r"index\.json"):
+    with refuses("index.json"):
         SentenceIndex.load(tmp_path, model)
     assert files_of(tmp_path) == before
 
@@ -60,7 +60,7 @@ def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_descripti
     (other / "index.json").symlink_to(folder / "index.json")
     before = files_of(folder)
     for target in (other, folder / "index.json"):  # the second is no folder
-        with pytest.raises(ValueError, match="holds something else"):
+        with refuses("holds something else"):
             SentenceIndex.build(model, SENTENCES).save(target)
     assert files_of(folder) == before
 
@@ -75,10 +75,7 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
         changed[generator.integers(len(whole))] ^= 1
         for content in (bytes(changed), whole[: len(whole) // 2], b"\0" * len(whole)):
             path.write_bytes(content)
-            with pytest.raises(
-                ValueError,
-                match=f"cannot be read: .*{path.name}.* Build the index again",
-            ):
+            with refuses(f"cannot be read: {path.name} Build the index again"):
                 SentenceIndex.load(folder, model)
         path.unlink()
         with pytest.raises(ValueError, match=path.name):
@@ -107,10 +104,10 @@ def test_a_second_addition_is_refused_when_another_process_saved_first(model, fo
     first.add(["from the first"])
     second.add(["from the second"])
     first.save(folder)
-    with pytest.raises(ValueError, match="another process has changed this index since it was loaded"):
+    with refuses("another process has changed this index since it was loaded"):
         second.save(folder)
     shutil.rmtree(folder / describe(folder).data)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with refuses("cannot be read"):
         SentenceIndex.load(folder, model)
     first.add(["once more"])
     first.save(folder)
@@ -126,7 +123,7 @@ def test_an_index_in_a_folder_of_links_opens(model, folder, tmp_path):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path.rename(tmp_path / f"blob{number}"))
     assert len(SentenceIndex.load(links, model)) == 40
-    with pytest.raises(ValueError, match="index.json is a link"):
+    with refuses("index.json is a link"):
         SentenceIndex.load(links, model).save(links)
 
 

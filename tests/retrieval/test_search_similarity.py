@@ -9,6 +9,7 @@ from conftest import tiny_config
 from datasets import Dataset
 from retrieval_helpers import SENTENCES
 from sklearn.metrics import average_precision_score
+from trainer_helpers import refuses
 
 from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
 from simcse_hf.apps.mining import mine_hard_negatives
@@ -66,20 +67,20 @@ def test_an_index_records_the_similarity_and_ranks_by_it(model, similarity, tmp_
         assert [match.row for match in found] == order.tolist()
         assert_close([match.score for match in found], expected[order])
     model.model.update_settings(similarity_fn_name="cosine")
-    with pytest.raises(ValueError, match=f"similarity '{similarity}' there, 'cosine' here"):
+    with refuses(f"similarity '{similarity}' there, 'cosine' here"):
         SentenceIndex.load(tmp_path / "index", model)
 
 
 def test_an_index_takes_the_models_vectors_as_they_are_and_none_of_another_length(model):
     vectors = model.encode(SENTENCES, convert_to_numpy=True)
     assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
-    with pytest.raises(ValueError, match="not this model's"):
+    with refuses("not this model's"):
         SentenceIndex.build(model, SENTENCES, vectors=[1.1 * vectors])
 
 
 @pytest.mark.parametrize("similarity", DISTANCES)
 def test_a_graph_is_refused_for_a_distance(model, similarity):
-    with pytest.raises(ValueError, match=f"'hnsw'.*{similarity}"):
+    with refuses(f"'hnsw' {similarity}"):
         SentenceIndex.build(model, SENTENCES, backend="hnsw")
 
 
