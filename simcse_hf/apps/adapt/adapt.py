@@ -27,7 +27,7 @@ from ...runtime.messages import check_together
 from ...runtime.upload import hub_id, public_name
 from ...training.parser import check_files
 from ..study.runs import RUNS, SeedRun, finish_run, plan_runs, score_run
-from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms, train_stage
+from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms
 from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, split_tasks, write_rows
 from .verdict import ADAPTATION, GAIN, NO_GAIN, Adaptation, Judgement, choose, draw, judge
 
@@ -394,8 +394,7 @@ class _Adaptation:
             began = time.monotonic()
             few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                output = Path(folder)
-                results = train_stage(few, arm.model, FIRST_SEED, output, options=arm.options, pooler=arm.pooler)
+                results = arm.train_stage(few, arm.model, FIRST_SEED, Path(folder))
             seconds = results.train_seconds or 0.0
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total

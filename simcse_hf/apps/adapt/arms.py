@@ -78,7 +78,8 @@ class Arm(Trainable):
         whitening (`Path`, *optional*): The text of the domain, if a whitening that is fitted on it follows.
         stages (`Sequence[Stage]`, *optional*, defaults to `()`): The training runs, one after the other.
         control (`str`, *optional*): Name of the arm without the text of the domain; empty if this one reads none.
-        options (`Mapping[str, Any]`, *optional*): Those of [`train_stage`].
+        options (`Mapping[str, Any]`, *optional*): Further options of the training commands, such as `max_seq_length`;
+            `extend_tokenizer` is for masked-LM only.
     """
 
     name: str
@@ -102,9 +103,39 @@ class Arm(Trainable):
             stage_folder = folder / f"stage{number}"
             if not stage_folder.is_dir():
                 with write_atomically(stage_folder) as temporary:
-                    train_stage(stage, model, seed, temporary, options=self.options, pooler=self.pooler)
+                    self.train_stage(stage, model, seed, temporary)
             model = str(stage_folder)
         return {"train_seconds": time.monotonic() - began}
+
+    def train_stage(self, stage: Stage, model: str, seed: int, output: Path) -> Results | MaskedLMResults:
+        """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
+
+        Args:
+            stage (`Stage`): Method, rows and steps.
+            model (`str`): Folder or hub name of the model to start from.
+            seed (`int`): Seed of the order of rows, dropout and masks.
+            output (`Path`): Folder for the model.
+
+        Returns:
+            [`Results`] or [`MaskedLMResults`]: The results.
+        """
+        values = {
+            "model_name_or_path": model,
+            "train_file": str(stage.file),
+            "output_dir": str(output),
+            "max_steps": stage.steps,
+            "learning_rate": stage.learning_rate,
+            "seed": seed,
+            "use_cpu": not torch.cuda.is_available(),
+            **_BAR_ONLY,
+            **self.options,
+        }
+        with errors_only():
+            if stage.method == MASKED_LM:
+                return pretrain(**values, held_out=_HELD_OUT)
+            del values["extend_tokenizer"]
+            recipe = Recipe("sup" if stage.method in (LABELS, SPANS) else "unsup", values)
+            return recipe.but(objective=stage.objective, eval_strategy="no", pooler_type=self.pooler).train()
 
     def open(self, folder: Path) -> SimCSE:
         """Load the model of the last stage, or that of an arm that does not train; not the present model as it is."""
@@ -141,7 +172,7 @@ def make_arms(
         whitening (`Path`): File with the part of the text that a whitening is fitted on.
         labels (`Mapping[Path, str]`): Files with labels, and the objective that learns from each.
         steps (`int`): Steps of an arm.
-        options (`Mapping[str, Any]`): Those of [`train_stage`].
+        options (`Mapping[str, Any]`): Those of an [`Arm`].
 
     Returns:
         `list[Arm]`: The arms. The first one is the present model as it is.
@@ -176,45 +207,3 @@ def make_arms(
             stages = [stage, *from_labels(RATES, steps - first)]
             arms.append(Arm(f"{stage.method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
     return [replace(arm, options=options) for arm in arms]
-
-
-def train_stage(
-    stage: Stage,
-    model: str,
-    seed: int,
-    output: Path,
-    *,
-    options: Mapping[str, Any],
-    pooler: str | None,
-) -> Results | MaskedLMResults:
-    """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
-
-    Args:
-        stage (`Stage`): Method, rows and steps.
-        model (`str`): Folder or hub name of the model to start from.
-        seed (`int`): Seed of the order of rows, dropout and masks.
-        output (`Path`): Folder for the model.
-        options (`Mapping[str, Any]`): Further options of these commands, such as `max_seq_length`; `extend_tokenizer`
-            is for masked-LM only.
-        pooler (`str`, *optional*): The pooler to train with; by default the model's own.
-
-    Returns:
-        [`Results`] or [`MaskedLMResults`]: The results.
-    """
-    values = {
-        "model_name_or_path": model,
-        "train_file": str(stage.file),
-        "output_dir": str(output),
-        "max_steps": stage.steps,
-        "learning_rate": stage.learning_rate,
-        "seed": seed,
-        "use_cpu": not torch.cuda.is_available(),
-        **_BAR_ONLY,
-        **options,
-    }
-    with errors_only():
-        if stage.method == MASKED_LM:
-            return pretrain(**values, held_out=_HELD_OUT)
-        del values["extend_tokenizer"]
-        recipe = Recipe("sup" if stage.method in (LABELS, SPANS) else "unsup", values)
-        return recipe.but(objective=stage.objective, eval_strategy="no", pooler_type=pooler).train()
