@@ -395,30 +395,22 @@ def compare_evaluations(
     )
 
 
-def describe_difference(
-    difference: float, low: float | None, high: float | None, confidence: float, against: str = ""
-) -> str:
-    """Write a difference with its interval, and say whether it is significant.
+def describe_change(change: Mapping[str, Any], against: str = "") -> str:
+    """Write what a training has changed with its interval, and say whether it is significant.
 
     Args:
-        difference (`float`): The difference.
-        low (`float`, *optional*): Lower end of the interval; `None` without one.
-        high (`float`, *optional*): Upper end of the interval.
-        confidence (`float`): Confidence level of the interval.
+        change (`Mapping[str, Any]`): Its `difference`, the ends `low` and `high` of the interval, and their
+            `confidence`.
         against (`str`, *optional*): What the difference is to.
 
     Returns:
         `str`: For example `"+2.93 [+1.80, +4.02] against bert-base-uncased: significant at 95%"`.
     """
-    described = f"{difference:+.2f}"
-    if low is not None:
-        described += f" [{low:+.2f}, {high:+.2f}]"
+    described = f"{change['difference']:+.2f} [{change['low']:+.2f}, {change['high']:+.2f}]"
     if against:
         described += f" against {against}"
-    if low is None or high is None:
-        return f"{described}: whether it is significant is unknown, because scores are missing"
-    verdict = "significant" if low > 0 or high < 0 else "not significant"
-    return f"{described}: {verdict} at {100 * confidence:g}%"
+    verdict = "significant" if change["low"] > 0 or change["high"] < 0 else "not significant"
+    return f"{described}: {verdict} at {100 * change['confidence']:g}%"
 
 
 def _samples(

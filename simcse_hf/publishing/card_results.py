@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from huggingface_hub import EvalResult, EvalResultEntry
 
-from ..evaluation.compare import describe_difference
+from ..evaluation.compare import describe_change
 from ..evaluation.metrics import find_metric
 from ..evaluation.report import NOT_TASKS, Evaluation, average_rows
 from ..evaluation.tasks import class_of
@@ -106,7 +106,7 @@ def _dev_set(model: Subject) -> Iterator[ScoreTable]:
             before = f"{model.base_model or 'the model'} after {run['earlier_steps']:,} earlier steps"
         if start.get("pooler"):
             before += f" with the pooler `{start['pooler']}`"
-        gain = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], before)
+        gain = describe_change(change, before)
         resampled = "the examples"
         if change["seeds"] > 1:
             resampled += f" and the {change['seeds']} seeds"
@@ -118,8 +118,8 @@ def _dev_set(model: Subject) -> Iterator[ScoreTable]:
             choice = " and ".join(chosen)
             sentences.append(f"The same dev set chose the {choice}, so the gain on other data may be smaller.")
     for each in run.get("general", ()):
-        gain = describe_difference(each["difference"], each["low"], each["high"], each["confidence"])
-        sentences.append(f"Change of `{each['metric']}` (general task {Path(each['source']).name}): {gain}.")
+        task = Path(each["source"]).name
+        sentences.append(f"Change of `{each['metric']}` (general task {task}): {describe_change(each)}.")
     if model.transform:
         sentences.append(f"All scores are without the {model.method}, which was fitted later.")
     yield ScoreTable("Dev set", " ".join(sentences), ["", *metrics], rows)

@@ -17,7 +17,7 @@ from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..encoding.batching import BatchEncoder
 from ..evaluation.bootstrap import Scores
-from ..evaluation.compare import describe_difference
+from ..evaluation.compare import describe_change
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.metrics import alignment, collapse, uniformity
 from ..evaluation.protocol import Protocol
@@ -65,7 +65,7 @@ class Change:
 
     def __str__(self) -> str:
         file = f"   ({Path(self.source).name})" if self.source else ""
-        return describe_difference(self.difference, self.low, self.high, self.confidence) + file
+        return describe_change(vars(self)) + file
 
 
 class DevSetCallback(TrainerCallback):
