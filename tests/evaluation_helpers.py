@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.tasks.senteval import STS_SUBSETS
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -205,3 +206,8 @@ def write_user_tasks(folder: Path) -> None:
     corpus = {f"d{i}": f"{text} {i}" for i, text in enumerate(random_texts(30, 5))}
     queries = {f"q{i}": corpus[f"d{i}"] for i in range(25)}
     write_beir(folder / "beir", corpus, queries, {f"q{i}": {f"d{i}": 1} for i in range(25)})
+
+
+def compare_systems(evaluations, *options, **more):
+    """The comparison of one evaluation of each system."""
+    return compare_evaluations({name: {None: each} for name, each in evaluations.items()}, *options, **more)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -31,7 +30,7 @@ from .report import (
 from .scoring import check_keywords, load_encoder, name_of, read_tasks, score_model
 from .tasks import Task
 from .tasks.base import headline
-from .verdict import Sample, Scored, make_samples, mean_sample
+from .verdict import Sample, Scored, Seed, make_samples, mean_sample
 from .verdict import differences as differences_of
 
 
@@ -238,27 +237,26 @@ def compare_models(
             raise SettingError(f"{name} was evaluated with mode {measured!r}, not {protocol.mode!r}: give the same.")
     if KEYWORDS in named:
         check_keywords(data)
-    seeds: dict[str, dict[int | None, Evaluation]] = {}
-    for name in to_score:
-        runs = {}
-        for seed, model in models_of_seeds(named[name]).items():
-            runs[seed] = score(load_encoder(model, loading), data, protocol)
-        evaluations[name] = next(iter(runs.values()))
-        if len(runs) > 1:
-            seeds[name] = runs
+    runs: dict[str, dict[Seed, Evaluation]] = {}
+    for name, model in named.items():
+        if name in evaluations:
+            runs[name] = {None: evaluations[name]}
+            continue
+        runs[name] = {}
+        for seed, of_seed in models_of_seeds(model).items():
+            runs[name][seed] = score(load_encoder(of_seed, loading), data, protocol)
     if world()[0] > 0:
         return Comparison("", protocol.mode, protocol.aggregation, protocol.metric, confidence, resamples)
-    in_order = {name: evaluations[name] for name in named}
-    comparison = compare_evaluations(in_order, protocol, resamples, confidence, choose, seeds)
+    comparison = compare_evaluations(runs, protocol, resamples, confidence, choose)
     if output is not None:
         write_results(output, comparison.to_dict(), {})
     return comparison
 
 
-def models_of_seeds(model: StrPath | Encoder) -> dict[int | None, Any]:
+def models_of_seeds(model: StrPath | Encoder) -> dict[Seed, Any]:
     """Return the models of a folder that `train --seeds` wrote, by their seeds, or the model itself."""
     if isinstance(model, (str, os.PathLike)):
-        found: dict[int | None, Any] = {}
+        found: dict[Seed, Any] = {}
         for path in sorted(Path(model).expanduser().glob("seed-*")):
             seed = path.name.removeprefix("seed-")
             if seed.isdecimal() and (path / "config.json").is_file():
@@ -269,14 +267,13 @@ def models_of_seeds(model: StrPath | Encoder) -> dict[int | None, Any]:
 
 
 def compare_evaluations(
-    named: Mapping[str, Evaluation],
+    runs: Mapping[str, Mapping[Seed, Evaluation]],
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
     choose: bool = False,
-    seeds: Mapping[str, Mapping[int | None, Evaluation]] = MappingProxyType({}),
 ) -> Comparison:
-    """Compare evaluations with the first of them, for each task and on average.
+    """Compare systems with the first of them, for each task and on average.
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
     the same resampled pairs or test examples, so that what they have in common cancels. Examples that share a text are
@@ -284,7 +281,8 @@ def compare_evaluations(
     systems with several seeds, what other seeds of the training could have shown.
 
     Args:
-        named (`dict[str, Evaluation]`): The evaluations of the systems by name, the baseline first.
+        runs (`dict[str, dict[int | None, Evaluation]]`): The evaluations of each system by the seeds of its training,
+            whose mean is its score, the baseline first. A single one has the key `None`.
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
@@ -292,8 +290,6 @@ def compare_evaluations(
             mean over the tasks, and name the one to take: the fastest whose interval does not lie below 0. As the
             best one is looked up in the same scores, the intervals hold together for all pairs of systems (see
             [`differences`]).
-        seeds (`dict[str, dict[int, Evaluation]]`, *optional*): The evaluations of the seeds of a system, whose score
-            is their mean.
 
     Returns:
         [`Comparison`]: The comparison.
@@ -304,8 +300,8 @@ def compare_evaluations(
     """
     # 1. The scores, and the tasks for which all systems have one
     check_interval(confidence, resamples)
-    runs = {name: seeds.get(name, {None: each}) for name, each in named.items()}
-    results = {name: each.results for name, each in named.items()}
+    firsts = {name: next(iter(each.values())) for name, each in runs.items()}
+    results = {name: each.results for name, each in firsts.items()}
     tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
     scores: dict[str, dict] = {}
     for name, each in runs.items():
@@ -316,23 +312,24 @@ def compare_evaluations(
             scores[name][task] = float(np.mean(known)) if len(known) == len(of_runs) else None
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
-        raise DataError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+        raise DataError(f"{' and '.join(runs)} have no task in common. Evaluate them on the same tasks.")
     for task in common:
         scored = {each[task].get("texts") for each in results.values()} - {None}  # early files do not know them
         if len(scored) > 1:
             raise DataError(
-                f"{task}: {' and '.join(named)} were evaluated on other texts. Results on different rows are not "
+                f"{task}: {' and '.join(runs)} were evaluated on other texts. Results on different rows are not "
                 "compared: evaluate them on the same file."
             )
-    for name, evaluation in named.items() if choose else ():
+    for name, evaluation in firsts.items() if choose else ():
         if not evaluation.cost or not all(map(evaluation.scores.get, common)):
             raise DataError(
                 f"{name} was evaluated without its speed or the scores of single examples: evaluate it again"
             )
+    names = list(runs)
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
-        named = {best: named[best], **named}
-    baseline, *others = named
+        names = list(dict.fromkeys([best, *names]))
+    baseline, *others = names
 
     # 2. The averages
     labels = {}
@@ -352,7 +349,7 @@ def compare_evaluations(
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, members in ({task: [task] for task in common} | averaged).items():
         of_systems = {}
-        for name in named:
+        for name in names:
             of_tasks = [sampled[name] for task in members if (sampled := samples[task]) is not None]
             if len(of_tasks) == len(members):
                 of_systems[name] = mean_sample(of_tasks)
@@ -370,9 +367,9 @@ def compare_evaluations(
             differences[name][key] = {"difference": change, "low": low, "high": high}
 
     # 4. The fastest of the best system, which has no difference, and those not shown to be worse
-    costs = {name: each.cost for name, each in named.items()}
+    costs = {name: firsts[name].cost for name in names}
     speeds = {}
-    for name in named if choose else ():
+    for name in names if choose else ():
         high = differences[name]["mean"]["high"] if name in others else 0.0
         if high is None or high >= 0:
             speeds[name] = costs[name]["texts_per_second"]
@@ -388,8 +385,8 @@ def compare_evaluations(
         scores=scores,
         averages=averages,
         differences=differences,
-        identities={name: each.identity for name, each in named.items()},
-        seeds={name: [seed for seed in each if seed is not None] for name, each in seeds.items()},
+        identities={name: firsts[name].identity for name in names},
+        seeds={name: [seed for seed in each if seed is not None] for name, each in runs.items() if len(each) > 1},
         costs=costs,
         choice=max(speeds, key=speeds.__getitem__) if choose else None,
     )
@@ -414,10 +411,10 @@ def describe_change(change: Mapping[str, Any], against: str = "") -> str:
 
 
 def _samples(
-    runs: Mapping[str, Mapping[int | None, Evaluation]], task: str, protocol: Protocol, resamples: int
+    runs: Mapping[str, Mapping[Seed, Evaluation]], task: str, protocol: Protocol, resamples: int
 ) -> dict[str, Sample] | None:
     """Return the scores of each system with those on the resamples, or `None` if some were not stored."""
-    scores: dict[str, dict[int | None, Scored]] = {}
+    scores: dict[str, dict[Seed, Scored]] = {}
     for name, by_seed in runs.items():
         scores[name] = {}
         for seed, each in by_seed.items():

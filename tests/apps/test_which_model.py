@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from cli_helpers import status
 from conftest import save_encoder, tiny_config
-from evaluation_helpers import BagOfWords, binary_pairs, labelled_rows, write, write_rows
+from evaluation_helpers import BagOfWords, binary_pairs, compare_systems, labelled_rows, write, write_rows
 from trainer_helpers import scored, sentences
 
 from simcse_hf import SettingError, which_model
 from simcse_hf.evaluation import Comparison, Evaluation, evaluate, scoring
-from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.runtime.identity import Identity
 
 
@@ -36,23 +35,23 @@ MODELS = {
 
 
 def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named():
-    comparison = compare_evaluations(MODELS, choose=True)
+    comparison = compare_systems(MODELS, choose=True)
     assert comparison.baseline == "slow" and comparison.choice == "fast"
     assert comparison.differences["words"]["mean"]["high"] < 0 < comparison.differences["fast"]["mean"]["high"]
     printed = str(comparison)
     assert "Take fast, the fastest of those that were not shown to be worse than the best (slow)." in printed
     assert [line.split()[-2] for line in printed.splitlines()[3:6]] == ["10.0", "100.0", "1,000.0"]
     apart = {"words": MODELS["words"], "slow": MODELS["slow"]}
-    assert compare_evaluations(apart, choose=True).choice == "slow"
+    assert compare_systems(apart, choose=True).choice == "slow"
     for lacks in ({"cost": {}}, {"scores": {}}):
         with pytest.raises(ValueError, match="old was evaluated without"):
-            compare_evaluations(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
+            compare_systems(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
 
 
 def test_an_interval_against_the_best_allows_for_all_pairs_of_models():
-    comparison = compare_evaluations(MODELS, choose=True, resamples=400, confidence=0.9)
-    alone = compare_evaluations(MODELS, confidence=0.9)
-    bonferroni = compare_evaluations(MODELS, resamples=1200, confidence=1 - 0.1 / 3)
+    comparison = compare_systems(MODELS, choose=True, resamples=400, confidence=0.9)
+    alone = compare_systems(MODELS, confidence=0.9)
+    bonferroni = compare_systems(MODELS, resamples=1200, confidence=1 - 0.1 / 3)
     widths = []
     for each in (alone, comparison, bonferroni):
         found = each.differences["fast"]["knn"]
@@ -67,7 +66,7 @@ def test_the_score_is_the_mean_over_the_tasks():
         return replace(one, results=one.results | other.results, scores=one.scores | other.scores)
 
     good, bad = rows_right(0.8, 0), rows_right(0.6, 1)
-    comparison = compare_evaluations({"x": of_two(good, bad, 1.0), "y": of_two(bad, bad, 2.0)}, choose=True)
+    comparison = compare_systems({"x": of_two(good, bad, 1.0), "y": of_two(bad, bad, 2.0)}, choose=True)
     assert comparison.averages["mean"]["x"] == pytest.approx(100 * (good.mean() + bad.mean()) / 2)
     assert list(comparison.differences["y"]) == ["knn", "retrieval", "mean"] and comparison.choice == "x"
     assert "Mean over knn, retrieval" in str(comparison) and "aggregation" not in str(comparison)

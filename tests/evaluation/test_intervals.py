@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.stats
-from evaluation_helpers import labelled_rows, write_rows
+from evaluation_helpers import compare_systems, labelled_rows, write_rows
 from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
 from simcse_hf.evaluation import Evaluation, Protocol
@@ -20,7 +20,6 @@ from simcse_hf.evaluation.bootstrap import (
     resampled_scores,
     widen,
 )
-from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.tasks import paired_interval, read_task
 from simcse_hf.evaluation.tasks.base import TaskResult
 from simcse_hf.evaluation.tasks.senteval import score_subsets
@@ -257,7 +256,7 @@ def evaluation(noise, seed, stored=True, accuracy=None):
 def test_models_are_compared_with_the_first_in_every_task():
     good = evaluation(0.2, 1, accuracy=0.8)
     bad = evaluation(0.6, 2, accuracy=0.6)
-    comparison = compare_evaluations({"good": good, "bad": bad})
+    comparison = compare_systems({"good": good, "bad": bad})
     assert comparison.baseline == "good" and comparison.tasks == ["STS12", "STS16", "MR"]
     differences = comparison.differences["bad"]
     assert list(differences) == ["STS12", "MR", "average", "average_transfer"]
@@ -270,7 +269,7 @@ def test_models_are_compared_with_the_first_in_every_task():
 
 def test_without_stored_scores_there_is_a_difference_without_an_interval():
     stored = {"x": evaluation(0.2, 0), "y": evaluation(0.6, 1)}
-    comparison = compare_evaluations({**stored, "z": evaluation(0.3, 2, stored=False)})
+    comparison = compare_systems({**stored, "z": evaluation(0.3, 2, stored=False)})
     result = comparison.differences["z"]["STS12"]
     assert result["low"] is None and result["difference"] < 0
     lines = [line.split() for line in str(comparison).splitlines()]
@@ -278,14 +277,14 @@ def test_without_stored_scores_there_is_a_difference_without_an_interval():
     assert [line[0] for line in lines[3:6]] == list("xyz") and lines[3][2] == "n/a"
     assert "y - x 95% interval".split() in lines and "n/a" in lines[-1]
     pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
-    of_dev_splits = compare_evaluations(pair, Protocol(mode="dev"))  # answers on these are not stored
+    of_dev_splits = compare_systems(pair, Protocol(mode="dev"))  # answers on these are not stored
     assert of_dev_splits.differences["y"]["MR"]["low"] is None
 
 
 def test_the_same_answers_do_not_mean_that_two_models_are_equal():
     """The interval of equal answers is Wilson's for 0 of 500 rows; a correlation has no such rows."""
     pair = {name: evaluation(0.3, 0, accuracy=0.7) for name in "xy"}
-    differences = compare_evaluations(pair, resamples=40).differences["y"]
+    differences = compare_systems(pair, resamples=40).differences["y"]
     for task, end in (("MR", 0.7624), ("average_transfer", 0.7624), ("STS12", 0)):
         found = [differences[task]["low"], differences[task]["high"]]
         assert found == pytest.approx([-end, end], abs=1e-3)

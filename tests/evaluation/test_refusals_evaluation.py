@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
+from evaluation_helpers import BagOfWords, Fixed, compare_systems, write_beir, write_sts, write_transfer
 
 from simcse_hf.data.scored_pairs import ScoredPairs
 from simcse_hf.evaluation import (
@@ -20,7 +20,6 @@ from simcse_hf.evaluation import (
     singular_spectrum,
     uniformity,
 )
-from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import embed_all
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson
 from simcse_hf.evaluation.report import write_results
@@ -123,7 +122,7 @@ NINE = stored(np.arange(9.0))
 
 
 def compared(other=NINE, **settings):
-    compare_evaluations({"x": NINE, "y": other}, **settings)
+    compare_systems({"x": NINE, "y": other}, **settings)
 
 
 def of_modes(folder):

@@ -21,7 +21,7 @@ from ..bm25 import BM25
 from ..bootstrap import Arrays, Parts, check_interval, divide_groups
 from ..embeddings import SentenceEmbeddings, embed_all
 from ..protocol import PAPER_PROTOCOL, Protocol
-from ..verdict import Scored, differences, make_samples
+from ..verdict import Scored, Seed, differences, make_samples
 
 #: What tasks that need no vectors are scored by: embeddings, or the words of their texts (keyword search).
 Ranker = SentenceEmbeddings | BM25
@@ -266,7 +266,7 @@ def paired_interval(
             f"one system has {len(before)} results and the other {len(after)}: give results of the same seeds, in "
             "their order, or a single result of a system that is not trained."
         )
-    scores: dict[str, dict[int | None, Scored]] = {}
+    scores: dict[str, dict[Seed, Scored]] = {}
     for name, results in (("before", before), ("after", after)):
         scored = [Scored(result.metrics[task.metric], result.scores) for result in results]
         scores[name] = dict(enumerate(scored)) if len(scored) > 1 else {None: scored[0]}
