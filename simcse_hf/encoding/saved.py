@@ -70,7 +70,8 @@ class SavedModel:
         self._digests: dict[str, WeightDigests] = {}
 
     @cached_property
-    def _transform(self) -> tuple[VectorTransform | None, Fit | None]:
+    def transform(self) -> tuple[VectorTransform | None, Fit | None]:
+        """The transform that is saved beside the model, and what it was fitted on."""
         return find_transform(self.folder, {})
 
     @cached_property
@@ -78,7 +79,7 @@ class SavedModel:
         """What the folder holds, and the settings by which the pooler of its transform replaces the own one."""
         found = Checkpoint.find(self.folder)
         own = found.saved.inference_pooler if found.saved else None
-        _, fit = self._transform
+        _, fit = self.transform
         return found, settings_of_pooler(fit.pooler, own) if fit and fit.pooler != own else {}
 
     def identity(self, dtype: str = "float32") -> Identity:
@@ -92,7 +93,7 @@ class SavedModel:
         """
         found, given = self._found
         settings = found.resolve(given)
-        transform, fit = self._transform
+        transform, fit = self.transform
         tokenizer = load_pretrained(AutoTokenizer.from_pretrained, self.folder)
         return make_identity(
             settings,
@@ -131,6 +132,6 @@ class SavedModel:
             found, given = self._found
             kind = getattr(torch, dtype)
             model = AutoModelForCL.from_pretrained(found, do_mlm=False, dtype=kind, **given)
-            known = WeightDigests.of(model, model.state_dict(), self._transform[0], kind)
+            known = WeightDigests.of(model, model.state_dict(), self.transform[0], kind)
         self._digests[dtype] = known
         return known

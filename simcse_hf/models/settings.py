@@ -457,7 +457,7 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
 def length_limit(
     config: PreTrainedConfig,
     settings: PoolingSettings,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     *others: int | None,
 ) -> int | None:
     """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
@@ -465,7 +465,8 @@ def length_limit(
     Args:
         config (`PreTrainedConfig`): The config of the encoder.
         settings (`PoolingSettings`): The settings of the model, which may name a length.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, whose `model_max_length` counts if they name none.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The tokenizer, whose `model_max_length` counts if they name
+            none.
         *others (`int`, *optional*): Further limits, such as that of a fitted whitening.
 
     Returns:

@@ -10,12 +10,12 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..encoding.saved import SavedModel
+from ..encoding.saved import SavedModel, settings_of_pooler
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions, settings_of_config
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, length_limit, settings_of_config
 from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
-from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform
+from ..postprocessing.transform import Fit, VectorTransform
 from ..runtime.errors import ModelError, SettingError
 from ..runtime.files import StrPath, read_json
 from ..runtime.identity import Identity
@@ -65,14 +65,7 @@ class Subject:
         """The settings that embeddings are computed with: a transform may have been fitted on another pooler."""
         if self.fit is None or self.fit.pooler == self.settings.inference_pooler:
             return self.settings
-        return replace(
-            self.settings,
-            pooler_type=self.fit.pooler,
-            mlp_only_train=False,
-            templates=[],
-            denoising="none",
-            dense_layers=[],
-        )
+        return replace(self.settings, **settings_of_pooler(self.fit.pooler, self.settings.inference_pooler))
 
     @property
     def pooler(self) -> str:
@@ -95,10 +88,7 @@ class Subject:
     @property
     def max_length(self) -> int | None:
         """The number of tokens to which texts are cut; `None` for no limit."""
-        lengths = [max_positions(self.config), self.settings.max_length]
-        if self.fit is not None:
-            lengths.append(self.fit.max_length)
-        return min((length for length in lengths if length is not None), default=None)
+        return length_limit(self.config, self.settings, None, self.fit.max_length if self.fit else None)
 
     @cached_property
     def objective(self) -> Objective | None:
@@ -294,7 +284,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     path = directory / STUDY
     if run and path.is_file():
         study = PublicNames()(read_json(path, "table", "summary", advice="Remove it, or run the study again."))
-    transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
+    transform, fit = weights.transform
     return Subject(
         repo_id=repo_id,
         config=config,
