@@ -33,6 +33,8 @@ logger = logging.get_logger(__name__)
 INPUTS = ["input_ids", "attention_mask"]
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: Inputs of a graph, one text each.
+Feeds = list[dict[str, np.ndarray]]
 #: The largest allowed difference between torch and a graph, relative to the largest entry if that exceeds 1.
 TOLERANCE = 1e-5
 #: The names of the inputs and outputs of a graph, and a function that computes embeddings.
@@ -85,7 +87,7 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def quantize(self, plain: Path, path: Path, method: str, feeds: list[dict[str, np.ndarray]], bits: int) -> None:
+    def quantize(self, plain: Path, path: Path, method: str, feeds: Feeds, bits: int) -> None:
         """Write a graph in int8, whose weights have a scale for each output channel.
 
         Args:
@@ -153,7 +155,7 @@ class OnnxGraph(Graph):
                 node.metadata_props.clear()  # which name the folders of this machine
             program.save(path, external_data=simcse.model.get_memory_footprint() > _ONE_FILE_LIMIT)
 
-    def quantize(self, plain: Path, path: Path, method: str, feeds: list[dict[str, np.ndarray]], bits: int) -> None:
+    def quantize(self, plain: Path, path: Path, method: str, feeds: Feeds, bits: int) -> None:
         """Write a graph in int8; see [`Graph.quantize`]."""
         quantization = require_extra("onnxruntime.quantization", "onnx", "the export to ONNX in int8")
         options = {
@@ -223,7 +225,7 @@ class OpenVinoGraph(Graph):
         openvino.save_model(model, path, compress_to_fp16=False)
         shutil.rmtree(work)
 
-    def quantize(self, plain: Path, path: Path, method: str, feeds: list[dict[str, np.ndarray]], bits: int) -> None:
+    def quantize(self, plain: Path, path: Path, method: str, feeds: Feeds, bits: int) -> None:
         """Write a graph in int8; see [`Graph.quantize`]. It serves all processors."""
         openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
         nncf = require_extra("nncf", "openvino", "the export to OpenVINO in int8")
@@ -275,7 +277,7 @@ def example(simcse: Any, rows: int, length: int) -> tuple[torch.Tensor, torch.Te
     return numbers.where(mask.bool(), simcse.tokenizer.pad_token_id), mask
 
 
-def feeds(simcse: Any, texts: list[str]) -> list[dict[str, np.ndarray]]:
+def feeds(simcse: Any, texts: list[str]) -> Feeds:
     """Return the inputs of the graph for each text."""
     rows = simcse.tokenize(texts, simcse.resolve_prompt(), long_texts="cut")
     return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
