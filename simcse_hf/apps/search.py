@@ -169,8 +169,7 @@ def index(
         vectors=shards,
         show_progress_bar=show_progress_bar,
     )
-    built.save(output)
-    return Indexed(str(output), len(built), built.backend)
+    return save_index(built, output)
 
 
 def index_add(
@@ -216,8 +215,7 @@ def index_add(
     column, shards = open_vectors(vectors, input, column)
     opened = open_index(Path(index), model, **loading)
     opened.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
-    opened.save(index)
-    return Indexed(str(index), len(opened), opened.backend)
+    return save_index(opened, index)
 
 
 def index_delete(
@@ -255,8 +253,13 @@ def index_delete(
         raise SettingError("rows and filters are missing: say which texts to delete")
     opened = open_index(Path(index), model, **loading)
     opened.delete(rows, filters=filters)
-    opened.save(index)
-    return Indexed(str(index), len(opened), opened.backend)
+    return save_index(opened, index)
+
+
+def save_index(index: SentenceIndex, folder: StrPath) -> Indexed:
+    """Save an index, and say what was written."""
+    index.save(folder)
+    return Indexed(str(folder), len(index), index.backend)
 
 
 def open_vectors(
