@@ -51,10 +51,9 @@ def add_lora(model: ContrastiveBase, arguments: Values) -> None:
     if model.has_own_pooler:
         arguments.setdefault("exclude_modules", r"pooler(\..*)?")
     try:
-        config = peft.LoraConfig(**arguments)
-    except TypeError as error:
-        raise SettingError(f"lora: {error}") from None
-    model.base_model.add_adapter(config)
+        model.base_model.add_adapter(peft.LoraConfig(**arguments))
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"lora: {error}") from error
     model.contrastive_head.requires_grad_(True)
     model.freeze_unused_parameters()
 

@@ -253,6 +253,17 @@ def never_end_training(tracker: Any) -> None:
             setattr(tracker, event, guarded(getattr(tracker, event)))
 
 
+@contextmanager
+def explain_refusal() -> Iterator[None]:
+    """Turn what transformers and torch say of arguments that they do not take into a `SettingError`."""
+    try:
+        yield
+    except SimCSEError:
+        raise
+    except (ImportError, TypeError, ValueError) as error:
+        raise SettingError(f"transformers refuses the arguments: {error}") from error
+
+
 #: What belongs to a checkpoint, and not to the model in it.
 _OF_A_RUN = ("trainer_state.json", "run_settings.json", MANIFEST)
 #: Where a strategy pushes a checkpoint; `None` is a folder of its own.
@@ -309,14 +320,10 @@ class WholeCheckpointTrainer(Trainer):
         # The last callbacks see what the others request.
         own = (self.saved, self.stop_on_signal, FiniteWeights())
         kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
-        try:
+        with explain_refusal():
             super().__init__(*args, **kwargs)
             optimized: Any = self.model
             self.get_optimizer_cls_and_kwargs(self.args, optimized)  # or refuse now what would end the run
-        except SimCSEError:
-            raise
-        except (ImportError, ValueError) as error:
-            raise SettingError(f"transformers refuses the arguments: {error}") from error
         if self.args.bf16_full_eval or self.args.fp16_full_eval:
             raise SettingError(
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
@@ -335,6 +342,16 @@ class WholeCheckpointTrainer(Trainer):
         """Make the accelerator as transformers does, also for each trial of a search."""
         super().create_accelerator_and_postprocess()
         self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Create the optimizer as transformers does, or refuse its arguments."""
+        with explain_refusal():
+            return super().create_optimizer(*args, **kwargs)
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Create the schedule as transformers does, or refuse its arguments."""
+        with explain_refusal():
+            return super().create_scheduler(*args, **kwargs)
 
     def train(
         self,
@@ -443,7 +460,7 @@ class WholeCheckpointTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
-        with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
+        with explain_refusal(), same_noise(self.args.seed):  # accelerate takes the seed of the rows' order from it
             return super().get_train_dataloader()
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: Any) -> Any:

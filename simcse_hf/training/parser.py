@@ -262,7 +262,7 @@ class WordParser(HfArgumentParser):
         """
         try:
             return self.parse_dict(dict(values), allow_extra_keys=True)
-        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+        except (TypeError, ValueError) as error:  # Raised here, it is reported in one line, like our own errors.
             raise SettingError(str(error)) from error
 
 

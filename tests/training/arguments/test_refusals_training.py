@@ -77,6 +77,12 @@ REFUSALS = {
         model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))
     ),
     "seed -1": made(seed=-1),  # a negative seed
+    # what transformers and torch would refuse without the name of an argument, when the run begins
+    "refuses the arguments beta": started(adam_beta1=2.0),
+    "refuses the arguments min_lr": started(lr_scheduler_type="cosine_with_min_lr"),
+    "refuses the arguments slope": started(lr_scheduler_kwargs={"slope": 1}),
+    "refuses the arguments persistent_workers": started(dataloader_persistent_workers=True),
+    "lora: No modules were targeted": made(lora={"r": 2, "target_modules": ["nothing"]}),  # layers that are not there
     "view identity fixed_mask": made(view="mirror"),  # an unknown view
     # evaluation
     "eval_strategy": started(callbacks=[EarlyStoppingCallback()]),  # early stopping without evaluations
@@ -162,6 +168,7 @@ COMMANDS = [
     ("sup", "", "datasets: {a: {share: 1}}", "'a'"),
     ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
     ("unsup", "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
+    ("unsup", "--train_file texts.txt", "accelerator_config: {nothing: 1}", "AcceleratorConfig nothing"),
     ("unsup", "--train_file texts.txt --eval_strategy steps", "", "eval_strategy --dev_file"),
 ]
 
