@@ -129,7 +129,7 @@ _PAIR_NAMES = (
 _UNLABELLED_NAMES = (("question", "answer"), ("query", "answer"), ("title", "body"))
 _RETRIEVAL_NAMES = (*product(PART_NAMES["query"], ("document", "passage", "context")),)
 #: A hard negative, with its number.
-_NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
+_NEGATIVE = re.compile(r"(?:(?:hard_)?neg(?:ative)?s?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
 _ANCHORS, _POSITIVES = map(set, zip(*_PAIR_NAMES, *_UNLABELLED_NAMES, *_RETRIEVAL_NAMES, strict=True))
 #: Names of one text of a pair, beside which another column of texts is no single sentence.
 _OF_PAIRS = set().union(*_PAIR_NAMES).difference(PART_NAMES["text"])

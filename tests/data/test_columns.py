@@ -19,6 +19,7 @@ def resolve(column_names, **options):
     [
         ("hard_neg_10 sent0 hard_neg_2 sent1 hard_neg", "sent0 sent1 hard_neg hard_neg_2 hard_neg_10"),
         ("sent3 sent2 sent1 sent0", "sent0 sent1 sent2 sent3"),
+        ("hard_negatives positive hard_negative_1 query", "query positive hard_negatives hard_negative_1"),
         ("id neg pos query", "query pos neg"),
         ("score query negative positive", "query positive negative"),
         ("idx text label", "text"),
