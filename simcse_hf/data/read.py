@@ -57,6 +57,7 @@ VERSION = f"8, datasets {__version__}"
 #: Files, the name of a data set on the hub, rows in memory, or a data set or data frame.
 TextSource: TypeAlias = StrPath | Iterable | Table
 _BATCH_ROWS = 10_000
+_MARKS = {"0", "1", "False", "True"}  # of a vector with a place for each class, some of which it repeats
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
 #: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.
 RESOLVED: set[str] = set()
@@ -537,11 +538,18 @@ def names_of_classes(cell: object, where: str, separator: str | None) -> list[st
 
     Returns:
         `list[str]`: The names without white space around them, in their order; none for an empty cell.
+
+    Raises:
+        DataError: If a label is neither a name nor a number, or three and more of them are zeros and ones.
     """
     labels = cell if is_list(cell) else [cell]
     if separator and isinstance(cell, str):
         labels = cell.split(separator)
     names = [(name_of_class(label, where) or "").strip() for label in labels]
+    if len(names) > 2 and set(names) <= _MARKS:
+        raise DataError(
+            f"{where}: {cell!r:.100} holds a mark for each class. List the text's own classes, such as [2, 5]."
+        )
     return list(dict.fromkeys(filter(None, names)))
 
 

@@ -74,6 +74,11 @@ def test_a_label_of_one_row_is_left_out_and_its_row_stays(tmp_path, caplog):
     "kind, rows, words",
     [
         ("classification", [("a", "x"), ("b", [["x"], "y"])], r"own.jsonl, line 2: the label \['x'\]"),
+        (
+            "classification",
+            [("a", [1.0, 0.0, 1.0]), ("b", [0, 0, 1])],
+            r"line 1: \[1.0, 0.0, 1.0\] holds a mark for each",
+        ),
         ("clustering", [("a", "x"), ("b", ["x", "y"])], "own.jsonl: texts have several labels, .* clustering"),
     ],
 )
