@@ -50,6 +50,12 @@ Row = tuple[int, Sequence]
 
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
+#: How files that hold no lines of text begin, and what to do with one of a wrong name.
+_NO_LINES = {
+    "\x1f\udc8b": "gzip: its name must end in .gz",
+    "PK\x03\x04": "zip, as those of Excel are: save its table as .csv",
+    "PAR1": "parquet: its name must end in .parquet",
+}
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
 
 
@@ -94,6 +100,9 @@ def checked_lines(stream: TextIO, name: str, limit: int = LONGEST_TEXT + 1) -> I
     for number, line in enumerate(iter(partial(stream.readline, limit), ""), 1):
         if number == 1:
             line = line.removeprefix("\ufeff")
+            for start, advice in _NO_LINES.items():
+                if line.startswith(start):
+                    raise DataError(f"{name}: this is a file of {advice}.")
         problem = None
         wrong = None if line.isascii() else _UNDECODED.search(line)
         if wrong:
