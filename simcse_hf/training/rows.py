@@ -33,7 +33,7 @@ from ..data.views import VIEW_CLASSES, make_view
 from ..encoding.batching import full_length
 from ..encoding.vectors import RowVectors
 from ..models.settings import Values
-from ..objectives import Objective, TrainingRows
+from ..objectives import Objective, TrainingRows, described_objective
 from ..runtime.errors import DataError, SettingError
 from ..runtime.identity import digest_rows
 from .arguments import SimCSETrainingArguments
@@ -74,8 +74,8 @@ class Rows:
         vectors (`dict[str, RowVectors]`): The vectors of frozen models, by their names in a batch.
 
     Raises:
-        ValueError: If a teacher or guide is named for rows that hold no texts, a guide for single sentences, or a
-            prompt or template for spans.
+        ValueError: If a teacher or guide is named that the objective does not read, or for rows that hold no texts, a
+            guide for single sentences, or a prompt or template for spans.
     """
 
     run: Run
@@ -103,6 +103,11 @@ class Rows:
         frozen = self.plan.frozen
         self.vectors: dict[str, RowVectors] = {}
         if frozen:
+            objective = described_objective(self.plan.objective, self.plan.options)
+            unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
+            if unread:
+                advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
+                raise SettingError(f"objective {objective.name!r} reads no {unread}: {advice}")
             read = self.texts[0] if self.texts else self.known
             columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
             if not columns:
@@ -161,12 +166,8 @@ class Rows:
             [`ContrastiveCollator`]: The collator.
 
         Raises:
-            SettingError: If the objective needs a teacher and none is given, or one is given that it does not use.
+            SettingError: If the objective needs a teacher and none is given.
         """
-        unread = " and ".join(sorted(self.plan.frozen.keys() - set(objective.vectors)))
-        if unread:
-            advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
-            raise SettingError(f"objective {objective.name!r} reads no {unread}: {advice}")
         if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise SettingError(f"objective {objective.name!r} learns from a teacher: {advice}")

@@ -112,7 +112,7 @@ def test_fewer_rows_than_one_batch_over_all_processes_are_refused(make, monkeypa
 
 #: (what a run with a teacher has in place of its own settings, what the message names)
 TEACHERS = [
-    ({"settings": {}}, "'simcse' teacher"),
+    ({"settings": {}, "teacher": "a-model-that-nobody-encodes-with"}, "'simcse' reads no teacher"),
     ({"guide": None, "settings": {}, "teacher": None}, "guide positive"),  # the guide has the folder
     ({"data": STREAM}, "stream"),
     ({"view": "crop"}, "view crop"),
