@@ -433,8 +433,10 @@ class WholeCheckpointTrainer(Trainer):
         wanted = (self.args.metric_for_best_model or "").removeprefix("eval_")
         known = [name.removeprefix("eval_") for name in metrics if not name.endswith(("runtime", "per_second"))]
         if wanted and wanted not in known:
+            # Without what is no score, and what only the evaluation of the start has.
+            names = [repr(name) for name in known if name != "epoch" and not name.startswith("start_")]
             raise SettingError(
-                f"metric_for_best_model={wanted!r} is no metric of this run: take one of {', '.join(map(repr, known))}"
+                f"metric_for_best_model={wanted!r} is no metric of this run: take one of {', '.join(names)}"
             )
         return metrics
 

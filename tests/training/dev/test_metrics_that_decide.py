@@ -73,6 +73,13 @@ def test_a_metric_that_nothing_computes_is_refused_at_the_start(make, options, w
     assert trainer.state.global_step == 0
 
 
+def test_the_metrics_that_a_refusal_names_are_those_of_each_evaluation(make):
+    """Another pooler is only scored at the start, where there is an epoch, too."""
+    trainer = make(dev_set=pairs(), **KEEPS_BEST | {"metric_for_best_model": "speerman"})
+    with pytest.raises(ValueError, match="take one of 'stsb_spearman', .*'stsb_effective_rank'$"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("metric", ["eval_news_loss", "stsb_effective_rank", None])
 def test_each_metric_of_an_evaluation_may_choose_the_best_model(trained, metric):
     """The dev set is scored once beside the sets, which have losses of their own."""
