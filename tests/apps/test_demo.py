@@ -11,10 +11,9 @@ from cli_helpers import save_model
 from process_helpers import free_port
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from simcse_hf import SentenceIndex
+from simcse_hf import SentenceIndex, SimCSE
 from simcse_hf.apps.demo import MAX_BODY, build_page, demo, guard, own_names
 from simcse_hf.cli.main import main
-from simcse_hf.encoding.simcse import SimCSE
 
 WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [

@@ -8,6 +8,7 @@ from cli_helpers import export_main
 from conftest import FAMILIES, fast_first, tiny_config
 from encoding_helpers import perturb
 from publishing_fixtures import save_transformed
+from sentence_transformers import SentenceTransformer
 from trainer_helpers import files_of, refuses
 from transformers import BertModel
 
@@ -45,8 +46,7 @@ def published(tmp_path_factory, tokenizer):
 
 
 def sentence_transformer_vectors(directory):
-    library = pytest.importorskip("sentence_transformers", reason="sentence_transformers is not installed")
-    return library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    return SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
 
 
 def assert_same_embeddings(found, expected):

@@ -2,8 +2,8 @@
 
 from unittest.mock import create_autospec
 
+from simcse_hf import load_text_dataset
 from simcse_hf.data import read
-from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.tokenize import tokenize_dataset
 
 TEXTS = [f"the cat {i} sat on the mat" for i in range(40)]

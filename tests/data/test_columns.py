@@ -5,8 +5,8 @@ import logging
 import pytest
 from datasets import Dataset
 
+from simcse_hf import load_text_dataset
 from simcse_hf.data.columns import resolve_columns
-from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.scored_pairs import read_scored_pairs
 
 

@@ -6,9 +6,9 @@ import pytest
 from data_helpers import content_of, write
 from datasets import ClassLabel, Dataset
 
+from simcse_hf import load_text_dataset
 from simcse_hf.cli.main import main
 from simcse_hf.data.nli import build_nli_groups, build_nli_triplets
-from simcse_hf.data.read import load_text_dataset
 from simcse_hf.names import NLI_LABELS
 
 PAIRS = [

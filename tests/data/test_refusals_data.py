@@ -114,8 +114,10 @@ OF_VALUES = [
     (names("a b", columns=["a", "a"]), "columns must be"),
     (names("anchor x negative"), "'anchor' and 'negative', but no 'positive'"),
     (names("sent0 sent1 hard_neg1 hard_neg_1"), "'hard_neg1', 'hard_neg_1'"),
-    (names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]), "'similarity' cannot be text"),
-    (names("question answer label"), "x.csv: .*--columns .*'question', 'answer'"),
+    (
+        names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]),
+        "x.csv: .*'similarity' cannot be text.*--columns .*'x', 'y'",
+    ),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: .* 1"),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": "b", "score": " "}]), "every score is blank"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair"),

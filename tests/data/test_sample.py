@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from simcse_hf.data.sample import sample_files
+from simcse_hf import sample_files
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import make_sample  # noqa: E402

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simcse_hf import SentenceIndex
-from simcse_hf.encoding.files import encode
+from simcse_hf import SentenceIndex, encode
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.names import PRECISIONS
 

@@ -9,10 +9,10 @@ import torch
 from encoding_helpers import random_texts
 from evaluation_helpers import write
 
+from simcse_hf import SimCSE
 from simcse_hf.encoding import files as encode_module
 from simcse_hf.encoding.files import Shard, encode
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
-from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.names import PRECISIONS
 
 

@@ -15,11 +15,10 @@ from evaluation_helpers import random_pairs, write
 from trainer_helpers import refuses
 from transformers import BertForMaskedLM
 
-from simcse_hf import BertForCL, SimCSE
+from simcse_hf import BertForCL, SimCSE, evaluate
 from simcse_hf.encoding.files import read_manifest, read_shards
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.encoding.graphs import export_graph
-from simcse_hf.evaluation import evaluate
 
 DRAW = random.Random(0)
 SENTENCES = [" ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12))) for _ in range(150)]

@@ -13,9 +13,8 @@ from datasets import Dataset, config
 from encoding_helpers import random_texts
 from process_helpers import held_elsewhere
 
-from simcse_hf.data.read import load_text_dataset
+from simcse_hf import SimCSE, load_text_dataset
 from simcse_hf.encoding.files import encode, write_vectors
-from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.encoding.vectors import RowVectors
 
 CPU = torch.device("cpu")

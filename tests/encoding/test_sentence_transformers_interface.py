@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from encoding_helpers import as_sentence_transformer
+from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE
@@ -30,8 +31,7 @@ def directory(save_checkpoint):
 
 
 def both(directory):
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    return SimCSE(directory, device="cpu"), library.SentenceTransformer(str(directory), device="cpu")
+    return SimCSE(directory, device="cpu"), SentenceTransformer(str(directory), device="cpu")
 
 
 def assert_close(ours, theirs):

@@ -17,13 +17,12 @@ from datasets import load_dataset
 from encoding_helpers import random_texts
 from evaluation_helpers import write
 from process_helpers import held_elsewhere, launch
+from sentence_transformers import quantize_embeddings
 from trainer_helpers import files_of, refuses
 
-import simcse_hf
-from simcse_hf import AutoModelForCL
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.encoding.files import EncodeJob, Shard, encode, read_manifest, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
-from simcse_hf.encoding.simcse import SimCSE
 from simcse_hf.runtime import files
 from simcse_hf.runtime.files import HOLDER, entries
 
@@ -41,7 +40,7 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, form
     out = tmp_path / "out"
     shows_bar = format == "npy"
     options = {"shard_size": 20, "truncate_dim": truncate_dim, "show_progress_bar": shows_bar}
-    result = simcse_hf.encode(model, source, out, format=format, **options)
+    result = encode(model, source, out, format=format, **options)
     assert ("Encoding" in capfd.readouterr().err) is shows_bar
     with refuses("max_length"):
         encode(model, source, out, max_length=5)  # of a model that is loaded already
@@ -127,11 +126,10 @@ def test_int8_codes_are_linear_and_saturate():
 
 
 def test_codes_equal_those_of_sentence_transformers():
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     vectors = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
     ranges = calibrate_ranges(vectors)
     for precision, largest in (("binary", 0), ("ubinary", 0), ("int8", 1)):  # they cut the fraction off, we round
-        theirs = library.quantize_embeddings(vectors, precision, ranges=ranges)
+        theirs = quantize_embeddings(vectors, precision, ranges=ranges)
         ours = quantize(vectors, precision, ranges)
         assert ours.dtype == theirs.dtype
         assert np.abs(ours.astype(int) - theirs).max() == largest

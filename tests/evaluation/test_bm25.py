@@ -9,26 +9,26 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import BagOfWords, labelled_rows, random_texts, write, write_rows, write_user_tasks
 
+from simcse_hf import read_task
 from simcse_hf.evaluation import Evaluation, compare, evaluate
-from simcse_hf.evaluation.tasks import read_task
 
 pytest.importorskip("bm25s")
 from simcse_hf.evaluation.bm25 import BM25  # noqa: E402
 
 
 def slow_scores(query, documents, k1=1.5, b=0.75):
-    """The BM25 score of each document for a query in Lucene's form, one word at a time."""
-    words_of = [re.findall(r"\b\w\w+\b", text.lower()) for text in documents]
-    mean_length = sum(map(len, words_of)) / len(words_of)
-    scores = []
-    for words in words_of:
+    """The BM25 score of each different document for a query in Lucene's form, one word at a time."""
+    words_of = {text: re.findall(r"\b\w\w+\b", text.lower()) for text in documents}
+    mean_length = sum(map(len, words_of.values())) / len(words_of)
+    scores = {}
+    for text, words in words_of.items():
         score = 0.0
         for word in re.findall(r"\b\w\w+\b", query.lower()):
-            having = sum(word in others for others in words_of)
-            rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
+            having = sum(word in others for others in words_of.values())
+            rarity = math.log(1 + (len(words_of) - having + 0.5) / (having + 0.5))
             count = words.count(word)
             score += rarity * count / (count + k1 * (1 - b + b * len(words) / mean_length))
-        scores.append(score)
+        scores[text] = score
     return scores
 
 
@@ -49,21 +49,19 @@ def test_documents_are_ranked_by_the_formula_of_lucene_and_equal_ones_by_their_i
     documents = {f"d{number}": text for number, text in enumerate(TEXTS)}
     queries = ["the cat CAT sleeps near a red house", "café x unknown", "bird bird"]
     rankings = search_over(TEXTS).rank(queries, documents, len(TEXTS))
-    distinct = list(dict.fromkeys(TEXTS))
     for query, ranking in zip(queries, rankings, strict=True):
-        slow = dict(zip(distinct, slow_scores(query, distinct), strict=True))
+        slow = slow_scores(query, TEXTS)
         assert ranking == sorted(documents, key=lambda id: (round(slow[documents[id]], 5), id), reverse=True)
 
 
 def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
     first, second = TEXTS[:20], TEXTS[20:40]
     search = search_over(first + second)
-    distinct = list(dict.fromkeys(first + second))
     expected = []
     for pair in zip(first, second, strict=True):
         shares = []
         for query, document in (pair, pair[::-1]):
-            scores = dict(zip(distinct, slow_scores(query, distinct), strict=True))
+            scores = slow_scores(query, first + second)
             shares.append(scores[document] / scores[query])
         expected.append(np.mean(shares))
     assert search.pairs(first, second) == pytest.approx(expected, abs=1e-5)
@@ -84,10 +82,9 @@ def tasks(tmp_path):
 
 def test_the_candidates_of_a_query_are_ranked_with_the_words_of_all_candidates(tasks):
     task = read_task(*tasks[2].split("="))
-    candidates = list(dict.fromkeys(task.roles["document"]))
     precisions = []
     for query in task.units:
-        slow = dict(zip(candidates, slow_scores(query.text, candidates), strict=True))
+        slow = slow_scores(query.text, task.roles["document"])
         ranking = sorted(query.relevance, key=lambda text: (round(slow[text], 5), text), reverse=True)
         [positive] = query.documents(relevant=True)
         precisions.append(1 / (1 + ranking.index(positive)))

@@ -6,11 +6,9 @@ from conftest import tiny_config
 from datasets import Dataset, config
 from evaluation_helpers import write, write_beir, write_rows
 
-from simcse_hf import AutoModelForCL, SimCSE, encode, evaluate, index, mine, search
-from simcse_hf.data.scored_pairs import ScoredPairs
+from simcse_hf import AutoModelForCL, ScoredPairs, SimCSE, encode, evaluate, index, mine, read_task, search
 from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.encoding.vectors import RowVectors
-from simcse_hf.evaluation.tasks import read_task
 from simcse_hf.retrieval.description import PROBE
 from simcse_hf.training.dev_sets import DevSetCallback, SimilarityEvalCallback
 

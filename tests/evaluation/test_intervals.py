@@ -8,6 +8,7 @@ import scipy.stats
 from evaluation_helpers import compare_systems, labelled_rows, write_rows
 from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
+from simcse_hf import paired_interval, read_task
 from simcse_hf.evaluation import Evaluation, Protocol
 from simcse_hf.evaluation.bootstrap import (
     counted_average_precision,
@@ -20,8 +21,7 @@ from simcse_hf.evaluation.bootstrap import (
     resampled_scores,
     widen,
 )
-from simcse_hf.evaluation.tasks import paired_interval, read_task
-from simcse_hf.evaluation.tasks.base import TaskResult
+from simcse_hf.evaluation.tasks import TaskResult
 from simcse_hf.evaluation.tasks.senteval import score_subsets
 
 random = np.random.RandomState(0)

@@ -42,14 +42,9 @@ CORRELATIONS = {
 }
 
 
-@pytest.fixture
-def metric(tmp_path, monkeypatch):
-    """The metric, loaded by its file."""
+def test_the_metric_gives_the_correlations_of_scipy_also_in_batches_and_combined(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", tmp_path)
-    return evaluate.load(METRIC_MODULE)
-
-
-def test_the_metric_gives_the_correlations_of_scipy_also_in_batches_and_combined(metric):
+    metric = evaluate.load(METRIC_MODULE)
     assert metric.compute(predictions=PREDICTED, references=GOLD) == pytest.approx(CORRELATIONS, abs=1e-12)
     for start in range(0, 50, 10):
         batch = slice(start, start + 10)

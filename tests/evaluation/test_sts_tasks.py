@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from evaluation_helpers import SHARED, BagOfWords, random_pairs, write, write_rows, write_sts
 
-from simcse_hf.evaluation import evaluate
+from simcse_hf import evaluate
 from simcse_hf.evaluation.tasks import senteval
 from simcse_hf.evaluation.tasks.senteval import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
 

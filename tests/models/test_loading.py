@@ -40,11 +40,6 @@ def make_nan(weights):
     return weights
 
 
-def rename_one(weights):
-    name = next(name for name in sorted(weights) if "layer.1.output.dense.weight" in name)
-    return {n if n != name else f"{n}_": x for n, x in weights.items()}
-
-
 def only_an_adapter(directory):
     for name in ("model.safetensors", "config.json"):
         (directory / name).unlink()
@@ -65,7 +60,6 @@ def truncate(directory):
 DAMAGES = [
     (without("layer.1."), r"lacks the weights .*layer\.1\..* and 13 more"),
     (lambda x: edit_config(x, num_hidden_layers=1), r"no place for: .*layer\.1\."),
-    (lambda x: edit_weights(x, rename_one), r"lacks the weights .*layer\.1\.output\.dense\.weight"),
     (lambda x: edit_weights(x, make_nan), "holds NaN or infinity"),
     (truncate, "damaged"),
     (lambda x: (x / "config.json").write_text("{"), "damaged"),

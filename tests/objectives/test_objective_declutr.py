@@ -6,7 +6,7 @@ from conftest import MASK, flat, random_batch
 from objective_helpers import assert_same, model_of, slow_info_nce
 from torch.nn.functional import cross_entropy
 
-from simcse_hf.objectives import EncodedBatch
+from simcse_hf import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
 from simcse_hf.objectives.masked_lm import mask_batch
 

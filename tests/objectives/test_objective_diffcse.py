@@ -7,8 +7,7 @@ from objective_helpers import assert_same, diffcse, masked_lm_folder
 from torch.nn.functional import batch_norm
 from transformers import AutoModelForMaskedLM
 
-from simcse_hf import AutoModelForCL
-from simcse_hf.objectives import EncodedBatch
+from simcse_hf import AutoModelForCL, EncodedBatch
 from simcse_hf.objectives.base import ABSENT
 from simcse_hf.objectives.masked_lm import mask_tokens
 

@@ -24,11 +24,10 @@ from objective_helpers import (
 from trainer_helpers import make
 from transformers import AutoModelForMaskedLM
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, EncodedBatch, SimCSE
 from simcse_hf.data.token_ids import parse_template
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.encoding.batching import tokenize_texts
-from simcse_hf.objectives import EncodedBatch
 from simcse_hf.publishing.card import write_card
 
 TEMPLATE = ["the {text} , [MASK] ."]

@@ -1,11 +1,11 @@
 """What the transforms refuse, and that the message names the argument, the sentence or the file."""
 
-import json
 import math
 import shutil
 
 import pytest
 import torch
+from model_helpers import edit_json
 from postprocessing_helpers import FIT, skewed, small_flow
 from trainer_helpers import refuses
 
@@ -65,7 +65,6 @@ def test_a_whitening_to_more_dimensions_than_there_are_is_refused():
         ([], "no embeddings to fit"),
         ([with_value(math.nan, 3, 1)], "sentence 4 of those to fit on.*not finite"),
         ([skewed(5, 8)], "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
-        ([skewed(4, 8).repeat(100, 1)], "these 400 vary in 3"),
     ],
 )
 def test_embeddings_that_no_whitening_can_be_fitted_on_are_refused(parts, words):
@@ -93,22 +92,15 @@ def saved(tmp_path):
     "changes, words",
     [
         ({"method": "glow"}, "json: unknown method 'glow'"),
-        ({"options": {"dim": 4, "blocks": 2**31}}, "json: damaged .*blocks"),
-        ({"options": None}, "json: damaged"),
-        ({"fit": {}}, "json: damaged .*pooler"),
-        ({"options": {"dim": 2**20}}, "model.safetensors: damaged .*size mismatch"),  # without memory for it
+        ({"options": {"dim": 4, "blocks": 2**31}}, "json: damaged blocks"),
+        ({"fit": {}}, "json: damaged pooler"),
+        ({"options": {"dim": 2**20}}, "model.safetensors: damaged size mismatch"),  # without memory for it
     ],
 )
 def test_an_invalid_description_is_named(changes, words, saved):
-    change_description(saved, changes)
-    with pytest.raises(ValueError, match=words) as error:
+    edit_json(saved / FOLDER / TRANSFORM_FILE, **changes)
+    with refuses(f"{saved} {words}"):
         find_transform(saved, {})
-    assert str(saved) in str(error.value)
-
-
-def change_description(folder, changes):
-    path = folder / FOLDER / TRANSFORM_FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_a_damaged_or_missing_file_is_named(saved):

@@ -20,10 +20,9 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from publishing_fixtures import save_transformed
 from trainer_helpers import make
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SettingError, SimCSE
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, name_repository, write_card
-from simcse_hf.runtime.errors import SettingError
 
 SECRET = "hf_" + "s" * 34
 HARMFUL = "x\n\n# Hacked\n<script>alert(1)"
@@ -218,10 +217,8 @@ def test_a_license_and_a_language_are_written_as_the_hub_takes_them(directory):
 def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(directory):
     for name, value in (
         ("license", "GPL v3"),
-        ("license", "proprietary"),
         ("language", ["en", "english"]),
         ("datasets", ["/home/jane/data.csv"]),
-        ("datasets", ["my data"]),
     ):
         with pytest.raises(SettingError, match=name):
             write_card(directory, **{name: value})

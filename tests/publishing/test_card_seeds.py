@@ -8,9 +8,8 @@ import pytest
 import yaml
 from card_helpers import PROTOCOL, check_card
 
-from simcse_hf import SimCSE
-from simcse_hf.evaluation import compare
-from simcse_hf.evaluation.protocol import Protocol
+from simcse_hf import SimCSE, compare
+from simcse_hf.evaluation import Protocol
 from simcse_hf.evaluation.report import Evaluation, add_averages, write_results
 from simcse_hf.evaluation.tasks.senteval import score_parts
 from simcse_hf.evaluation.threshold import save_threshold

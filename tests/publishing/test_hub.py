@@ -14,11 +14,10 @@ from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from publishing_fixtures import save_random
 
-from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE, index, push, search
+from simcse_hf import AutoModelForCL, SentenceIndex, SettingError, SimCSE, index, push, search
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
-from simcse_hf.runtime.errors import SettingError
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 WRONG = "hf_" + "w" * 34

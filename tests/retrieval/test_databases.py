@@ -8,8 +8,7 @@ from cli_helpers import save_model
 from evaluation_helpers import write
 from retrieval_helpers import SENTENCES
 
-from simcse_hf import SentenceIndex, SimCSE
-from simcse_hf.encoding.files import encode
+from simcse_hf import SentenceIndex, SimCSE, encode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,10 +11,9 @@ from retrieval_helpers import SENTENCES
 from sklearn.metrics import average_precision_score
 from trainer_helpers import refuses
 
-from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe
+from simcse_hf import BertForCL, SentenceIndex, SimCSE, describe, read_task
 from simcse_hf.apps.mining import mine_hard_negatives
 from simcse_hf.evaluation.embeddings import embed_all
-from simcse_hf.evaluation.tasks import read_task
 
 DISTANCES = ["euclidean", "manhattan"]
 

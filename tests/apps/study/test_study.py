@@ -3,6 +3,7 @@
 import html
 import json
 import shutil
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -194,13 +195,13 @@ def test_a_study_that_was_killed_and_one_in_two_parts_end_with_the_same_table(
     base, inputs, tests, tmp_path, monkeypatch
 ):
     monkeypatch.syspath_prepend(inputs)
-    ways = {"own": base.but(objective="own_losses:Stops")}
+    run = partial(study, {"own": base.but(objective="own_losses:Stops")}, seeds=2, test=tests)
     with pytest.raises(KeyboardInterrupt):
-        study(ways, seeds=2, test=tests, output=tmp_path / "killed")
-    study(ways, seeds=2, test=tests, output=tmp_path / "killed")
-    half = study(ways, seeds=2, test=tests, output=tmp_path / "parts", part="2/2")
+        run(output=tmp_path / "killed")
+    run(output=tmp_path / "killed")
+    half = run(output=tmp_path / "parts", part="2/2")
     assert half.missing == ["own, seed 42"] and half.take is None and "Call the study again" in str(half)
-    study(ways, seeds=2, test=tests, output=tmp_path / "parts", part="1/2")
+    run(output=tmp_path / "parts", part="1/2")
     killed, parts = ((tmp_path / name / "study.json").read_bytes() for name in ("killed", "parts"))
     assert killed == parts
 

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
 
-from simcse_hf.evaluation.tasks import read_task
+from simcse_hf import read_task
 
 HEADER = ["text", "label"]
 KINDS = pytest.mark.parametrize("kind", ["classification", "clustering"])

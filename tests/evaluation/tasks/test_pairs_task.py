@@ -5,7 +5,7 @@ import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
 from sklearn.metrics import average_precision_score
 
-from simcse_hf.evaluation.tasks import read_task
+from simcse_hf import read_task
 
 HEADER = ["sentence1", "sentence2", "label"]
 

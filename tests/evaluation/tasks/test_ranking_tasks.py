@@ -10,8 +10,7 @@ from data_helpers import content_of
 from data_helpers import write as write_bytes
 from evaluation_helpers import WORDS, encode, random_texts, write, write_beir, write_rows
 
-from simcse_hf import evaluate
-from simcse_hf.evaluation.tasks import read_task
+from simcse_hf import evaluate, read_task
 
 
 def read_reranking(folder, rows):

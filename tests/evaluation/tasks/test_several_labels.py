@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer, StandardScaler, normalize
 
-from simcse_hf.evaluation.tasks import read_task
+from simcse_hf import read_task
 
 HEADER = ["text", "label"]
 
