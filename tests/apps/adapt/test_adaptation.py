@@ -9,11 +9,10 @@ from evaluation_helpers import write, write_rows
 from trainer_helpers import files_of, refuses, sentences, texts
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SimCSE, adapt
 from simcse_hf.apps.adapt import adapt as adapt_module
 from simcse_hf.apps.adapt import arms as arms_module
 from simcse_hf.apps.adapt import verdict as verdict_module
-from simcse_hf.apps.adapt.adapt import adapt
 from simcse_hf.apps.adapt.arms import ARM_NAMES, CONTROL, START, Arm
 from simcse_hf.cli.main import main
 from simcse_hf.evaluation.tasks import name_general_tasks
@@ -306,7 +305,7 @@ def test_an_arm_of_spans_is_trained_and_judged(run, documents):
 def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
-    for changes, words in (
+    refused = (
         ({"task": ()}, "--task"),
         ({"steps": 0}, "steps above 0"),
         ({"batch_size": 0}, "batch_size above 0"),
@@ -318,12 +317,13 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch):
         ({"arms": ("mlm-label",)}, "--arms mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
-        ({"model": "nowhere/at-all"}, "nowhere/at-all"),
-        ({"task": "pairs=few.csv"}, "few.csv"),
-        ({"labels": ("corpus.txt",)}, "corpus.txt"),
-    ):
-        with refuses(words):
-            run(**changes)
+        ({"model": "nowhere/at-all"}, "nowhere/at-all: there is no such"),
+        ({"task": "pairs=few.csv"}, "few.csv rows"),
+        ({"labels": ("corpus.txt",)}, "corpus.txt label"),
+    )
+    for number, (changes, words) in enumerate(refused):
+        with refuses(words):  # and not because another adaptation has begun in the folder
+            run(**changes, output=str(tmp_path / str(number)))
 
 
 def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(run, tmp_path):
