@@ -26,6 +26,7 @@ from ...runtime.files import digest, entries, lock, read_json, remove, write_ato
 from ...runtime.messages import check_together
 from ...runtime.upload import hub_id, public_name
 from ...training.parser import check_files
+from ...training.seeds import learnt_files
 from ..study.runs import RUNS, SeedRun, finish_run, plan_runs, score_run
 from .arms import ARM_NAMES, SPANS, START, UNTRAINED, Arm, make_arms
 from .inputs import MIN_TEXTS, neighbouring_spans, prepare_labels, read_corpus, split_tasks, write_rows
@@ -161,14 +162,11 @@ def adapt(
             for path in entries(directory):
                 remove(path)
         digests = {}
-        for _, source in inputs:
-            for each in [Path(source), *Path(source).rglob("*")]:
+        for source in filter(None, [*(file for _, file in inputs), model, pretrained]):
+            for each in learnt_files(source):
                 # The output may lie within the folder of a task.
-                if each.is_file() and directory.resolve() not in each.resolve().parents:
+                if directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
-        for name in filter(None, (model, pretrained)):
-            for weights in Path(name).glob("*.safetensors"):
-                digests[f"digest of {weights}"] = digest(weights)
         if (directory / RECORD_FILE).exists():
             begun = read_json(directory / RECORD_FILE, "arguments", advice=_GO_ON)["arguments"]
             refuse_changes(begun, asked | digests, f"The adaptation in {directory}", _GO_ON)
