@@ -25,8 +25,6 @@ from .ways import Way, check_seeds, read_ways
 
 logger = logging.get_logger(__name__)
 
-#: The entries of a file of a study.
-ENTRIES = ("base", "ways", "seeds", "test", "data_dir", "label_separator", "output", "confidence", "keep_models")
 #: Arguments of a single run, which a study decides.
 OWN = ("seed", "seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "push_to_hub")
 
@@ -59,6 +57,10 @@ class Asked:
     def compared(self) -> list[str]:
         """The ways whose differences are judged: those that are no cells, and every grid."""
         return list(dict.fromkeys(way.grid or way.name for way in self.ways))
+
+
+#: The entries of a file of a study.
+ENTRIES = ("base", *Asked.__dataclass_fields__)
 
 
 def read_study(source: StrPath | Mapping[str, Any], given: Mapping[str, Any]) -> Asked:
