@@ -218,7 +218,7 @@ def compare_models(
         SettingError: If there are fewer than two, models without data, data without models, or as
             [`compare_evaluations`].
     """
-    check_output_file(output, overwrite)
+    check_output_file(output, overwrite, (".json",))
     check_interval(confidence, resamples)
     models = as_list(models)
     data, protocol, loading = read_tasks(**options)

@@ -138,7 +138,7 @@ def evaluate(
             raise SettingError(f"save_threshold writes into the model's folder, but {folder} is none")
         if (folder / "manifest.json").exists():
             raise SettingError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
-    check_output_file(output, overwrite)
+    check_output_file(output, overwrite, (".json",))
     data, protocol, loading = read_tasks(geometry=geometry, **options)
     if not data and not mteb:
         raise SettingError("there is nothing to evaluate: give data_dir, pairs, task or mteb")

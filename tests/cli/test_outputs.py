@@ -48,7 +48,7 @@ COMMANDS = {
 def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
     pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
     words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs)
-    output = tmp_path / "output"
+    output = tmp_path / ("output.json" if command == "evaluate" else "output")
 
     def run(more="", output=output):
         return status(command, *f"{words} --output {output} {more}".split())

@@ -164,6 +164,9 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: scored(None, mteb=["STS"], max_length=8), "max_length"),
         (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
         (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
+        # whose scores would take the place of those of own.json
+        (lambda x: scored(x, output=x / "own.txt"), r"output must end in \.json, got .*own\.txt"),
+        (lambda x: compare(["a", "b"], pairs=["c"], output="own.txt"), r"output must end in \.json, got own\.txt"),
         (of_modes, "dev.json was evaluated with mode 'dev', not 'test'"),
         (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
         (PAIR, "is a folder. Name a file of pairs"),
