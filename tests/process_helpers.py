@@ -1,19 +1,18 @@
 """Other processes: groups of gloo processes, and one that holds a folder."""
 
 import datetime
-import multiprocessing
 import os
 import signal
 import socket
-import sys
 from contextlib import contextmanager
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from accelerate.state import AcceleratorState
 from packaging import version
 
+from benchmarks.harness import prepare_forked_process
 from simcse_hf.runtime.files import lock
 
 
@@ -32,8 +31,9 @@ def variables(rank, processes, port):
 
 
 def _launched(rank, function, args, processes, port):
+    prepare_forked_process()
+    AcceleratorState._reset_state(True)  # that of the process of the tests, which is alone
     os.environ |= variables(rank, processes, port)
-    torch.set_num_threads(1)
     function(*args)
     # torch 2.6 holds Python's lock while it waits for a thread of the group, which may need the lock. Left alone, the
     # group ends with the process.
@@ -50,13 +50,10 @@ def free_port():
 def launch(function, *args, processes=2):
     """Run `function(*args)` in processes that have the variables of torchrun, and wait for them.
 
-    A server process imports torch, the package and the helpers of the tests once and forks the others, because these
-    imports take seconds.
+    They are forked from this one, because imports take seconds.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["trainer_helpers"])
     given = (function, args, processes, free_port())
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # where the server finds the helpers
-        mp.start_processes(_launched, args=given, nprocs=processes, start_method="forkserver")
+    mp.start_processes(_launched, args=given, nprocs=processes, start_method="fork")
 
 
 def _saved(function, folder):

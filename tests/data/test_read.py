@@ -1,6 +1,8 @@
 """Any source gives the same rows with their line numbers, or an error that says where it is wrong; none is lost."""
 
 import os
+import subprocess
+import sys
 import tracemalloc
 
 import pandas as pd
@@ -8,7 +10,6 @@ import pyarrow as pa
 import pytest
 from data_helpers import content_of, read_all, write
 from datasets import Dataset, DatasetDict, Features, Value
-from process_helpers import launch
 
 from simcse_hf.data import columns as texts_module
 from simcse_hf.data import table as lines_module
@@ -259,24 +260,27 @@ def test_a_name_that_is_neither_a_file_nor_on_the_hub_is_refused(load):
 # --- fingerprints ---
 
 
-def write_fingerprint(path, folder):
-    fingerprint = load_text_dataset(path, cache_dir=folder / "other")._fingerprint
-    (folder / "fingerprint").write_text(fingerprint)
-
-
 def test_the_fingerprint_depends_on_the_bytes_of_a_file_and_the_arguments(tmp_path, load):
-    """So another process, and a file of another name and time, find the same cache."""
+    """So a file of another name and time finds the same cache."""
     csv = triplet_file(tmp_path, "csv")
     first = load(csv)._fingerprint
     moved = write(tmp_path / "elsewhere.csv", csv.read_bytes())
     os.utime(moved, (0, 0))
-    launch(write_fingerprint, moved, tmp_path, processes=1)
-    assert (tmp_path / "fingerprint").read_text() == first
+    assert load_text_dataset(moved, cache_dir=tmp_path / "other")._fingerprint == first
     others = {load(csv, max_rows=1)._fingerprint, load(csv, columns=["anchor"])._fingerprint}
     csv.write_text(csv.read_text().replace("Letters", "Lettres"))
     others.add(load(csv)._fingerprint)
     assert load(csv)[1]["sent2"] == "Lettres."
     assert len(others - {first}) == 3
+
+
+@pytest.mark.slow  # imports take seconds
+def test_another_process_finds_the_same_cache(tmp_path, load):
+    csv = triplet_file(tmp_path, "csv")
+    program = "import sys, simcse_hf; print(simcse_hf.load_text_dataset(sys.argv[1], cache_dir='other')._fingerprint)"
+    words = [sys.executable, "-c", program, csv]
+    printed = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == load(csv)._fingerprint
 
 
 # --- streams and long texts ---
