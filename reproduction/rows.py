@@ -212,10 +212,20 @@ def _digest_model(name: str) -> str:
 
 
 def _rows_of(recipe: Recipe) -> str:
-    """Return which training rows the objective of a run reads; one of somebody's own is imported first."""
-    objective = recipe.given.get("objective", "simcse")
+    """Return which training rows the objective of a run reads."""
+    return _rows_of_objective(recipe.given.get("objective", "simcse"))
+
+
+@cache
+def _rows_of_objective(objective: str) -> str:
+    """Return which training rows an objective reads; one of somebody's own is imported first."""
     import_objective(objective)
     return described_objective(objective).rows
+
+
+@cache
+def _recipe(name: str) -> dict[str, Any]:
+    return PARSER.read_recipe(name)
 
 
 @cache
@@ -251,7 +261,7 @@ def ways_of(table: Table, row: Row, column: Column, options: Options) -> Iterato
         if is_small and not of_recipe:
             raise SettingError(f"{where}: small.yaml says nothing about the recipe {name}; add it")
         try:
-            base = PARSER.read_recipe(name)
+            base = _recipe(name)
         except SettingError as error:
             raise SettingError(f"{where}: {error}") from None
         names = {"train_file": base.get("dataset_name"), "dev_file": base.get("dev_file")}
