@@ -254,13 +254,13 @@ def never_end_training(tracker: Any) -> None:
 
 
 @contextmanager
-def explain_refusal() -> Iterator[None]:
-    """Turn what transformers and torch say of arguments that they do not take into a `SettingError`."""
+def explain_refusal(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error of some kinds, in which transformers or torch refuses arguments, into a `SettingError`."""
     try:
         yield
     except SimCSEError:
         raise
-    except (ImportError, TypeError, ValueError) as error:
+    except kinds as error:
         raise SettingError(f"transformers refuses the arguments: {error}") from error
 
 
@@ -320,7 +320,7 @@ class WholeCheckpointTrainer(Trainer):
         # The last callbacks see what the others request.
         own = (self.saved, self.stop_on_signal, FiniteWeights())
         kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *own]
-        with explain_refusal():
+        with explain_refusal(ImportError, ValueError):
             super().__init__(*args, **kwargs)
             optimized: Any = self.model
             self.get_optimizer_cls_and_kwargs(self.args, optimized)  # or refuse now what would end the run
@@ -345,12 +345,12 @@ class WholeCheckpointTrainer(Trainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """Create the optimizer as transformers does, or refuse its arguments."""
-        with explain_refusal():
+        with explain_refusal(ValueError):
             return super().create_optimizer(*args, **kwargs)
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
         """Create the schedule as transformers does, or refuse its arguments."""
-        with explain_refusal():
+        with explain_refusal(TypeError, ValueError):  # lr_scheduler_kwargs are arguments of a function
             return super().create_scheduler(*args, **kwargs)
 
     def train(
@@ -462,7 +462,10 @@ class WholeCheckpointTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
-        with explain_refusal(), same_noise(self.args.seed):  # accelerate takes the seed of the rows' order from it
+        with (
+            explain_refusal(ValueError),
+            same_noise(self.args.seed),
+        ):  # accelerate takes the seed of the rows' order from it
             return super().get_train_dataloader()
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: Any) -> Any:
