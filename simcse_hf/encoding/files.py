@@ -438,6 +438,8 @@ class TextSource:
         self.path = Path(source).expanduser() if isinstance(source, (str, os.PathLike)) else None
         self.name = str(self.path or "the rows")
         self.width = 0
+        if isinstance(source, Iterator):
+            source = list(source)
         self.read: Callable[[], Iterator[Row]]
         if isinstance(source, Dataset) or columns is not None:
             rows = source if isinstance(source, Dataset) else load_text_dataset(source, columns=columns)

@@ -5,7 +5,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -190,6 +190,8 @@ def _written(value: Any) -> str:
         return digest_value(value)
     if hasattr(value, "__len__"):  # no stream
         return digest_value([[table.columns, list(table.rows(table.columns))] for table in open_source(value)])
+    if isinstance(value, Iterator):
+        raise SettingError("a generator gives its rows once, and each seed reads them: give a list, or name a file")
     return Hasher.hash(value)
 
 

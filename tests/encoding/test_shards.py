@@ -64,6 +64,10 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
 
 
+def test_a_generator_of_texts_is_encoded_like_a_list(model, tmp_path):
+    assert encode(model, iter(["a cat", "a dog"]), tmp_path / "out").texts == 2
+
+
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 

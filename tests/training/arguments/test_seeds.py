@@ -16,6 +16,7 @@ from process_helpers import launch
 from trainer_helpers import refuses, scored, sentences, train_command
 from transformers import set_seed
 
+import simcse_hf
 from simcse_hf import SimCSE, compare, evaluate
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.runtime.files import entries
@@ -251,6 +252,19 @@ def test_contradictions_are_refused(tmp_path, train, more, named):
     with refuses(named):
         train(more)
     assert not entries(tmp_path / "out"), "nothing is written"
+
+
+def test_rows_that_can_be_read_once_are_no_rows_of_several_seeds(tmp_path):
+    save_encoder(tmp_path / "start")
+    with refuses("generator list file"):
+        simcse_hf.train(
+            "unsup",
+            model_name_or_path=str(tmp_path / "start"),
+            train_file=iter(sentences(16)),
+            seeds=2,
+            max_steps=1,
+            output_dir=str(tmp_path / "out"),
+        )
 
 
 # --- seeds of the same run only ---
