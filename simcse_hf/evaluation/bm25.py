@@ -1,13 +1,18 @@
 """Keyword search as a model: what the words alone score, without weights or vectors."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy import ndarray
+from transformers.utils import logging
 
 from ..names import KEYWORDS
 from ..runtime.errors import DataError, require_extra
 from ..runtime.identity import Identity
+
+logger = logging.get_logger(__name__)
 
 BM25_SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
 
@@ -43,6 +48,13 @@ class BM25:
         words = self._words(list(self._places))
         if not any(words):
             raise DataError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
+        counts = Counter(chain.from_iterable(map(set, words)))
+        alone = sum(all(counts[word] == 1 for word in each) for each in words)
+        if alone > len(words) / 2:
+            logger.warning_once(
+                f"{KEYWORDS}: {alone} of {len(words)} texts have no word in common with another one, so it cannot "
+                "rank them. A language that writes no spaces between words needs another baseline."
+            )
         self._index = self._package.BM25(**BM25_SETTINGS)
         self._index.index(words, show_progress=False)
 

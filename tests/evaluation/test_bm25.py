@@ -54,6 +54,13 @@ def test_documents_are_ranked_by_the_formula_of_lucene_and_equal_ones_by_their_i
         assert ranking == sorted(documents, key=lambda id: (round(slow[documents[id]], 5), id), reverse=True)
 
 
+def test_texts_without_spaces_between_words_are_told(caplog):
+    BM25(["the cat", "the dog", "un chat"])
+    assert "in common" not in caplog.text
+    BM25(["猫坐在垫子上", "一只猫坐在垫子上", "the cat", "the dog", "狗在公园里跑"])
+    assert "3 of 5 texts have no word in common with another one" in caplog.text
+
+
 def test_a_pair_has_the_mean_share_of_the_scores_of_its_texts_for_themselves():
     first, second = TEXTS[:20], TEXTS[20:40]
     search = search_over(first + second)
