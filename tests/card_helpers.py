@@ -84,7 +84,6 @@ def evaluation(directory, **changes):
         aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
         results[task] = {
             "pairs": STS_PAIRS[task][task],
-            "subsets": {},
             "aggregate": aggregate,
         }
     for i, task in enumerate(("STSBenchmark", "SICKRelatedness")):
@@ -99,7 +98,6 @@ def evaluation(directory, **changes):
         "alignment": 0.25123,
         "uniformity": -2.5,
         "isotropy": 0.3,
-        "singular_spectrum": [1.0],
         "positive_pairs": 7,
         "sentences": 11,
         "splits": ["train", "dev", "test"],

@@ -7,11 +7,13 @@ The padding id is 1 and not 0, so that code which takes 0 for padding fails.
 """
 
 import gc
+import json
 import logging
 import os
 import sys
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +32,7 @@ OLD_TRANSFORMERS = _TRANSFORMERS < version.parse("5.7")
 #: Later ones, before 5.18, leave out the whole modules that an adapter holds, such as a pooler.
 LEAVES_OUT_MODULES = _TRANSFORMERS < version.parse("5.18")
 NEEDS_PEFT = pytest.mark.needs_peft
+ROOT = Path(__file__).parents[1]
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old , . ##s ##ing ##ed"
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 PAD, CLS, SEP, MASK = 1, 2, 3, 4
@@ -82,7 +85,7 @@ def tiny_config(model_type="bert", *, dropout=None, **changes):
         "sep_token_id": SEP,
         "eos_token_id": SEP,
     }
-    values |= FAMILIES[model_type] | changes
+    values |= FAMILIES.get(model_type, {}) | changes
     if model_type == "distilbert":
         values = {_DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
     config = AutoConfig.for_model(model_type, **values)
@@ -106,13 +109,13 @@ def random_batch(*lead, length=9, seed=0):
     return {"input_ids": ids, "attention_mask": (position < sizes).long()}
 
 
-def with_masked_inputs(batch, probability=0.3, seed=0):
-    """The batch with `mlm_input_ids` and `mlm_targets`: words become [MASK] with this probability."""
+def with_masked_inputs(batch, seed=0):
+    """The batch with `mlm_input_ids` and `mlm_targets`: 30% of the words become [MASK]."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     ids = batch["input_ids"]
-    chosen = (torch.rand(ids.shape, generator=generator) < probability) & (ids > MASK)
+    chosen = (torch.rand(ids.shape, generator=generator) < 0.3) & (ids > MASK)
     return batch | {
         "mlm_input_ids": torch.where(chosen, MASK, ids),
         "mlm_targets": torch.where(chosen, ids, -100),
@@ -151,16 +154,14 @@ def takes_adapters():
 def pytest_collection_modifyitems(config, items):
     """Skip what is slow or cannot work, and begin with the long files: at the end, one would keep one worker busy."""
     items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
+    reasons = {}
     if not takes_adapters():
-        skip = pytest.mark.skip(reason="this version of transformers takes adapters from a later version of peft")
-        for item in items:
-            if "needs_peft" in item.keywords:
-                item.add_marker(skip)
+        reasons["needs_peft"] = "this version of transformers takes adapters from a later version of peft"
     if not config.getoption("--run_slow"):
-        skip = pytest.mark.skip(reason="slow: run it with --run_slow")
-        for item in items:
-            if "slow" in item.keywords:
-                item.add_marker(skip)
+        reasons["slow"] = "slow: run it with --run_slow"
+    for item in items:
+        for mark in reasons.keys() & item.keywords:
+            item.add_marker(pytest.mark.skip(reason=reasons[mark]))
 
 
 def pytest_configure(config):
@@ -201,6 +202,17 @@ def _undo_logging_setup():
     package.setLevel(logging.NOTSET)
 
 
+def read_json(path):
+    return json.loads(Path(path).read_text())
+
+
+def save_with_tokenizer(model, folder):
+    """Write a model and the tokenizer over `VOCABULARY`, and return the folder."""
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def save_encoder(folder, model_class=None, config=None):
     """Write an encoder with large random weights, by default a masked LM, and the tokenizer over `VOCABULARY`."""
     import torch
@@ -208,8 +220,13 @@ def save_encoder(folder, model_class=None, config=None):
 
     torch.manual_seed(0)
     model_class = model_class or BertForMaskedLM
-    model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    save_with_tokenizer(model_class(config or tiny_config(initializer_range=0.2)), folder)
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory):
+    """The folder of the files that the tests of a module share."""
+    return tmp_path_factory.mktemp("module")
 
 
 @pytest.fixture(scope="session")
@@ -226,15 +243,22 @@ def tiny_tokenizer(model_max_length=40):
 
 
 @pytest.fixture
-def save_checkpoint(tmp_path, tokenizer):
+def forget_definitions():
+    """Leave the tables of objectives and views as they are, in which an example's own class registers itself."""
+    from simcse_hf.data.views import VIEW_CLASSES
+    from simcse_hf.objectives import OBJECTIVES
+
+    tables = [(table, dict(table)) for table in (OBJECTIVES, VIEW_CLASSES)]
+    yield
+    for table, before in tables:
+        table.clear()
+        table.update(before)
+
+
+@pytest.fixture
+def save_checkpoint(tmp_path):
     """`save_checkpoint(model, name="checkpoint")` writes weights, config and tokenizer; returns the directory."""
-
-    def save(model, name="checkpoint"):
-        model.save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        return tmp_path / name
-
-    return save
+    return lambda model, name="checkpoint": save_with_tokenizer(model, tmp_path / name)
 
 
 @pytest.fixture

@@ -77,10 +77,10 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def write_sts(folder: Path, task: str, n: int = 30, seed: int = 0) -> None:
-    """Writes STS12 to STS16, `n` pairs per subset, in SentEval's layout."""
+def write_sts(folder: Path, task: str) -> None:
+    """Writes STS12 to STS16, at least 30 pairs per subset, in SentEval's layout."""
     for offset, subset in enumerate(STS_SUBSETS[task]):
-        rows = random_pairs(n + offset, seed + offset)
+        rows = random_pairs(30 + offset, offset)
         where = folder / "STS" / f"{task}-en-test"
         write(
             where / f"STS.input.{subset}.txt",
@@ -89,37 +89,33 @@ def write_sts(folder: Path, task: str, n: int = 30, seed: int = 0) -> None:
         write(where / f"STS.gs.{subset}.txt", [f"{score:.3f}" for *_, score in rows])
 
 
-def write_stsb(folder: Path, n: int = 40) -> None:
+def write_stsb(folder: Path) -> None:
     """Writes STS-B in SentEval's layout."""
     for seed, split in enumerate(("train", "dev", "test"), start=50):
-        rows = random_pairs(n, seed)
+        rows = random_pairs(40, seed)
         write(
             folder / "STS" / "STSBenchmark" / f"sts-{split}.csv",
             [f"g\tf\t2020\t{i}\t{score:.3f}\t{first}\t{second}" for i, (first, second, score) in enumerate(rows)],
         )
 
 
-def write_sick(folder: Path, n: int = 40) -> None:
+def write_sick(folder: Path) -> None:
     """Writes SICK in SentEval's layout, scores from 1 to 5."""
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
     for seed, name in enumerate(("SICK_train", "SICK_trial", "SICK_test_annotated"), start=70):
         rows = [
             f"{i}\t{first}\t{second}\t{max(score, 1):.3f}\tNEUTRAL"
-            for i, (first, second, score) in enumerate(random_pairs(n, seed))
+            for i, (first, second, score) in enumerate(random_pairs(40, seed))
         ]
         write(folder / "SICK" / f"{name}.txt", [header, *rows])
 
 
-def write_transfer(folder: Path, n: int = 60) -> None:
+def write_transfer(folder: Path) -> None:
     """Writes MR, SST2, TREC and MRPC in SentEval's layout; every class has a word of its own."""
-    texts = random_texts(n, seed=1)
-    write(folder / "MR" / "rt-polarity.pos", [f"good {text}" for text in texts])
-    write(
-        folder / "MR" / "rt-polarity.neg",
-        [f"bad {text}" for text in random_texts(n, seed=2)],
-    )
+    write(folder / "MR" / "rt-polarity.pos", [f"good {text}" for text in random_texts(60, seed=1)])
+    write(folder / "MR" / "rt-polarity.neg", [f"bad {text}" for text in random_texts(60, seed=2)])
     for seed, split in enumerate(("train", "dev", "test"), start=3):
-        rows = [f"{('bad', 'good')[i % 2]} {text}\t{i % 2}" for i, text in enumerate(random_texts(n, seed))]
+        rows = [f"{('bad', 'good')[i % 2]} {text}\t{i % 2}" for i, text in enumerate(random_texts(60, seed))]
         write(folder / "SST" / "binary" / f"sentiment-{split}", rows)
     labels = ("ABBR:exp", "DESC:def", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date")
     for seed, name in enumerate(("train_5500", "TREC_10"), start=6):
@@ -129,7 +125,7 @@ def write_transfer(folder: Path, n: int = 60) -> None:
     for seed, split in enumerate(("train", "test"), start=8):
         rows = [
             f"{int(score > 2.5)}\t{i}\t{i}\t{first}\t{second}"
-            for i, (first, second, score) in enumerate(random_pairs(n, seed))
+            for i, (first, second, score) in enumerate(random_pairs(60, seed))
         ]
         write(folder / "MRPC" / f"msr_paraphrase_{split}.txt", [header, *rows])
 

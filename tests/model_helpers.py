@@ -3,6 +3,7 @@
 import json
 
 import torch
+from conftest import read_json
 
 
 def dense(model):
@@ -24,4 +25,4 @@ def freeze_like_peft(model, *modules_to_save):
 
 def edit_json(path, **changes):
     """Change entries of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(read_json(path) | changes))

@@ -157,10 +157,10 @@ def tsdae(model_type="bert", pooler_type="cls_before_pooler", **settings):
     return model_of("tsdae", model_type=model_type, pooler_type=pooler_type, **settings)
 
 
-def masked_lm_folder(folder, tokenizer, model_type="bert", **changes):
+def masked_lm_folder(folder, tokenizer, **changes):
     """A directory with a masked-LM, clearly decided weights, and the tokenizer."""
     torch.manual_seed(7)
-    config = tiny_config(model_type, initializer_range=0.5, **changes)
+    config = tiny_config(initializer_range=0.5, **changes)
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

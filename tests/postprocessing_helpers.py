@@ -8,11 +8,11 @@ from simcse_hf.postprocessing.transform import Fit
 FIT = Fit("avg", 40, "texts.txt", ["text"], 60, {"dim": 4}, None)
 
 
-def skewed(count, dim, seed=0, offset=3.0):
+def skewed(count, dim, seed=0):
     """Make correlated float32 vectors of shape `(count, dim)` far from the origin."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(dim, dim, generator=generator) * torch.logspace(0, -2, dim)
-    return torch.randn(count, dim, generator=generator) @ mixing.T + offset
+    return torch.randn(count, dim, generator=generator) @ mixing.T + 3.0
 
 
 def small_flow() -> Flow:

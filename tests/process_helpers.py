@@ -18,16 +18,14 @@ from simcse_hf.runtime.files import lock
 
 def variables(rank, processes, port):
     """What torchrun tells a process."""
-    numbers = {
+    values = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        **{name: str(number) for name, number in numbers.items()},
-    }
+    return {name: str(value) for name, value in values.items()}
 
 
 def _launched(rank, function, args, processes, port):
@@ -69,13 +67,16 @@ def in_processes(function, folder, processes=2):
 
 
 @contextmanager
-def held_elsewhere(folder):
-    """Let another process hold a folder, yield its number, and kill it at the end."""
+def held_elsewhere(folder, with_worker=False):
+    """Let another process hold a folder, yield its number, and kill it at the end. Its worker lives for 20 seconds."""
     reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
             with lock(folder):
-                os.write(writer, b"held")
+                is_parent = with_worker and os.fork()
+                if not is_parent:  # a worker writes, because filelock lets go of the lock as it starts
+                    os.write(writer, b"held")
+                    signal.alarm(20 if with_worker else 0)
                 signal.pause()
         finally:
             os._exit(1)

@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 import torch
 import transformers.utils.hub
-from conftest import tiny_config
+from conftest import save_with_tokenizer, tiny_config
 from encoding_helpers import perturb, random_texts
 from hub_server import HubServer
 from huggingface_hub import constants
@@ -17,13 +17,11 @@ from simcse_hf.encoding.fitting import fit_transform
 
 
 @pytest.fixture(scope="session")
-def untrained(tmp_path_factory, tokenizer):
+def untrained(tmp_path_factory):
     """The folder of a BERT model, which is only read."""
-    folder = tmp_path_factory.mktemp("untrained") / "my-model"
     torch.manual_seed(0)
-    AutoModelForCL.from_config(tiny_config()).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    model = AutoModelForCL.from_config(tiny_config())
+    return save_with_tokenizer(model, tmp_path_factory.mktemp("untrained") / "my-model")
 
 
 @pytest.fixture(scope="session")

@@ -30,28 +30,27 @@ ROWS = {
 }
 
 
-def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
+def embedded(rows, dim):
     """A batch of one premise per row, with embeddings that require a gradient.
 
     They are large where there is no sentence, so that an objective which reads them is found out.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     most_hypotheses = max(len(row) for row in rows)
     columns = most_hypotheses + 1
-    vectors = scale * torch.randn(len(rows), columns, dim, generator=generator, dtype=torch.float64)
+    vectors = torch.randn(len(rows), columns, dim, generator=generator, dtype=torch.float64)
     relations = torch.full((len(rows), most_hypotheses), ABSENT)
     for i, row in enumerate(rows):
         relations[i, : len(row)] = torch.tensor(row, dtype=torch.long)
         vectors[i, len(row) + 1 :] = 1e6
     premise_ids = torch.arange(len(rows))[:, None].expand(-1, columns)
     inputs = {"relations": relations, "text_ids": premise_ids}
-    return EncodedBatch(vectors.to(dtype).requires_grad_(), inputs)
+    return EncodedBatch(vectors.requires_grad_(), inputs)
 
 
-def training_rows(rows, global_batch=4, sentences=None):
+def training_rows(rows, global_batch=4):
     """What `check` is given, for rows with these relations."""
-    if sentences is None:
-        sentences = [len(row) + 1 for row in rows]
+    sentences = [len(row) + 1 for row in rows]
     token_ids = [2, 7, 3]
     columns = {
         "input_ids": [[token_ids] * count for count in sentences],

@@ -1,28 +1,20 @@
 """What the tests of the index share: sentences, a model without a network, and the backends that are installed."""
 
 import json
-from functools import cache
-from hashlib import blake2b
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from encoding_helpers import random_texts
+from evaluation_helpers import word_vector
 
 INSTALLED_BACKENDS = ["exact", "hnsw", "ivf"] if find_spec("faiss") else ["exact"]
 EVERY_BACKEND = pytest.mark.parametrize("backend", INSTALLED_BACKENDS)
 
 
-@cache
-def word_vector(word):
-    """A vector of 8 dimensions, drawn with a hash of the word as the seed."""
-    digest = blake2b(word.encode(), digest_size=8).digest()
-    return np.random.default_rng(list(digest)).standard_normal(8)
-
-
 def text_vector(text):
     """The normalized sum of the vectors of the words."""
-    vector = sum((word_vector(word) for word in text.split()), np.zeros(8))
+    vector = sum((word_vector(word, 8) for word in text.split()), np.zeros(8))
     return vector / (np.linalg.norm(vector) or 1)
 
 

@@ -2,17 +2,17 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from reproduction_helpers import table_of
+from trainer_helpers import refuses
 
 from reproduction.__main__ import main
 from reproduction.reproduce import plan
 from reproduction.rows import Options, differences
 from reproduction.table import SCALES, load_table, table_names
 
-ROOT = Path(__file__).parents[2]
 PAPERS = ROOT.parent / "shared/papers"
 TEXTS = {
     "simcse": "simcse.txt",
@@ -24,7 +24,7 @@ TEXTS = {
 def test_the_command_lists_the_22_tables(tmp_path, capsys):
     assert main(["--data_dir", str(tmp_path), "--seeds", "1"]) == 0
     assert len(table_names()) == len(capsys.readouterr().out.splitlines()) == 22
-    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
+    with refuses("there is no table simcse/99. Use one of simcse/3"):
         load_table("simcse/99")
 
 
@@ -91,7 +91,7 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
     ],
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with refuses(message):
         plan(table_of(tmp_path, **changes), Options(tmp_path, tmp_path))
 
 

@@ -10,11 +10,11 @@ from simcse_hf.evaluation.verdict import Sample
 RESAMPLES = 400
 
 
-def sample(mean, seeds=3, seed_sd=0.2, pair_sd=0.3, shift=0):
+def sample(mean, seeds=3, seed_sd=0.2, shift=0):
     """Scores of a cell: a value for each seed, and resamples of the test pairs that all cells share."""
-    shared_noise = np.random.default_rng(7).normal(0, pair_sd, RESAMPLES)
+    shared_noise = np.random.default_rng(7).normal(0, 0.3, RESAMPLES)
     seed_noise = np.random.default_rng(11 + shift).normal(0, seed_sd, seeds)
-    own_noise = np.random.default_rng(13 + shift).normal(0, pair_sd / 3, (seeds, RESAMPLES))
+    own_noise = np.random.default_rng(13 + shift).normal(0, 0.1, (seeds, RESAMPLES))
     figures = {}
     resampled = {}
     for seed in range(seeds):
