@@ -63,7 +63,7 @@ class HubServer(ThreadingHTTPServer):
     Attributes:
         token: the one that may write, and read what is private.
         benchmarks: ids of the data sets that are registered as benchmarks.
-        requests: (method, path, headers) of every request, in order.
+        requests: (method, path) of every request, in order.
         errors: exceptions of the server's own, which a client would take for a broken connection.
         refusal: a [`Refusal`] that answers everything that would write.
         cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self):
         parts = urlsplit(self.path)
         self.route, self.query = unquote(parts.path), parse_qs(parts.query)
-        self.server.requests.append((self.command, self.route, dict(self.headers)))
+        self.server.requests.append((self.command, self.route))
         length = int(self.headers.get("Content-Length") or 0)
         if self.server.cut(self.command, self.route):
             self.rfile.read(length // 2)
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer()
         except Refusal as refusal:
             status, code, message = refusal.args
-            self._send(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
+            self._send(status, {"error": message}, X_Error_Code=code)
 
     def _answer(self):
         for method, pattern, answer in _ROUTES:
@@ -155,24 +155,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_writer()
         found = self.server.repositories.get(repo)
         if found is None or (found.private and not self._is_authorised):
-            raise Refusal(
-                404 if self._is_authorised else 401,
-                "RepoNotFound",
-                "Repository not found",
-            )
+            raise Refusal(404 if self._is_authorised else 401, "RepoNotFound", "Repository not found")
         return found
 
     # --- writing --------------------------------------------------------------------------------------------------
-
-    def whoami(self):
-        self._check_writer()
-        self._send(200, {"type": "user", "name": "org", "orgs": []})
 
     def create(self):
         self._check_writer()
         asked = json.loads(self.body)
         repo = f"{asked.get('organization') or 'org'}/{asked['name']}"
-        url = {"url": f"{self.server.url}/{repo}", "name": repo, "id": repo}
+        url = {"url": f"{self.server.url}/{repo}"}
         if repo in self.server.repositories:
             self._send(409, {"error": "You already created this model repo", **url})
             return
@@ -236,10 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif key == "deletedFile":
                 del files[value["path"]]
         oid = repository.commit(revision, files, message)
-        self._send(
-            200,
-            {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"},
-        )
+        self._send(200, {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -251,16 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self._repository(repo)
         oid = repository.resolve(revision)
         siblings = [{"rfilename": path} for path in repository.commits[oid]]
-        self._send(
-            200,
-            {
-                "id": repo,
-                "sha": oid,
-                "private": repository.private,
-                "tags": [],
-                "siblings": siblings,
-            },
-        )
+        self._send(200, {"id": repo, "sha": oid, "siblings": siblings})
 
     def tree(self, repo, revision, folder):
         folder = (folder or "").strip("/")
@@ -281,12 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         oid = repository.resolve(revision)
         content = repository.commits[oid].get(path)
         if content is None:
-            self._send(
-                404,
-                X_Repo_Commit=oid,
-                X_Error_Code="EntryNotFound",
-                X_Error_Message="Entry not found",
-            )
+            self._send(404, X_Repo_Commit=oid, X_Error_Code="EntryNotFound")
             return
         digest = hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)
         self._send(200, content, ETag=f'"{digest}"', X_Repo_Commit=oid)
@@ -295,7 +270,6 @@ class _Handler(BaseHTTPRequestHandler):
 _REPO = r"(?P<repo>[^/]+/[^/]+?)"
 _REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
 _ROUTES = [
-    (("GET",), r"/api/whoami-v2", _Handler.whoami),
     (("POST",), r"/api/repos/create", _Handler.create),
     (("GET",), r"/api/datasets", _Handler.datasets),
     (("POST",), r"/api/validate-yaml", _Handler.validate_yaml),

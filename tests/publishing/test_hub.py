@@ -83,7 +83,7 @@ def test_a_push_is_one_commit_with_all_files_and_a_card(hub, saved):
     assert repository.messages[1:] == [("main", "First")]
     assert repository.files() == contents(directory)
     assert 'SimCSE("org/name")' in repository.files()[CARD].decode()
-    uploads = [path for method, path, _ in hub.requests if method == "PUT" and path.startswith("/lfs/")]
+    uploads = [path for method, path in hub.requests if method == "PUT" and path.startswith("/lfs/")]
     assert len(uploads) == 2, "the weights and the head"
 
 
