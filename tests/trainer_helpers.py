@@ -1,47 +1,27 @@
-"""Trainers on tiny encoders, and for each objective one with rows of the kind that it learns from."""
+"""Trainers on tiny encoders, and for each objective rows of the kind that it learns from."""
 
 import os
-import signal
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, tiny_config, tiny_tokenizer
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.encoding.files import write_vectors
 from simcse_hf.evaluation.tasks.senteval import ScoredPairs
-from simcse_hf.objectives import OBJECTIVES, described_objective
+from simcse_hf.objectives import described_objective
 from simcse_hf.runtime.files import LOCK
+from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.recipe import Recipe
 
 WORDS = VOCABULARY[5:25]
-SMALL = {"projector_dim": 16}
-TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
-#: Model settings for each objective, none for one that is not named here. `rows_for` makes the training rows.
-SETTINGS = dict.fromkeys(OBJECTIVES, {}) | {
-    "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
-    "softmax": {"pooler_type": "avg_no_cls"},
-    "supcon": {"pooler_type": "avg_no_cls"},
-    "softmax:0.7+supcon:0.3": {"pooler_type": "avg_no_cls"},
-    "barlow_twins": {"objective_options": SMALL},
-    "vicreg": {"objective_options": SMALL},
-    "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
-    "is_bert": {"pooler_type": "avg"},
-    "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
-    "esimcse": {"objective_options": {"queue_size": 8}},
-    "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
-    "tsdae": {"pooler_type": "cls_before_pooler"},
-    "cosent": {"pooler_type": "cls_before_pooler"},
-    "class_labels": {"pooler_type": "avg"},
-    "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
-    "distill": {"pooler_type": "avg", "objective_options": {"loss": "listnet"}},
-}
 
 
 def sentences(rows, seed=0, words=6):
@@ -70,14 +50,6 @@ def pairs(rows=12):
     )
 
 
-def scored_by(model, tokenizer, rows=40):
-    """A dev set on which a model is perfect, and no other one."""
-    dev_set = SimilarityEvalCallback(pairs(rows))
-    dev_set.evaluate(model, tokenizer)
-    gold = dev_set.scores["stsb_spearman"]["pairs"]["predicted"].tolist()
-    return ScoredPairs("stsb", dev_set.pairs.sentences1, dev_set.pairs.sentences2, gold)
-
-
 def model_of(model_type="bert", dropout=None, **settings):
     """Make a model whose weights are large enough for clearly different embeddings of random sentences."""
     torch.manual_seed(1)
@@ -100,17 +72,28 @@ def arguments(tmp_path, **changes):
 
 
 class End(TrainerCallback):
-    """End a run at the begin of a step: by an error, or by SIGTERM, after which this step is finished and saved."""
+    """End a run by an error at the begin of a step."""
 
     def __init__(self, step, error=KeyboardInterrupt):
         self.step = step
         self.error = error
 
     def on_step_begin(self, args, state, control, **_):
-        if state.global_step == self.step - 1 and self.error is None:
-            os.kill(os.getpid(), signal.SIGTERM)
-        elif state.global_step == self.step - 1:
+        if state.global_step == self.step - 1:
             raise self.error
+
+
+class Signal(TrainerCallback):
+    """Send a signal to this process during a step."""
+
+    def __init__(self, number, step, rank=0):
+        self.number = number
+        self.step = step
+        self.rank = rank
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == self.step - 1 and args.process_index == self.rank:
+            os.kill(os.getpid(), self.number)
 
 
 class Rates(TrainerCallback):
@@ -171,6 +154,11 @@ def train_and_resume(trainer, step):
     return whole, resumed
 
 
+def saved_steps(folder):
+    """The steps of the checkpoints in a folder, from the newest one on."""
+    return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(folder)]
+
+
 def files_of(path, *but):
     """The content of a file, or of each file in a folder by its name, without the lock and the names left out."""
     files = [each for each in (path, *path.rglob("*")) if each.is_file() and each.name not in (LOCK, *but)]
@@ -185,15 +173,26 @@ def refuses(words, kinds=ValueError):
     assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
+def without_times(value):
+    """The entries of nested dictionaries and lists that do not depend on the clock."""
+    if isinstance(value, dict):
+        kept = {name: without_times(inner) for name, inner in value.items()}
+        return {name: inner for name, inner in kept.items() if not re.search("runtime|seconds|per_second", name)}
+    if isinstance(value, list):
+        return [without_times(inner) for inner in value]
+    return value
+
+
 def logged(trainer, name):
     """What the trainer logged under a name, in order."""
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
-def rows_for(objective, tokenizer):
+def rows_for(objective):
+    """Rows of the kind that an objective learns from."""
     row_type = described_objective(objective).rows
     if row_type == "spans":
-        return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
+        return SpanDataset([sentences(6, seed=i) for i in range(16)], tiny_tokenizer(), 12)
     if row_type == "nli":
         texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
         return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
@@ -204,31 +203,12 @@ def rows_for(objective, tokenizer):
     return Dataset.from_dict({"sent0": sentences(16)})
 
 
-def vectors_of(folder, rows, dim=8, seed=0):
+def vectors_of(folder, rows, seed=0):
     """A folder with random vectors of the texts of rows, as a teacher or a guide."""
     if not folder.exists():
-        vectors = np.random.default_rng(seed).normal(size=(*rows.shape, dim))
+        vectors = np.random.default_rng(seed).normal(size=(*rows.shape, 8))
         write_vectors(folder, rows, vectors, "random", 5)
     return str(folder)
-
-
-def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
-    torch.manual_seed(1)
-    settings = SETTINGS[objective] if settings is None else settings
-    options = dict(settings.get("objective_options", {}))
-    if objective == "diffcse":
-        options["generator"] = str(start)
-    model = AutoModelForCL.from_pretrained(
-        start,
-        head="fresh",
-        **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options},
-    )
-    rows = rows_for(objective, tokenizer)
-    values = SAVES | EVALUATES | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
-    values |= {"logging_steps": 1, "save_steps": 3, "eval_steps": 6}
-    if objective == "distill":
-        values["teacher"] = vectors_of(tmp_path / "teacher", rows)
-    return make(tmp_path, tokenizer, rows, model, dev_set=pairs(6), **values | changes)
 
 
 def train_command(method, words):

@@ -1,18 +1,16 @@
 """`simcse-hf evaluate` and `simcse-hf compare`, from the command line to their files."""
 
-import json
-from pathlib import Path
-
 import pytest
 from cli_helpers import status
+from conftest import read_json
 from evaluation_helpers import BagOfWords, labelled_rows, write_rows, write_senteval, write_user_tasks
 
 from simcse_hf.evaluation import Comparison, scoring
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_senteval(tmp_path_factory.mktemp("downstream"))
+def folder(module_path):
+    return write_senteval(module_path)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +31,7 @@ def run(capsys):
 
     def run(command, line, output="results.json"):
         assert status(command, *line.split(), "--output", output, "--overwrite") == 0
-        return json.loads(Path(output).read_text()), capsys.readouterr().out
+        return read_json(output), capsys.readouterr().out
 
     return run
 

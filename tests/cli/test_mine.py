@@ -19,13 +19,12 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, tokenizer):
+def base(module_path, tokenizer):
     """A folder with a model, pairs and a corpus."""
-    base = tmp_path_factory.mktemp("mine")
-    save_model(base / "model", tokenizer)
-    write(base / "pairs.csv", PAIRS)
-    write(base / "corpus.txt", ["a man slept", "A CAT  sat on a mat", "the woman ran"])
-    return base
+    save_model(module_path / "model", tokenizer)
+    write(module_path / "pairs.csv", PAIRS)
+    write(module_path / "corpus.txt", ["a man slept", "A CAT  sat on a mat", "the woman ran"])
+    return module_path
 
 
 def run(base, name, options):

@@ -17,14 +17,13 @@ SENTENCES = [
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, tokenizer):
+def base(module_path, tokenizer):
     """A folder with a model, texts and an index of them."""
-    base = tmp_path_factory.mktemp("outputs")
-    save_model(base / "model", tokenizer)
-    write(base / "texts.txt", SENTENCES)
-    line = f"--model {base / 'model'} --input {base / 'texts.txt'} --output {base / 'index'} --device cpu --quiet"
-    assert status("index", *line.split()) == 0
-    return base
+    save_model(module_path / "model", tokenizer)
+    write(module_path / "texts.txt", SENTENCES)
+    files = f"--model {module_path}/model --input {module_path}/texts.txt --output {module_path}/index"
+    assert status("index", *f"{files} --device cpu --quiet".split()) == 0
+    return module_path
 
 
 def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):

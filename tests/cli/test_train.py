@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import status
-from conftest import tiny_config
+from conftest import read_json, tiny_config
 from transformers import BertModel
 
 from simcse_hf.apps.pretraining import PretrainingArguments
@@ -78,13 +78,12 @@ class Hinge(Objective):
 
 
 @pytest.fixture
-def losses(tmp_path, monkeypatch):
+def losses(tmp_path, monkeypatch, forget_definitions):
     """A module with an objective of the user, and a recipe `r` with it, in the current folder."""
     monkeypatch.syspath_prepend(tmp_path)
     Path("losses.py").write_text(LOSS)
     Path("r").write_text("objective: losses:Hinge\n")
     yield
-    OBJECTIVES.pop("losses:Hinge", None)
     sys.modules.pop("losses", None)
 
 
@@ -159,7 +158,7 @@ def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkp
     assert status(*line.split(), "--quiet", "--json") == 0
     printed = capsys.readouterr()
     results = json.loads(printed.out)
-    assert results == {**results, **json.loads(Path("out/results.json").read_text())}
+    assert results == {**results, **read_json("out/results.json")}
     assert "step " not in printed.err and "INFO" not in printed.err
     assert status(*line.split()) == 2
     assert "--overwrite_output_dir" in capsys.readouterr().err

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, tiny_config
+from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, save_with_tokenizer
 from retrieval_helpers import make_sentences
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
+from trainer_helpers import model_of
 from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
@@ -69,13 +70,10 @@ if OLD_TRANSFORMERS:
     NOT_FOR["AutoModel"].add("adapter")
 
 
-def save(kind, folder, tokenizer):
+def save(kind, folder):
     settings = dict(KINDS[kind])
-    torch.manual_seed(1)
-    config = tiny_config(settings.pop("family", "bert"), initializer_range=0.2)
     base = folder.with_name("base")
-    AutoModelForCL.from_config(config, max_length=LENGTH, **settings).save_pretrained(base)
-    tokenizer.save_pretrained(base)
+    save_with_tokenizer(model_of(settings.pop("family", "bert"), max_length=LENGTH, **settings), base)
     simcse = SimCSE(base, device="cpu")
     simcse.encode(TEXTS, max_length=12)  # no file may remember this length
     if kind in ("whitening", "flow"):
@@ -98,13 +96,13 @@ def save(kind, folder, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory, tokenizer):
+def saved(tmp_path_factory):
     """`saved(kind)` is the folder of a checkpoint of a kind, which is written once."""
 
     @cache
     def saved(kind):
         folder = tmp_path_factory.mktemp("clients") / "model"
-        save(kind, folder, tokenizer)
+        save(kind, folder)
         return folder
 
     return saved

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tiny_config
+from conftest import ROOT
+from trainer_helpers import model_of
 
-from simcse_hf import BertForCL, SimCSE
+from simcse_hf import SimCSE
 
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+PAGE = ROOT / "docs" / "clients.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.fixture
 def model(save_checkpoint):
     prompts = {"query": "the cat : ", "document": "a house : "}
-    return SimCSE(save_checkpoint(BertForCL(tiny_config(), pooler_type="cls", prompts=prompts), "my-model"))
+    return SimCSE(save_checkpoint(model_of(pooler_type="cls", prompts=prompts), "my-model"))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from accelerate import disk_offload
 from conftest import FAMILIES, random_batch, tiny_config
 from encoding_helpers import attend, perturb
+from objective_helpers import assert_same_outputs
+from trainer_helpers import model_of
 from transformers import AutoModel, ModernBertModel
 
-from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf import BertForCL
 from simcse_hf.kernels.cpu import keep_mask
 from simcse_hf.kernels.packing import Packing
 from simcse_hf.kernels.unpadded import install_unpadded_attention, run_encoder
@@ -40,7 +42,7 @@ def gradients(model, scalar):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_runs_without_padding_if_its_encoder_can_and_nobody_switches_it_off(family):
-    model = AutoModelForCL.from_config(tiny_config(family))
+    model = model_of(family)
     assert model.runs_unpadded == (family in UNPADDED)
     model.unpadded = False
     assert not model.runs_unpadded
@@ -53,13 +55,13 @@ def test_a_model_runs_without_padding_if_its_encoder_can_and_nobody_switches_it_
     ids=["offloaded", "two accelerators"],
 )
 def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
-    model = AutoModelForCL.from_config(tiny_config("bert"))
+    model = model_of()
     model.hf_device_map = device_map
     assert model.runs_unpadded == unpadded
 
 
 def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
-    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    model = model_of(pooler_type="cls").eval()
     batch = random_batch(4)
     expected = model(**batch).sentence_embeddings
     disk_offload(model, tmp_path, execution_device="cpu")
@@ -68,7 +70,7 @@ def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
 
 
 def test_another_attention_implementation_runs_with_padding_whenever_it_is_set(save_checkpoint):
-    checkpoint = save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
+    checkpoint = save_checkpoint(model_of(pooler_type="cls"))
     eager = BertForCL.from_pretrained(checkpoint, attn_implementation="eager").eval()
     model = BertForCL.from_pretrained(checkpoint).eval()
     batch = random_batch(4)
@@ -145,10 +147,7 @@ def test_attention_and_its_gradient_equal_a_loop_over_sentences_and_heads(length
     expected = slow_attention(*inputs, packing.bounds.diff().tolist(), rate, first_only)
     torch.manual_seed(5)
     found = attend(*inputs, packing, scaling=0.5, dropout=rate)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    weight = torch.randn_like(expected)
-    gradients_of_both = [torch.autograd.grad((out * weight).sum(), inputs) for out in (found, expected)]
-    torch.testing.assert_close(*gradients_of_both, rtol=0, atol=1e-12)
+    assert_same_outputs(found, expected, inputs)
 
 
 # --- autocast ---
@@ -220,9 +219,7 @@ PAIRS += [("albert", "cls")]  # whose pooler has its tanh beside it
 @pytest.mark.parametrize("family, pooler_type", PAIRS)
 def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(family, pooler_type, padding, training):
     """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
-    torch.manual_seed(0)
-    config = tiny_config(family, dropout=0.0, initializer_range=0.2)
-    model = AutoModelForCL.from_config(config, pooler_type=pooler_type).train(training)
+    model = model_of(family, dropout=0.0, pooler_type=pooler_type).train(training)
     batch = dict(BATCHES[padding])
     if family in ("bert", "albert"):
         batch["token_type_ids"] = batch["input_ids"] % 2

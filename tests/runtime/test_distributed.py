@@ -14,13 +14,9 @@ from simcse_hf.runtime.distributed import on_first_process
 
 WORLDS = (1, 2, 4)
 ROWS = 8
-CASES = {  # sentences a row, rows, settings
-    "pairs": (2, ROWS, {}),
-    "masked-LM": (
-        3,
-        ROWS,
-        {"do_mlm": True, "mlm_weight": 0.5, "hard_negative_weight": 0.7},
-    ),
+CASES = {  # sentences a row, settings
+    "pairs": (2, {}),
+    "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5, "hard_negative_weight": 0.7}),
 }
 TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
 
@@ -28,15 +24,15 @@ TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
 def case_model(case):
     """Make the model in float64 and without dropout, so that only the arithmetic of the processes can differ."""
     torch.manual_seed(0)
-    return BertForCL(tiny_config(dropout=0.0), **CASES[case][2]).double()
+    return BertForCL(tiny_config(dropout=0.0), **CASES[case][1]).double()
 
 
 def case_batch(case):
-    num_sentences, rows, settings = CASES[case]
-    batch = random_batch(rows, num_sentences)
+    num_sentences, settings = CASES[case]
+    batch = random_batch(ROWS, num_sentences)
     if settings.get("do_mlm"):
         batch = with_masked_inputs(batch)
-        batch["mlm_targets"][: rows // 4] = -100  # the first of four processes masked nothing
+        batch["mlm_targets"][: ROWS // 4] = -100  # the first of four processes masked nothing
     return batch
 
 

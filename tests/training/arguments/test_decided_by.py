@@ -4,15 +4,14 @@ What a command line says counts before its recipe, and a table of a data set bef
 the checkpoint, the paper of the objective, the command and the package.
 """
 
-import json
 import random
 
 import pytest
-from conftest import tiny_config
-from trainer_helpers import arguments
+from conftest import read_json, tiny_config
+from trainer_helpers import arguments, model_of
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import OBJECTIVES, part_weights
 from simcse_hf.training.decide import decide_run, with_values
 from simcse_hf.training.recipe import OF_FILES, Recipe
@@ -188,8 +187,8 @@ def checkpoints(tmp_path_factory):
             BertForMaskedLM(tiny_config()).save_pretrained(folder)
             found.append((folder, {}))
             continue
-        BertForCL(tiny_config(), **settings).save_pretrained(folder)
-        section = json.loads((folder / "config.json").read_text())["simcse"]
+        model_of(**settings).save_pretrained(folder)
+        section = read_json(folder / "config.json")["simcse"]
         found.append((folder, {**section["pooling"], **section["training"]}))
     return found
 

@@ -61,7 +61,7 @@ ABSENT = {
     "takes seconds, and adds the use of memory to what is logged": "skip_memory_metrics",
     "every run of this file has one": "model args train_dataset processing_class",
     "test_a_run_with_model_init_is_that_with_its_model": "model_init",
-    "test_transformers_arguments.py and test_metrics_that_decide.py give some": "optimizers",
+    "test_trainer_promises.py gives some": "optimizers",
 }
 
 
@@ -78,7 +78,7 @@ def twice(output, labels, num_items_in_batch=None):
 
 
 def collated(rows):
-    """The batch of the trainer's own collator, for rows of two columns of token ids."""
+    """The batch of the trainer's own collator without its mask, for rows of two columns of token ids."""
     width = max(len(ids) for row in rows for ids in row["input_ids"])
     ids = torch.tensor([[text + [PAD] * (width - len(text)) for text in row["input_ids"]] for row in rows])
     return {"input_ids": ids}

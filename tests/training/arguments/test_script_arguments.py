@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
-from trainer_helpers import refuses
+from trainer_helpers import model_of, refuses
 
-from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
 from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates, resolve_settings
@@ -208,7 +207,7 @@ def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, capsys, conten
 
 
 def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_checkpoint, caplog):
-    start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
+    start = save_checkpoint(model_of(), "start")
     words = f"--objective tsdae --model_name_or_path {start}"  # whose paper has 512 tokens
     with caplog.at_level(logging.INFO, "simcse_hf"):
         assert parse(words).training.max_seq_length == 40

@@ -1,6 +1,5 @@
 """Training with several seeds: every run as if it were alone, resumable, and the best one on dev published."""
 
-import json
 import os
 import shutil
 import signal
@@ -10,10 +9,10 @@ from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pytest
-from conftest import save_encoder
-from evaluation_helpers import write_rows
+from conftest import read_json, save_encoder
+from evaluation_helpers import write, write_rows
 from process_helpers import launch
-from trainer_helpers import refuses, scored, sentences, train_command
+from trainer_helpers import refuses, scored, sentences, train_command, without_times
 from transformers import set_seed
 
 import simcse_hf
@@ -33,7 +32,7 @@ def write_inputs(folder):
     It has 4 steps, and is evaluated and saved every 2 steps.
     """
     save_encoder(folder / "start")
-    (folder / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    write(folder / "texts.txt", sentences(32, 0))
     scored(12).to_csv(folder / "dev.tsv", sep="\t")
     # A text has several labels. Without the separator, each would have a class of its own, which is refused.
     labels = zip(sentences(4, 5), ["red;1", "red", "1;2", "2"], strict=True)
@@ -71,13 +70,12 @@ def train(tmp_path, train_in):
 
 
 def results_of(folder):
-    return json.loads((Path(folder) / "results.json").read_text())
+    return read_json(Path(folder) / "results.json")
 
 
 def log_of(folder):
     """The log of a run without the figures that depend on the clock."""
-    log = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
-    return [{name: entry[name] for name in entry if not name.endswith(("runtime", "per_second"))} for entry in log]
+    return without_times(read_json(Path(folder) / "trainer_state.json")["log_history"])
 
 
 def have_the_same_weights(one, two):
@@ -91,12 +89,10 @@ def three_seeds(train_in, tmp_path_factory):
     return train_in(tmp_path_factory.mktemp("three") / "out", "--seeds 3")
 
 
-#: Entries of results.json that hold times, or that the one seed was given.
-OF_THE_RUN_ITSELF = {"model", "command", "train_seconds", "initial", "best", "final", "saved"}
-
-
-def without_times(results):
-    return {name: value for name, value in results.items() if name not in OF_THE_RUN_ITSELF}
+def results_but_for_the_command(folder):
+    """The results of a run without times, its folder and the command with its seeds."""
+    results = without_times(results_of(folder))
+    return {name: value for name, value in results.items() if name not in ("model", "command")}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_a_seed_ends_with_the_same_bits_alone_and_after_another_seed(objective, 
     assert have_the_same_weights(several / "seed-43", alone)
     assert not have_the_same_weights(several / "seed-42", alone)
     assert log_of(several / "seed-43") == log_of(alone)
-    assert without_times(results_of(several / "seed-43")) == without_times(results_of(alone))
+    assert results_but_for_the_command(several / "seed-43") == results_but_for_the_command(alone)
 
 
 # --- the published model ---
@@ -166,23 +162,12 @@ def out(three_seeds, tmp_path):
     return shutil.copytree(three_seeds, tmp_path / "out")
 
 
-@pytest.fixture
-def trained(monkeypatch):
-    """The seeds of the runs that train from now on."""
-    seeds = []
-
-    def remember(seed):
-        """This is called before each training."""
-        seeds.append(seed)
-        set_seed(seed)
-
-    monkeypatch.setattr(recipe_module, "set_seed", remember)
-    return seeds
-
-
 def test_the_same_command_trains_what_is_missing_and_a_run_without_a_whole_checkpoint_starts_again(
-    out, train, trained, three_seeds
+    out, train, three_seeds, monkeypatch
 ):
+    trained = []
+    # It is called before each training.
+    monkeypatch.setattr(recipe_module, "set_seed", lambda seed: trained.append(seed) or set_seed(seed))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     train("--seeds 3")
     assert trained == []
@@ -281,14 +266,14 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, change
     file = tmp_path / changed
     content = file.read_bytes()
     file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-    with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
+    with refuses(f"digest of {file.name}: there, here"):
         prepare()
 
 
 def test_a_run_with_other_settings_or_of_one_seed_does_not_go_into_the_folder_of_several(out, train):
-    with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"):
+    with refuses("other settings (learning_rate: 0.001 there, 0.5 here)"):
         train("--seeds 3 --learning_rate 0.5")
-    with pytest.raises(ValueError, match="holds an earlier run"):
+    with refuses("holds an earlier run"):
         train()
 
 
@@ -298,7 +283,7 @@ def test_runs_of_one_and_of_several_seeds_may_overwrite_each_other(out, train):
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-8", "seed-9"]
     train("--max_steps 1 --overwrite_output_dir")
     assert "seeds" not in results_of(out)
-    with pytest.raises(ValueError, match="holds an earlier run"):
+    with refuses("holds an earlier run"):
         train("--max_steps 1 --seeds 2")
 
 

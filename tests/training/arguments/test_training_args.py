@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainer_helpers import model_of, sentences
+from trainer_helpers import model_of, refuses, sentences
 from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.apps import pretraining
 from simcse_hf.training import arguments as training_args
 from simcse_hf.training.decide import decide_run, with_values
+
+EVERY_CLASS = pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def pretend(monkeypatch):
 
 def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(arguments, pretend):
     pretend("cpu", gpus=4)
-    with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
+    with refuses("accelerate launch --num_processes 4"):
         arguments(use_cpu=True)
 
 
@@ -57,18 +59,10 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf
     assert len(warnings) == warned
 
 
-@pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("max_steps", 0),
-        ("num_train_epochs", 0),
-        ("learning_rate", 0.0),
-        ("learning_rate", math.nan),
-    ],
-)
+@EVERY_CLASS
+@pytest.mark.parametrize("name, value", [("max_steps", 0), ("num_train_epochs", 0), ("learning_rate", math.nan)])
 def test_a_run_that_could_not_learn_is_refused(name, value, arguments_class, tmp_path):
-    with pytest.raises(ValueError, match=name):
+    with refuses(name):
         arguments_class(str(tmp_path), **{name: value})
 
 
@@ -87,7 +81,7 @@ def test_the_access_token_is_not_saved_beside_the_model(make, tmp_path):
     assert trainer.args.hub_token == "hf_secret"
 
 
-@pytest.mark.parametrize("arguments_class", [SimCSETrainingArguments, pretraining.PretrainingArguments])
+@EVERY_CLASS
 def test_copies_of_arguments_have_the_access_token_and_no_text_of_them_shows_it(arguments_class, tmp_path):
     args = arguments_class(str(tmp_path), hub_token="hf_secret")
     for each in (args, copy.copy(args), copy.deepcopy(args), replace(args, seed=1)):

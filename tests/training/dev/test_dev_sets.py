@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from card_helpers import log_of_package
-from conftest import tiny_config
+from conftest import save_encoder
 from datasets import Dataset
 from evaluation_helpers import binary_pairs, write_rows
 from scipy.stats import spearmanr
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, model_of, pairs, scored_by, sentences, texts
-from transformers import BertForMaskedLM
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, model_of, pairs, refuses, sentences, texts
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.tasks import read_task
@@ -32,30 +31,27 @@ PROMPTS = {"anchor": "the old man : ", "positive": "the old man : "}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(module_path):
     """The folder of a labelled file, another one, and a file of pairs."""
-    folder = tmp_path_factory.mktemp("files")
     texts = list(dict.fromkeys(sentences(70, words=5)))[:60]
     labels = [number % 2 for number in range(30)]
-    write_rows(folder / "dev.csv", ["text", "label"], zip(texts[:30], labels, strict=True))
-    write_rows(folder / "more.csv", ["text", "label"], zip(texts[30:], labels, strict=True))
-    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(20))
-    return folder
+    write_rows(module_path / "dev.csv", ["text", "label"], zip(texts[:30], labels, strict=True))
+    write_rows(module_path / "more.csv", ["text", "label"], zip(texts[30:], labels, strict=True))
+    write_rows(module_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(20))
+    return module_path
 
 
 # --- scores ---
 
 
-def test_the_metrics_of_dev_sets_are_those_of_inference(tokenizer, tmp_path, files):
+def test_the_metrics_of_dev_sets_are_those_of_inference(tokenizer, save_checkpoint, files):
     """The model is in training mode again afterwards."""
     model = model_of(max_length=8, prompts={"query": "the dog : "}, default_prompt_name="query").train()
     metrics = SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
     task = read_task("classification", files / "dev.csv")
     of_task = DevSetCallback({"classification": task}).evaluate(model, tokenizer)
     assert model.training
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    encode = SimCSE(tmp_path).encode
+    encode = SimCSE(save_checkpoint(model)).encode
     first, second = encode(PAIRS.sentences1), encode(PAIRS.sentences2)
     correlation = spearmanr((first * second).sum(1), PAIRS.scores).statistic
     assert metrics["stsb_spearman"] == pytest.approx(100 * correlation, abs=1e-9)
@@ -129,7 +125,7 @@ def test_one_dev_task_stands_for_a_list_of_it(files):
 
 
 def test_a_dev_task_that_is_given_three_times_is_refused(files):
-    with pytest.raises(ValueError, match="pairs"):
+    with refuses("pairs"):
         make_dev_sets(None, 3 * [f"pairs={files / 'pairs.csv'}"])
 
 
@@ -160,9 +156,9 @@ def test_a_dev_set_that_is_added_later_is_evaluated_and_each_needs_a_name_of_its
     trainer = make()
     trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
     assert "eval_later_spearman" in trainer.evaluate()
-    with pytest.raises(ValueError, match="later"):
+    with refuses("later"):
         trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
-    with pytest.raises(ValueError, match="stsb"):
+    with refuses("stsb"):
         make(callbacks=[SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())])
 
 
@@ -189,18 +185,19 @@ def test_a_full_disk_under_the_scores_of_a_dev_set_is_a_warning_and_training_goe
 
 
 def scored_by_the_mean(model, tokenizer):
+    """A dev set on which the model is perfect with the pooler avg, and with no other one."""
     settings = model.settings
     model.settings = replace(settings, pooler_type="avg", mlp_only_train=False)
-    dev_set = scored_by(model, tokenizer)
+    dev_set = SimilarityEvalCallback(pairs(40))
+    dev_set.evaluate(model, tokenizer)
     model.settings = settings
-    return dev_set
+    gold = dev_set.scores["stsb_spearman"]["pairs"]["predicted"].tolist()
+    return replace(dev_set.pairs, scores=gold)
 
 
 def test_an_encoder_that_names_no_pooler_is_compared_with_the_better_of_mean_and_cls(make, tokenizer, tmp_path, files):
     """The start scores best with the pooler avg, with which general tasks, verdict and warning compare the run."""
-    encoder = BertForMaskedLM(tiny_config(initializer_range=0.2))
-    encoder.save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
+    save_encoder(tmp_path / "start")
     model = AutoModelForCL.from_pretrained(tmp_path / "start", pooler_type="cls")
     dev_set = scored_by_the_mean(model, tokenizer)
     general = [f"pairs={files / 'pairs.csv'}"]

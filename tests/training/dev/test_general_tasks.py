@@ -1,9 +1,8 @@
 """General tasks, on which a run says what it forgot: the change from the start to the weights that are saved."""
 
-import json
-
 import pytest
-from evaluation_helpers import binary_pairs, write_rows
+from conftest import read_json, save_with_tokenizer
+from evaluation_helpers import binary_pairs, write, write_rows
 from scipy.stats import spearmanr
 from trainer_helpers import KEEPS_BEST, model_of, pairs, refuses, scored, sentences
 
@@ -16,16 +15,14 @@ TRAINS = KEEPS_BEST | {"learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory, tokenizer):
+def files(module_path):
     """Scored pairs, labelled pairs, sentences to train on, and the model `start`. The files are only read."""
-    folder = tmp_path_factory.mktemp("files")
-    scored(40, 11).to_csv(folder / "sts.csv")
-    scored(20, 21).to_csv(folder / "dev.csv")
-    write_rows(folder / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
-    (folder / "train.txt").write_text("\n".join(sentences(32, 5)))
-    model_of(pooler_type="avg").save_pretrained(folder / "start")
-    tokenizer.save_pretrained(folder / "start")
-    return folder
+    scored(40, 11).to_csv(module_path / "sts.csv")
+    scored(20, 21).to_csv(module_path / "dev.csv")
+    write_rows(module_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
+    write(module_path / "train.txt", sentences(32, 5))
+    save_with_tokenizer(model_of(pooler_type="avg"), module_path / "start")
+    return module_path
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +53,9 @@ def train_on_files(files):
     return command
 
 
-def spearman_of(model, file):
+def spearman_of(model, sts):
     """Spearman's correlation of a model on scored pairs, times 100, pair by pair."""
-    task = name_general_tasks([file])["sts"]
+    task = name_general_tasks([sts])["sts"]
     encode = SimCSE(model, device="cpu").encode
     cosines = [float(encode(first).double() @ encode(second).double()) for _, first, second, _ in task.units]
     return 100 * spearmanr(cosines, [unit[-1] for unit in task.units]).statistic
@@ -83,7 +80,7 @@ def test_a_run_says_what_it_has_changed_on_each_general_task(train_on_files, fil
     for change, name in ((first, "sts.csv"), (second, "pairs.csv")):
         assert f"  general task     {change}" in printed
         assert str(change).endswith(f"({name})")
-    stored = json.loads((folder / "results.json").read_text())["general"]
+    stored = read_json(folder / "results.json")["general"]
     assert [each["metric"] for each in stored] == ["general_sts_spearman", "general_pairs_average_precision"]
     assert Results.read(folder).general == results.general
     card = write_card(folder).read_text()
@@ -97,7 +94,7 @@ def test_several_seeds_have_the_change_over_all_of_them(train_on_files, files, s
     after = [spearman_of(tmp_path / "out" / f"seed-{seed}", sts) for seed in (42, 43)]
     assert change.difference == pytest.approx(sum(after) / 2 - spearman_of(files / "start", sts), abs=1e-3)
     assert f"  general task     {change}" in str(results)
-    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    written = read_json(tmp_path / "out" / "results.json")
     assert written["general"][0]["seeds"] == change.seeds == 2
 
 

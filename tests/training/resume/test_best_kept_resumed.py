@@ -1,6 +1,5 @@
 """The best checkpoint that was saved is kept, loaded at the end, and known again when a run is resumed."""
 
-import inspect
 import math
 import random
 import signal
@@ -9,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from trainer_helpers import End
+from trainer_helpers import End, Signal, saved_steps
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import DefaultFlowCallback, ExportableState
+from transformers.trainer_callback import ExportableState
 
 from simcse_hf import WholeCheckpointTrainer
-from simcse_hf.training.checkpoints import checkpoints
 
 STEPS, EPOCH, PATIENCE, KILLED = 10, 3, 3, 8
 
@@ -31,11 +29,10 @@ class Steps(torch.nn.Module):
 
 
 class ScoredTrainer(WholeCheckpointTrainer):
-    """A trainer whose evaluation looks a score up."""
-
-    scores = ()
+    """A trainer whose evaluation looks a score up, and notes its step."""
 
     def evaluate(self, *args, **kwargs):
+        self.evaluated.append(self.state.global_step)
         metrics = {"eval_score": self.scores[self.state.global_step]}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -75,6 +72,7 @@ def make_run(folder, scores=(0,) * (STEPS + 1), callbacks=(), **options):
     args = TrainingArguments(str(folder), **values | options)
     trainer = ScoredTrainer(Steps(), args, train_dataset=rows, eval_dataset=rows, callbacks=[*callbacks])
     trainer.scores = scores
+    trainer.evaluated = []
     return trainer
 
 
@@ -83,18 +81,6 @@ def every(steps):
     number = EPOCH if steps == "epoch" else steps
     number = math.ceil(STEPS * number) if number < 1 else number
     return {*range(number, STEPS, number), STEPS}
-
-
-#: Earlier versions of transformers do not evaluate the last step if it is no multiple of `eval_steps`.
-EVALUATES_LAST = "should_evaluate" in inspect.getsource(DefaultFlowCallback.on_step_end).rpartition("max_steps:")[2]
-
-
-def evaluated_at(steps):
-    """The steps that are evaluated."""
-    if EVALUATES_LAST or steps == "epoch":
-        return every(steps)
-    number = math.ceil(STEPS * steps) if steps < 1 else steps
-    return {*range(number, STEPS + 1, number)}
 
 
 def expected(scores, evaluated, saved, limit, loads, stops):
@@ -133,21 +119,22 @@ def test_the_best_saved_checkpoint_is_kept_and_loaded_also_after_a_resume(
     saved = saving if saving == "best" else every(saving)
     if loads and (evaluation, saving) == (0.25, 0.5):
         saved = {6, STEPS}  # rounded, they are 3 and 5, and step 5 is not evaluated
-    weight, kept, last = expected(scores, evaluated_at(evaluation), saved, limit, loads, stops)
 
     def run(folder, *callbacks):
         stop = [EarlyStoppingCallback(PATIENCE)] * stops
         return make_run(tmp_path / folder, scores, [*callbacks, *stop], **options)
 
     def outcome(trainer):
-        found = [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(trainer.args.output_dir)]
-        return trainer.model.weight.item(), sorted(found), trainer.state.global_step
+        return trainer.model.weight.item(), sorted(saved_steps(trainer.args.output_dir)), trainer.state.global_step
 
     (tmp_path / "whole" / "checkpoint-2.bak").mkdir(parents=True)
-    for resumed in (False, True):  # when nothing is left to do
-        whole = run("whole")
-        whole.train(resume_from_checkpoint=resumed)
-        assert outcome(whole) == (weight, kept, last), scores
+    whole = run("whole")
+    whole.train()
+    weight, kept, last = expected(scores, whole.evaluated, saved, limit, loads, stops)
+    again = run("whole")
+    again.train(resume_from_checkpoint=True)  # when nothing is left to do
+    for trainer in (whole, again):
+        assert outcome(trainer) == (weight, kept, last), scores
         assert (tmp_path / "whole" / "checkpoint-2.bak").is_dir()
     if last < KILLED:
         return
@@ -167,7 +154,7 @@ def test_the_arguments_may_name_the_checkpoint_and_have_other_steps(tmp_path):
     trainer = make_run(tmp_path, **resumed, save_steps=3, logging_steps=0.3)
     trainer.train()
     assert trainer.model.weight.item() == STEPS
-    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in (10, 9, 6, 5, 4, 2)]
+    assert saved_steps(tmp_path) == [10, 9, 6, 5, 4, 2]
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [6, 9]
     trainer.train(resume_from_checkpoint=False)
     assert trainer.model.weight.item() == 2 * STEPS
@@ -191,9 +178,9 @@ def test_the_best_checkpoint_is_known_in_a_folder_that_was_moved_and_by_other_se
 
 def test_sigterm_in_a_run_with_jit_checkpoints_saves_one_and_ends_the_process_afterwards(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    trainer = make_run(tmp_path, (), [End(3, None)], enable_jit_checkpoint=True, save_strategy="no")
+    trainer = make_run(tmp_path, (), [Signal(signal.SIGTERM, 3)], enable_jit_checkpoint=True, save_strategy="no")
     assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(SystemExit):
         trainer.train()
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-3"]
+    assert saved_steps(tmp_path) == [3]
     assert signal.getsignal(signal.SIGTERM) == before

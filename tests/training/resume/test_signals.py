@@ -13,31 +13,16 @@ from accelerate.state import AcceleratorState
 from conftest import fast_first
 from process_helpers import free_port, variables
 from safetensors.torch import load_file
-from trainer_helpers import assert_same_weights
-from transformers import TrainerCallback
+from trainer_helpers import Signal, assert_same_weights, saved_steps
 
 from benchmarks.kills import start_process
 from benchmarks.tiny import fingerprint, make_trainer
 from simcse_hf.cli.main import exit_status
 from simcse_hf.runtime.files import folder_problem
-from simcse_hf.training.checkpoints import checkpoints
 
 NAME = "dropout as the view"  # an epoch has 6 steps
 KEEPS_THE_BEST = "best of the dev set, one checkpoint kept"
 TEN_STEPS = {"max_steps": 10, "logging_steps": 1}
-
-
-class Signal(TrainerCallback):
-    """Send a signal to this process during a step."""
-
-    def __init__(self, number, step, rank=0):
-        self.number = number
-        self.step = step
-        self.rank = rank
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1 and args.process_index == self.rank:
-            os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,10 +31,6 @@ def _interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def names_of_checkpoints(folder):
-    return [path.name for path in checkpoints(folder)]
 
 
 # --- a signal in the middle of an epoch, and at its end ---
@@ -80,7 +61,7 @@ def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(
     folder = tmp_path / "stopped"
     assert status_of(by_epoch(folder, (Signal(number, step),)).train) == status
     assert f"checkpoint-{step} is complete: continue with --resume_from_checkpoint true" in caplog.text
-    assert names_of_checkpoints(folder) == [f"checkpoint-{step}"]
+    assert saved_steps(folder) == [step]
     assert folder_problem(folder / f"checkpoint-{step}") is None
     by_epoch(tmp_path / "whole").train()
     by_epoch(folder).train(resume_from_checkpoint=True)
@@ -98,7 +79,7 @@ def test_a_run_that_saves_nothing_is_interrupted_at_once_and_the_handlers_of_the
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert trainer.state.global_step == 1
-    assert not checkpoints(trainer.args.output_dir)
+    assert not saved_steps(trainer.args.output_dir)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
@@ -122,7 +103,7 @@ def train_in_process(rank, port, folder, signalled):
     AcceleratorState._reset_state(reset_partial_state=True)  # that of the test process
     torch.set_num_threads(1)
     changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": 2}
-    resume = signalled is None and bool(checkpoints(folder))
+    resume = signalled is None and bool(saved_steps(folder))
     callbacks = (signalled,) if signalled else ()
     trainer = make_trainer(NAME, folder, callbacks, **changes)
     trainer.train(resume_from_checkpoint=resume)
@@ -166,9 +147,9 @@ def last_weights(ended):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(module_path):
     """Two processes that no signal stops."""
-    ended = run_two_processes(tmp_path_factory.mktemp("whole") / "run")
+    ended = run_two_processes(module_path / "run")
     assert ended.status == [0, 0], ended.log
     return ended
 
@@ -177,7 +158,7 @@ def test_a_signal_to_one_process_stops_both_and_they_resume_with_equal_weights(w
     """The second one gets it in the second step; they agree on it in the step after."""
     terminated = run_two_processes(tmp_path / "terminated", Signal(signal.SIGTERM, 2, rank=1))
     assert terminated.status == [143, 143], terminated.log
-    assert names_of_checkpoints(terminated.folder) == ["checkpoint-3", "checkpoint-2"]
+    assert saved_steps(terminated.folder) == [3, 2]
     assert (terminated.folder / "checkpoint-3" / "rng_state_1.pth").exists()
     assert_same_weights(last_weights(whole), last_weights(resume(terminated, tmp_path / "run")))
 
@@ -187,6 +168,6 @@ def test_if_one_process_is_killed_the_other_ends_with_an_error_and_both_resume_w
     assert killed.status[1] == -signal.SIGKILL, killed.log
     assert killed.status[0] > 0, killed.log
     assert killed.seconds < 60
-    assert names_of_checkpoints(killed.folder) == ["checkpoint-2"]
+    assert saved_steps(killed.folder) == [2]
     assert folder_problem(killed.folder / "checkpoint-2") is None
     assert_same_weights(last_weights(whole), last_weights(resume(killed, tmp_path / "run")))

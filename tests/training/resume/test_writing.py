@@ -1,19 +1,16 @@
 """One process at a time writes into an output folder, and what it saves there is one whole model or none."""
 
-import os
 import shutil
-import signal
 from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import tiny_config
 from process_helpers import held_elsewhere
-from trainer_helpers import files_of, train_command
+from trainer_helpers import files_of, model_of, refuses, train_command
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 from simcse_hf.runtime import files
 from simcse_hf.runtime.files import STAGING, lock
 
@@ -27,32 +24,20 @@ def test_a_second_training_is_refused_with_the_process_that_holds_the_folder_and
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
     words = f"--output_dir {tmp_path} --overwrite_output_dir --use_cpu --max_steps 1"
-    message = "{}: process {} on .* is writing there. Wait until it has ended, or name another folder"
     for train in (
         make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no").train,
         lambda: train_command("unsup", words),
         lambda: train_command("unsup", f"{words} --seeds 2"),
     ):
-        with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=message.format(tmp_path, child)):
+        with held_elsewhere(tmp_path) as child, refuses(f"{tmp_path}: process {child} writing Wait another folder"):
             train()
     assert checkpoint.is_dir()
 
 
 def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
     """They are forked while it holds the folder, and may outlive it by seconds."""
-    reader, writer = os.pipe()
-    if not (child := os.fork()):
-        try:
-            with lock(tmp_path):
-                if not os.fork():
-                    os.write(writer, b"held")  # here, because filelock lets go of the lock as the worker starts
-                    signal.alarm(20)
-                signal.pause()
-        finally:
-            os._exit(1)
-    assert os.read(reader, 4) == b"held"
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    with held_elsewhere(tmp_path, with_worker=True):
+        pass
     with lock(tmp_path):
         pass
 
@@ -61,13 +46,11 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
 
 
 @pytest.fixture
-def earlier(tmp_path, tokenizer):
+def earlier(save_checkpoint):
     """A folder with a model in several files of weights."""
-    folder = tmp_path / "run"
-    torch.manual_seed(5)
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type="cls")
+    model = model_of(pooler_type="cls")
+    folder = save_checkpoint(model, "run")
     model.save_pretrained(folder, max_shard_size="10KB")
-    tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -73,10 +73,7 @@ def test_a_text_before_all_columns_becomes_the_default_prompt(make):
     assert (settings.default_prompt_name, settings.prompts) == ("query", {"query": "the ", "document": "the "})
 
 
-def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_them(
-    make, tmp_path, tokenizer, caplog, monkeypatch
-):
-    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
+def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_them(make, tmp_path, tokenizer, caplog):
     caplog.set_level(logging.INFO)
     model = model_of()
     model.update_settings(prompts={"query": "the ", "passage": "a "})

@@ -1,7 +1,5 @@
 """Rows with equal texts: a warning that they meet in a batch, and batches in which they do not."""
 
-import logging
-
 import pytest
 from datasets import Dataset
 from trainer_helpers import model_of, scored, sentences
@@ -61,8 +59,7 @@ def reports_of(caplog, words):
 def test_rows_that_are_left_out_of_an_epoch_are_counted(make, caplog):
     anchors = ["a cat"] * 20 + sentences(21, 1)
     rows = {"sent0": anchors, "sent1": sentences(41, 2)}
-    with caplog.at_level(logging.WARNING):
-        make(rows, **APART).get_train_dataloader()
+    make(rows, **APART).get_train_dataloader()
     [report] = reports_of(caplog, "no_duplicates")
     words = "only 24 of 41 rows fit into batches of 8 rows with different texts"
     assert words in report
@@ -72,8 +69,7 @@ def test_rows_that_are_left_out_of_an_epoch_are_counted(make, caplog):
 
 
 def warnings_of(caplog, trainer):
-    with caplog.at_level(logging.WARNING):
-        trainer.check_run()
+    trainer.check_run()
     return reports_of(caplog, "a row meets")
 
 
@@ -99,22 +95,19 @@ def test_anchors_or_positives_that_meet_in_a_batch_are_reported_with_the_cures(m
 
 
 @pytest.mark.parametrize(
-    "options, settings",
+    "rows, options, settings",
     [
-        (APART, {}),
-        ({}, {"objective_options": {"mask_duplicates": True}}),
-        ({}, {"objective": "barlow_twins", "objective_options": {"projector_dim": 8}}),
+        (repeated(), APART, {}),
+        (repeated(), {}, {"objective_options": {"mask_duplicates": True}}),
+        (repeated(), {}, {"objective": "barlow_twins", "objective_options": {"projector_dim": 8}}),
+        (repeated(1500, 3000), {}, {}),
     ],
+    ids=["other batches", "a mask", "no negatives", "many different texts"],
 )
-def test_nothing_is_reported_where_equal_texts_are_no_negatives(make, caplog, options, settings):
-    model = model_of(**settings)
-    trainer = make(repeated(), model, **options)
-    assert not warnings_of(caplog, trainer)
-
-
-def test_nothing_is_reported_where_equal_texts_hardly_ever_meet(make, caplog):
-    rows = repeated(1500, 3000)
-    assert not warnings_of(caplog, make(rows))
+def test_nothing_is_reported_where_equal_texts_are_no_negatives_or_hardly_ever_meet(
+    make, caplog, rows, options, settings
+):
+    assert not warnings_of(caplog, make(rows, model_of(**settings), **options))
 
 
 def test_an_objective_that_cannot_leave_them_out_recommends_other_batches_alone(make, caplog):

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import islice
 
 import pytest
-from conftest import fast_first
+from conftest import fast_first, tiny_tokenizer
 from datasets import IterableDataset
 from process_helpers import in_processes
 from trainer_helpers import SAVES, logged, model_of, sentences, texts, train_and_resume, train_command
@@ -56,21 +56,23 @@ def test_each_pass_has_every_row_once_also_in_a_second_run(make, tmp_path):
     assert sum(first_texts(trainer, 6), []) == first
 
 
-def batches_of(folder, paths, tokenizer, size):
-    trainer = make_in(folder, tokenizer, load_text_stream(paths), per_device_train_batch_size=size, max_steps=12)
+def batches_of(folder, paths, size):
+    trainer = make_in(
+        folder, tiny_tokenizer(), load_text_stream(paths), per_device_train_batch_size=size, max_steps=12
+    )
     return first_texts(trainer, 5)
 
 
-def _batches_in_process(paths, tokenizer, rank, processes):
+def _batches_in_process(paths, rank, processes):
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    return batches_of(paths[0].parent / "two", paths, tokenizer, 4)
+    return batches_of(paths[0].parent / "two", paths, 4)
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_two_processes_share_the_batches_of_one(tmp_path, tokenizer, files):
+def test_two_processes_share_the_batches_of_one(tmp_path, files):
     paths = [write_texts(tmp_path / f"{number}.csv", rows=40) for number in range(files)]
-    first, second = in_processes(partial(_batches_in_process, paths, tokenizer), tmp_path)
-    whole = batches_of(tmp_path / "one", paths, tokenizer, 8)
+    first, second = in_processes(partial(_batches_in_process, paths), tmp_path)
+    whole = batches_of(tmp_path / "one", paths, 8)
     assert [own + other for own, other in zip(first, second, strict=True)] == whole
 
 

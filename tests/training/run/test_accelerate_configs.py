@@ -1,6 +1,5 @@
 """Accelerate can read the launch configurations, and several processes give the results of one."""
 
-import json
 import os
 import re
 import shutil
@@ -10,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from conftest import tiny_config
+from conftest import ROOT, read_json, tiny_config
+from objective_helpers import assert_opens_in_transformers
 from safetensors.torch import load_file
 from trainer_helpers import texts
-from transformers import AutoModel, BertModel
+from transformers import BertModel
 
-ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "examples" / "accelerate_configs").glob("*.yaml"))
 ACCELERATE = str(Path(sys.executable).with_name("accelerate"))
 slow = pytest.mark.slow
@@ -52,7 +51,7 @@ def run(*words):
 
 
 def losses(folder):
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    history = read_json(folder / "trainer_state.json")["log_history"]
     return [[entry["loss"], entry["grad_norm"]] for entry in history if "loss" in entry]
 
 
@@ -70,8 +69,7 @@ def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path)
     assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # only FSDP writes this file
     for a, b in zip(losses(one), losses(sharded), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
-    _, info = AutoModel.from_pretrained(sharded, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert_opens_in_transformers(sharded)
     shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
     run(*launch, "--output_dir", str(resumed), "--resume_from_checkpoint", "true")
     a, b = (load_file(folder / "model.safetensors") for folder in (sharded, resumed))

@@ -104,14 +104,13 @@ def found_by(folder, name, **changes):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(module_path):
     """A folder with a task and with vectors."""
-    folder = tmp_path_factory.mktemp("runs")
     rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
-    (folder / "labelled.csv").write_text("\n".join(["text,label", *rows]))
-    vectors_of(folder / "of-triplets", TRIPLETS)
-    vectors_of(folder / "of-sentences", SENTENCES)
-    return folder
+    (module_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
+    vectors_of(module_path / "of-triplets", TRIPLETS)
+    vectors_of(module_path / "of-sentences", SENTENCES)
+    return module_path
 
 
 @pytest.fixture(scope="module")

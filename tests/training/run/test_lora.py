@@ -1,17 +1,27 @@
 """Runs that train an adapter of peft: what is saved loads everywhere, and a resumed run is an uninterrupted one."""
 
-import json
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from conftest import LEAVES_OUT_MODULES, NEEDS_PEFT, OLD_TRANSFORMERS, tiny_config, tiny_tokenizer
+from conftest import (
+    LEAVES_OUT_MODULES,
+    NEEDS_PEFT,
+    OLD_TRANSFORMERS,
+    read_json,
+    save_with_tokenizer,
+    tiny_config,
+    tiny_tokenizer,
+)
+from evaluation_helpers import write
+from model_helpers import edit_json
+from objective_helpers import assert_opens_in_transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from trainer_helpers import SAVES, make, pairs, refuses, sentences, texts
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, LlamaConfig
+from trainer_helpers import SAVES, make, model_of, pairs, refuses, sentences, texts
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
@@ -22,27 +32,13 @@ TOKENIZER = tiny_tokenizer()
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 
-OF_LLAMA = {
-    "vocab_size": 32,
-    "max_position_embeddings": 40,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """`start(family, pooler)` is the folder of an encoder with its tokenizer, which is only read."""
 
     @cache
     def save(family="bert", pooler="cls"):
-        folder = tmp_path_factory.mktemp(family) / "start"
-        config = LlamaConfig(**OF_LLAMA) if family == "llama" else tiny_config(family)
-        AutoModelForCL.from_config(config, pooler_type=pooler).save_pretrained(folder)
-        TOKENIZER.save_pretrained(folder)
-        return folder
+        return save_with_tokenizer(model_of(family, pooler_type=pooler), tmp_path_factory.mktemp(family) / "start")
 
     return save
 
@@ -108,8 +104,7 @@ def test_an_adapter_and_the_head_are_trained_and_what_is_saved_loads_everywhere(
         assert_same_vectors(SentenceTransformer(str(path), device="cpu").encode(TEXTS), expected)
         if save_adapter and pooler == "cls" and LEAVES_OUT_MODULES:
             continue
-        _, info = AutoModel.from_pretrained(path, output_loading_info=True)
-        assert not info["missing_keys"] and not info["unexpected_keys"]
+        assert_opens_in_transformers(path)
 
 
 # --- commands ---
@@ -118,13 +113,13 @@ LORA = '{"r": 2, "target_modules": ["query", "value"], "lora_dropout": 0.1}'
 
 
 def test_a_command_trains_the_layers_that_are_named_and_another_one_reads_the_adapter(start, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(sentences(64)))
+    write(tmp_path / "texts.txt", sentences(64))
     files = f"--model {start()} --train_file {tmp_path}/texts.txt --output_dir {tmp_path}/run"
     steps = "--max_steps 2 --use_cpu --per_device_train_batch_size 16 --save_adapter"
     assert main(["train", "unsup", *files.split(), *steps.split(), "--lora", LORA]) == 0
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results = read_json(tmp_path / "run" / "results.json")
     assert results["arguments"]["lora"]["r"] == 2
-    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    config = read_json(tmp_path / "run" / "adapter_config.json")
     assert set(config["target_modules"]) == {"query", "value"}
     words = f"encode --model {tmp_path}/run --input {tmp_path}/texts.txt --output {tmp_path}/vectors"
     assert main(words.split()) == 0
@@ -152,9 +147,7 @@ def test_an_adapter_of_another_program_is_loaded_with_its_model(auto_class, fami
     config = AutoConfig.from_pretrained(start(family, "avg"))
     del config.simcse
     stock = auto_class.from_config(config)
-    stock.name_or_path = str(tmp_path / "stock")
-    for part in (stock, TOKENIZER):
-        part.save_pretrained(stock.name_or_path)
+    stock.name_or_path = str(save_with_tokenizer(stock, tmp_path / "stock"))
     adapted = get_peft_model(stock, LoraConfig(r=4, target_modules=[layer], init_lora_weights=False))
     adapted.save_pretrained(tmp_path / "adapter")
     model = SimCSE(tmp_path / "adapter", pooler_type=pooler, device="cpu")
@@ -193,12 +186,8 @@ def adapter(start, tmp_path):
 def test_an_adapter_of_another_encoder_is_refused(adapter, tmp_path):
     shorter = AutoModelForCL.from_config(tiny_config(num_hidden_layers=1))
     shorter.save_pretrained(tmp_path / "other")
-    path = adapter / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["base_model_name_or_path"] = str(tmp_path / "other")
-    path.write_text(json.dumps(config))
-    words = "the adapter does not fit the model in base_model_name_or_path"
-    with pytest.raises(ValueError, match=words):
+    edit_json(adapter / "adapter_config.json", base_model_name_or_path=str(tmp_path / "other"))
+    with refuses("the adapter does not fit the model in base_model_name_or_path"):
         AutoModelForCL.from_pretrained(adapter)
 
 
@@ -207,5 +196,5 @@ def test_training_starts_from_an_adapter_folder_and_saves_no_adapter_of_it(adapt
     again.train()
     again.save_model()
     assert_same_vectors(vectors(SimCSE(tmp_path / "again", device="cpu")), embeddings_of(again))
-    with pytest.raises(ValueError, match="is not a whole model that the adapter could be added to again"):
+    with refuses("is not a whole model that the adapter could be added to again"):
         trainer_of(adapter, tmp_path / "more", save_adapter=True)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLS, SEP
+from conftest import CLS, SEP, tiny_tokenizer
 from datasets import Dataset
 from process_helpers import launch
 from torch import nn
@@ -14,7 +14,7 @@ ROWS = {"input_ids": [[[CLS, 5 + i % 20, word, 7 + i % 11, 12, SEP] for word in 
 CHUNK_SIZES = [None, 2]
 
 
-def train(folder, tokenizer, name, chunk_size):
+def train(folder, name, chunk_size):
     """Train 4 steps. Write the dropout masks, the rows that the encoder read, and the trained weights into a file."""
     model = model_of(dropout=0.1)
     masks, seen = [], []
@@ -24,7 +24,7 @@ def train(folder, tokenizer, name, chunk_size):
     model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
     trainer = make(
         folder / name,
-        tokenizer,
+        tiny_tokenizer(),
         Dataset.from_dict(ROWS),
         model,
         per_device_train_batch_size=4,
@@ -38,18 +38,17 @@ def train(folder, tokenizer, name, chunk_size):
     torch.save(found, folder / f"{name}-{torch.distributed.get_rank()}.pt")
 
 
-def train_in_process(folder, tokenizer):
+def train_in_process(folder):
     for chunk_size in CHUNK_SIZES:
         for name in ("whole", "resumed"):
-            train(folder / str(chunk_size), tokenizer, name, chunk_size)
+            train(folder / str(chunk_size), name, chunk_size)
 
 
 @pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
+def folder(module_path):
     """The folder of what two processes have found with each size of chunks."""
-    folder = tmp_path_factory.mktemp("noise")
-    launch(train_in_process, folder, tokenizer)
-    return folder
+    launch(train_in_process, module_path)
+    return module_path
 
 
 @pytest.mark.parametrize("chunk_size", CHUNK_SIZES)

@@ -4,44 +4,85 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import fast_first, tiny_config
+from conftest import fast_first, save_with_tokenizer
 from trainer_helpers import (
-    SETTINGS,
+    EVALUATES,
+    SAVES,
     assert_same_weights,
     logged,
+    model_of,
+    pairs,
     rows_for,
     sentences,
     train_and_resume,
-    trainer_of,
+    vectors_of,
     weights,
 )
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.views import VIEW_CLASSES
+from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training.recipe import Recipe
+
+#: Model settings for each objective, none for one that is not named here. `rows_for` makes the training rows.
+SETTINGS = dict.fromkeys(OBJECTIVES, {}) | {
+    "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
+    "softmax": {"pooler_type": "avg_no_cls"},
+    "supcon": {"pooler_type": "avg_no_cls"},
+    "softmax:0.7+supcon:0.3": {"pooler_type": "avg_no_cls"},
+    "barlow_twins": {"objective_options": {"projector_dim": 16}},
+    "vicreg": {"objective_options": {"projector_dim": 16}},
+    "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
+    "is_bert": {"pooler_type": "avg"},
+    "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
+    "esimcse": {"objective_options": {"queue_size": 8}},
+    "promptbert": {"pooler_type": "mask", "templates": ["the {text} [MASK] .", "a {text} [MASK] ."]},
+    "tsdae": {"pooler_type": "cls_before_pooler"},
+    "cosent": {"pooler_type": "cls_before_pooler"},
+    "class_labels": {"pooler_type": "avg"},
+    "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
+    "distill": {"pooler_type": "avg", "objective_options": {"loss": "listnet"}},
+}
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory, tokenizer):
+def start(module_path):
     """A checkpoint with a masked-LM head, which DiffCSE's generator needs."""
-    torch.manual_seed(1)
-    folder = tmp_path_factory.mktemp("encoder") / "start"
-    config = tiny_config(initializer_range=0.2)
-    AutoModelForCL.from_config(config, do_mlm=True).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_with_tokenizer(model_of(do_mlm=True), module_path / "start")
+
+
+@pytest.fixture
+def trainer_of(make, start, tmp_path):
+    """`trainer_of(objective, settings)` makes a trainer with rows of the kind that the objective learns from."""
+
+    def trainer_of(objective, settings, **changes):
+        torch.manual_seed(1)
+        options = dict(settings.get("objective_options", {}))
+        if objective == "diffcse":
+            options["generator"] = str(start)
+        model = AutoModelForCL.from_pretrained(
+            start,
+            head="fresh",
+            **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options},
+        )
+        rows = rows_for(objective)
+        values = SAVES | EVALUATES | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
+        values |= {"logging_steps": 1, "save_steps": 3, "eval_steps": 6}
+        if objective == "distill":
+            values["teacher"] = vectors_of(tmp_path / "teacher", rows)
+        return make(rows, model, dev_set=pairs(6), **values | changes)
+
+    return trainer_of
 
 
 # --- objectives ---
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
-def test_an_objective_trains_is_resumed_to_the_same_bits_evaluated_saved_and_opened(
-    objective, start, tokenizer, tmp_path
-):
+def test_an_objective_trains_is_resumed_to_the_same_bits_evaluated_saved_and_opened(objective, trainer_of, tmp_path):
     """An evaluation changes neither the weights nor the noise."""
-    new_trainer = partial(trainer_of, start, tmp_path, tokenizer, objective)
+    new_trainer = partial(trainer_of, objective, SETTINGS[objective])
     before = weights(new_trainer().model)
     whole, resumed = train_and_resume(new_trainer, 3)
     assert logged(resumed, "loss") == logged(whole, "loss")
@@ -49,7 +90,7 @@ def test_an_objective_trains_is_resumed_to_the_same_bits_evaluated_saved_and_ope
     changed = [name for name in after if not torch.equal(before[name], after[name])]
     assert any("word_embeddings" in name for name in changed)
     assert logged(whole, "eval_stsb_spearman")
-    rows, noise = rows_for(objective, tokenizer), torch.get_rng_state()
+    rows, noise = rows_for(objective), torch.get_rng_state()
     whole.evaluate(rows)
     whole.predict(rows)
     assert torch.equal(noise, torch.get_rng_state())
@@ -64,10 +105,9 @@ def test_an_objective_trains_is_resumed_to_the_same_bits_evaluated_saved_and_ope
 
 @pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
 def test_the_fixed_length_of_compiled_batches_leaves_room_for_repeated_tokens_and_templates(
-    start, tmp_path, tokenizer, objective, tokens
+    trainer_of, objective, tokens
 ):
-    changes = {"max_seq_length": 8, "torch_compile": True}
-    trainer = trainer_of(start, tmp_path, tokenizer, objective, **changes)
+    trainer = trainer_of(objective, SETTINGS[objective], max_seq_length=8, torch_compile=True)
     batch = next(iter(trainer.get_train_dataloader()))
     assert batch["input_ids"].shape == (4, 2, tokens)
 
@@ -80,9 +120,9 @@ DRAWN_VIEWS = sorted(name for name, view in VIEW_CLASSES.items() if view.is_draw
 
 @pytest.mark.parametrize("view", DRAWN_VIEWS)
 @pytest.mark.parametrize("both", fast_first(False, True))
-def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
+def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(trainer_of, view, both):
     changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
-    new_trainer = partial(trainer_of, start, tmp_path, tokenizer, "simcse", {}, **changes)
+    new_trainer = partial(trainer_of, "simcse", {}, **changes)
     train_and_resume(new_trainer, 5)
 
 

@@ -100,11 +100,11 @@ def test_a_loss_of_the_caller_gets_the_classes_that_the_objective_reads(make):
         ("simcse", {"train_sampling_strategy": "group_by_length"}),
     ],
 )
-def test_unused_columns_may_be_removed_or_not(make, tokenizer, objective, options):
+def test_unused_columns_may_be_removed_or_not(make, objective, options):
     settings = {"objective": objective, "pooler_type": "avg_no_cls"}
     if objective == "simcse":
         settings["objective_options"] = {"mask_duplicates": True}
-    rows = rows_for(objective, tokenizer)
+    rows = rows_for(objective)
     if "prompts" in options:  # texts that are equal but for their prompts
         rows = {"sent0": sentences(4) * 4, "sent1": sentences(16)}
     given = [options | {"remove_unused_columns": removes} for removes in (False, True)]
