@@ -12,18 +12,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, save_encoder
-from evaluation_helpers import write_beir, write_rows, write_sts, write_stsb
+from conftest import ROOT, save_encoder, tiny_config
+from evaluation_helpers import write, write_beir, write_rows, write_sts, write_stsb
 from trainer_helpers import sentences
-from transformers import BertModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import BertModel, Qwen3ForCausalLM
 
 import simcse_hf
 from simcse_hf.apps.pretraining import PretrainingArguments
 from simcse_hf.cli.main import main
 from simcse_hf.training.recipe import ARGUMENTS
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "simcse_hf"
+SKILLS = sorted(ROOT.glob("skills/*/SKILL.md"))
+EVERY_SKILL = pytest.mark.parametrize("path", SKILLS, ids=lambda path: path.parent.name)
+
+
+def text_of(document):
+    """The text of a file, whose path may begin at the root of the repository."""
+    return (ROOT / document).read_text(encoding="utf-8")
 
 
 def make_workspace(folder, with_model=True):
@@ -32,16 +38,15 @@ def make_workspace(folder, with_model=True):
     Without `with_model`, nothing is trained or evaluated.
     """
     first, second, third = (sentences(64, seed, words=5) for seed in range(3))
-    (folder / "sentences.txt").write_text("\n".join(first) + "\n")
-    (folder / "corpus.txt").write_text("\n".join(second) + "\n")
-    (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
+    write(folder / "sentences.txt", first)
+    write(folder / "corpus.txt", second)
     (folder / "documents.txt").write_text("\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n")
     labels = ["entailment", "contradiction"]
     nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
     paraphrases = [(second[i], third[i], i / 64) for i in range(64)]
-    labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
+    tickets, labelled = (list(zip(texts, ["card", "loan"] * 32, strict=True)) for texts in (second, third))
     tables = {
         "questions.csv": ("question,answer", zip(first, second, strict=True)),
         "pairs.csv": ("anchor,positive", zip(first, second, strict=True)),
@@ -52,7 +57,7 @@ def make_workspace(folder, with_model=True):
         "sts-dev.csv": ("sentence1,sentence2,score", scored),
         "scored-pairs.csv": ("sentence1,sentence2,score", scored),
         "labelled-pairs.csv": ("sentence1,sentence2,label", similar),
-        "tickets.csv": ("text,label", [(text, ["card", "loan"][i % 2]) for i, text in enumerate(second)]),
+        "tickets.csv": ("text,label", tickets),
         "dev.csv": ("text,label", labelled),
         "held-out.csv": ("text,label", labelled),
     }
@@ -60,13 +65,13 @@ def make_workspace(folder, with_model=True):
         write_rows(folder / name, header.split(","), rows)
     write_rows(folder / "paraphrases.tsv", paraphrases[0], paraphrases[1:])
     (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
-    (folder / "test-sentences.txt").write_text(third[0] + "\n")
+    write(folder / "test-sentences.txt", third[:1])
     queries, documents = ({f"{kind}{i}": texts[i] for i in range(64)} for kind, texts in (("q", first), ("d", second)))
     write_beir(folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)})
     write_stsb(folder / SENTEVAL)
     for task in ("STS12", "STS13"):  # the other tasks are reported as missing
         write_sts(folder / SENTEVAL, task)
-    training = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    training = text_of("docs/training.md")
     (folder / "several.yaml").write_text(training.split("```yaml\n")[1].partition("```")[0])
     (folder / "data").mkdir()  # where the recipes look
     for name, source in RECIPE_FILES.items():
@@ -74,16 +79,7 @@ def make_workspace(folder, with_model=True):
     (folder / "examples").symlink_to(ROOT / "examples")
     save_encoder(folder / "bert-base-uncased")
     save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
-    decoder = Qwen3Config(
-        vocab_size=len(VOCABULARY),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=128,
-    )
+    decoder = tiny_config("qwen3", num_key_value_heads=1, head_dim=16, max_position_embeddings=128)
     save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, decoder)
     if not with_model:
         return
@@ -92,7 +88,7 @@ def make_workspace(folder, with_model=True):
         os.symlink("my-unsup", folder / "outputs" / name)
     for name in ("MODEL", "M"):
         os.symlink("outputs/my-unsup", folder / name)
-    for name in ("evaluation", "baseline", "other"):
+    for name in ("evaluation", "baseline"):
         run_command(f"simcse-hf evaluate --model MODEL --data_dir {SENTEVAL} --output {name}.json --quiet")
     run_command("simcse-hf evaluate --model MODEL --task classification=tickets.csv --output before.json --quiet")
 
@@ -113,8 +109,7 @@ TRAIN = (
 
 def blocks(document):
     """The blocks of bash, Python and output in a document, as pairs of language and text."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text_of(document), re.DOTALL | re.MULTILINE)
 
 
 def commands(block):
@@ -125,16 +120,15 @@ def commands(block):
 
 def inline_commands(document):
     """The pieces of `code` in a document, and its indented lines, with continued lines joined."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
+    text = re.sub(r"```.*?```", "", text_of(document), flags=re.DOTALL).replace("\\\n", " ")
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
     return [*spans, *(line.strip() for line in text.splitlines() if line.startswith("    "))]
 
 
 def rows_of_tables(document):
     """The cells of each row of each table in a document."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return [row.strip("|").split(" | ") for row in re.findall(r"^\|(?!---).*", text, re.MULTILINE)]
+    rows = re.findall(r"^\|(?!---).*", text_of(document), re.MULTILINE)
+    return [row.strip("|").split(" | ") for row in rows]
 
 
 @cache
@@ -184,7 +178,7 @@ def run_command(command):
 
 def public_names():
     """Return (module, name) of what `simcse_hf` exports and of what docs/api.md lists, also by whole modules."""
-    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    page = text_of("docs/api.md")
     listed = {tuple(path.rpartition(".")[::2]) for path in re.findall(r"^::: simcse_hf\.(\S+)", page, re.MULTILINE)}
     for module, names in re.findall(r"^\| `simcse_hf\.([\w.]+)` \| (.*) \|$", page, re.MULTILINE):
         listed |= {(module, name) for name in re.findall(r"`(\w+)`", names)}

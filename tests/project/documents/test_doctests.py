@@ -12,16 +12,13 @@ import shutil
 from itertools import islice
 
 import pytest
-from docs_helpers import ROOT
-from evaluation_helpers import write_rows
+from docs_helpers import PACKAGE, text_of
+from evaluation_helpers import write, write_rows
 
 import simcse_hf
 from simcse_hf import train
 from simcse_hf.data.sample import sample_files
-from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES
 
-PACKAGE = ROOT / "simcse_hf"
 #: What an example needs that a plain installation lacks.
 NEEDS = {
     "apps.analysis.analyze": "matplotlib",
@@ -36,7 +33,7 @@ NO_EXAMPLE = {"check_server", "demo", "evaluate_mteb", "__version__"} | ERRORS
 def examples():
     """The name, the docstring and the line of every docstring with an example."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
+        source = text_of(path)
         if ">>> " in source:
             module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
             yield from examples_of(ast.parse(source), module)
@@ -59,29 +56,21 @@ def lines(path, number):
         return [line.rstrip("\n") for line in islice(file, number)]
 
 
-def write_lines(path, texts):
-    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("examples")
+def workspace(module_path):
     corpus, encoder = sample_files()
-    write_lines(folder / "sentences.txt", lines(corpus.train_sentences, 200))
-    write_lines(
-        folder / "sts-dev.csv",
-        [line.replace("\t", ",") for line in lines(corpus.dev, 201)],
-    )
+    write(module_path / "sentences.txt", lines(corpus.train_sentences, 200))
+    write(module_path / "sts-dev.csv", [line.replace("\t", ",") for line in lines(corpus.dev, 201)])
     header, *triplets = [line.split(",") for line in lines(corpus.train_triplets, 4001)]
-    write_rows(folder / "triplets.csv", header, triplets)
-    write_rows(folder / "pairs.csv", ["anchor", "positive"], [row[:2] for row in triplets[:64]])
+    write_rows(module_path / "triplets.csv", header, triplets)
+    write_rows(module_path / "pairs.csv", ["anchor", "positive"], [row[:2] for row in triplets[:64]])
     hypotheses = [(anchor, positive, "entailment") for anchor, positive, _ in triplets[:64]]
     hypotheses += [(anchor, negative, "contradiction") for anchor, _, negative in triplets[:64]]
-    write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], hypotheses)
+    write_rows(module_path / "nli.csv", ["premise", "hypothesis", "label"], hypotheses)
     places = [(anchor, "sea" if "harbour" in anchor or "port" in anchor else "land") for anchor, *_ in triplets[:256]]
-    write_rows(folder / "tickets.csv", ["text", "label"], places)
+    write_rows(module_path / "tickets.csv", ["text", "label"], places)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+        patch.chdir(module_path)
         train(
             "sup",
             model_name_or_path=str(encoder),
@@ -97,21 +86,13 @@ def workspace(tmp_path_factory):
             use_cpu=True,
             report_to="none",
         )
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_examples_define():
-    """Leave the tables of objectives and views as they are, in which an example's own class registers itself."""
-    tables = [(table, dict(table)) for table in (OBJECTIVES, VIEW_CLASSES)]
-    yield
-    for table, before in tables:
-        table.clear()
-        table.update(before)
+    return module_path
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_of_a_docstring_gives_what_stands_there(name, workspace, tmp_path, monkeypatch):
+def test_the_example_of_a_docstring_gives_what_stands_there(
+    name, workspace, tmp_path, monkeypatch, forget_definitions
+):
     needed = NEEDS.get(name, "torch")
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from docs_helpers import PACKAGE, ROOT, inline_commands, known_options, public_names, rows_of_tables
+from docs_helpers import EVERY_SKILL, PACKAGE, inline_commands, known_options, public_names, rows_of_tables
 from transformers import BertConfig
 
 from simcse_hf.cli.main import COMMANDS
@@ -14,7 +14,6 @@ from simcse_hf.evaluation.tasks import KINDS
 from simcse_hf.objectives import OBJECTIVES, build_objective
 
 PAGE = "docs/migration.md"
-SKILLS = [path.relative_to(ROOT) for path in sorted((ROOT / "skills").glob("*/SKILL.md"))]
 #: What a page names beside the package: other libraries, and columns, tables and results in files.
 OTHERS = """
     Dataset EarlyStoppingCallback LoraConfig dot_score label_names set_seed use_faiss masked_lm_loss change
@@ -89,7 +88,7 @@ def test_the_losses_of_the_page_can_be_built():
     assert len(built) >= 8
 
 
-@pytest.mark.parametrize("path", SKILLS, ids=lambda path: path.parent.name)
+@EVERY_SKILL
 def test_a_skill_names_options_and_columns_that_exist(path, options, known):
     for span in inline_commands(path):
         if re.fullmatch(r"--.*|\w+|\w+=.*|simcse-hf .*", span):

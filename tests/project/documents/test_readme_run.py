@@ -1,33 +1,21 @@
 """README's command, function and Trainer are one run: the same steps, weights, log, verdict and files."""
 
-import json
-import re
-
+from conftest import read_json
 from docs_helpers import blocks, commands, make_workspace, simcse_arguments
 from safetensors.torch import load_file
+from trainer_helpers import without_times
 
 from simcse_hf.cli.main import main
 
 FOLDERS = ("my-unsup", "by-function", "by-trainer")
-#: What differs between two equal runs.
-_OF_ONE_RUN = ("model", "command", "train_seconds")
-_TIMES = re.compile(r"runtime|per_second")
-
-
-def without_times(value):
-    if isinstance(value, dict):
-        return {name: without_times(inner) for name, inner in value.items() if not _TIMES.search(name)}
-    if isinstance(value, list):
-        return [without_times(inner) for inner in value]
-    return value
 
 
 def read(run):
     """The weights of a run, its results and log without what differs between two equal runs, and its files."""
-    results = json.loads((run / "results.json").read_text())
-    for name in _OF_ONE_RUN:
+    results = read_json(run / "results.json")
+    for name in ("model", "command"):
         del results[name]
-    log = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    log = read_json(run / "trainer_state.json")["log_history"]
     weights = {name: weight.tolist() for name, weight in load_file(run / "model.safetensors").items()}
     return weights, without_times(results), without_times(log), {path.name for path in run.iterdir()}
 

@@ -1,24 +1,21 @@
 """The documentation site builds without a warning and leaves no page out."""
 
-from pathlib import Path
-
 import pytest
+from conftest import ROOT
 
 mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the docs extra")
 
-ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 #: The pages of the navigation. Those in docs/results are linked from them.
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(module_path):
     from mkdocs.commands.build import build
 
-    folder = tmp_path_factory.mktemp("site")
-    build(mkdocs_config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
-    return folder
+    build(mkdocs_config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(module_path), strict=True))
+    return module_path
 
 
 @pytest.mark.slow

@@ -26,31 +26,11 @@ def run_block(language, block, names):
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(
-    "shown, printed",
-    [
-        ("  0.8826  The schoolmaster.", "  -0.9000  The schoolmaster."),
-        ("  0.8826  The schoolmaster.", "  0.8826  The tired schoolmaster."),
-        ("best 44.69 (step 100)", "best 44.69 (step 80)"),
-        ("best 44.69 (step 100)", "best 44.75 (step 100)"),
-        ("one\nthree", "one\ntwo\nthree"),
-        ("one\ntwo", "one"),
-    ],
-)
-def test_another_number_word_or_line_is_a_difference(shown, printed):
-    assert difference(shown, printed) and difference(shown, shown) is None
-    assert difference(f"...\n{shown}\n...", f"before\n{shown}\nafter") is None
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("tutorial")
-
-
 @ON_A_PROCESSOR
 @pytest.mark.parametrize("page", ["tutorial.md", "tutorial_labels.md", "notebook.md"])
-def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path if page == "notebook.md" else folder)  # The second tutorial needs files of the first.
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, module_path, tmp_path, monkeypatch, capfd):
+    # The second tutorial needs files of the first.
+    monkeypatch.chdir(tmp_path if page == "notebook.md" else module_path)
     names, printed = {}, ""
     for language, block in blocks(f"docs/{page}"):
         if language == "text":

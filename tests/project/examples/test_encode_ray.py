@@ -4,7 +4,6 @@ import os
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +11,14 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from conftest import tiny_config
+from conftest import ROOT
 from encoding_helpers import random_texts
+from trainer_helpers import model_of
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 
-PROGRAM = Path(__file__).parents[3] / "examples" / "encode_ray.py"
+PROGRAM = ROOT / "examples" / "encode_ray.py"
 #: A cluster of its own, on this machine.
 CLUSTER = {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}', "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -28,7 +28,7 @@ CLUSTER = {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}', "RAY_
 @pytest.mark.timeout(1800)
 def test_each_row_is_written_once_with_its_vector(save_checkpoint, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
-    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    checkpoint = save_checkpoint(model_of(pooler_type="avg"))
     rows = pa.table({"id": range(400), "text": random_texts(400)})
     (tmp_path / "texts").mkdir()
     for part in range(4):

@@ -2,18 +2,15 @@
 
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import ROOT, tiny_config
 from evaluation_helpers import write, write_rows
-from trainer_helpers import sentences
+from trainer_helpers import scored, sentences, texts
 from transformers import BertForMaskedLM, Trainer
 
 from simcse_hf import SimCSE
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -23,12 +20,9 @@ def start(save_checkpoint):
 
 @pytest.fixture
 def files(tmp_path):
-    texts, others = sentences(64), sentences(64, seed=1)
-    write(tmp_path / "texts.txt", texts)
-    rows = zip(texts, others, others[::-1], strict=True)
-    write_rows(tmp_path / "triplets.csv", ["sent0", "sent1", "hard_neg"], rows)
-    scored = [(texts[i], others[i], i % 6) for i in range(12)]
-    write_rows(tmp_path / "dev.tsv", ["sentence1", "sentence2", "score"], scored)
+    write(tmp_path / "texts.txt", sentences(64))
+    texts(64, 3).to_csv(tmp_path / "triplets.csv")
+    scored(12).to_csv(tmp_path / "dev.tsv", sep="\t")
     return tmp_path
 
 
@@ -46,11 +40,11 @@ def test_a_checkpoint_in_half_precision_is_the_start_of_a_classifier_in_float32(
     assert types == [torch.float32]
 
 
-@pytest.mark.parametrize("script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])
-def test_the_python_of_an_example_trains(files, start, script, texts):
+@pytest.mark.parametrize("script, rows", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])
+def test_the_python_of_an_example_trains(files, start, script, rows):
     train = runpy.run_path(str(ROOT / "examples" / script))["train"]
     options = {"max_steps": 1, "per_device_train_batch_size": 8, "eval_steps": 1, "save_steps": 1}
-    paths = (start, files / texts, files / "dev.tsv")
+    paths = (start, files / rows, files / "dev.tsv")
     train(*map(str, paths), output_dir=str(files / "out"), **options)
     assert SimCSE(files / "out").encode("the cat").shape == (32,)
 

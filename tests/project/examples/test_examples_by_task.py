@@ -6,13 +6,10 @@ import runpy
 
 import pytest
 from conftest import NEEDS_PEFT
-from docs_helpers import ON_A_PROCESSOR, ROOT, difference
-
-from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES
+from docs_helpers import ON_A_PROCESSOR, ROOT, difference, text_of
 
 EXAMPLES = ROOT / "examples"
-SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
+SCRIPTS = {path.stem: text_of(path) for path in sorted(EXAMPLES.glob("*.py"))}
 #: Programs with options, whose tests are elsewhere.
 PROGRAMS = (
     "build_pairs encode_ray finetune_classifier pretrain_mlm run_sup run_unsup search_pgvector search_qdrant "
@@ -27,15 +24,10 @@ MOST_LINES = 40
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, forget_definitions):
     """A folder to run an example in, with the modules beside it, as `python examples/NAME.py` finds them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
-    known = [(registry, dict(registry)) for registry in (OBJECTIVES, VIEW_CLASSES)]
-    yield tmp_path
-    for registry, before in known:
-        registry.clear()
-        registry.update(before)
 
 
 def start(name, run_name="__main__"):
@@ -66,7 +58,7 @@ def test_an_example_prints_what_stands_at_its_end(name, here, capsys):
 @ON_A_PROCESSOR
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
-    notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(text_of(EXAMPLES / f"{name}.ipynb"))
     written = runpy.run_path(str(ROOT / "tools/write_notebooks.py"))["write"](name)
     sources = [[cell["source"] for cell in each["cells"]] for each in (notebook, written)]
     assert sources[0] == sources[1], "run python tools/write_notebooks.py"
@@ -90,7 +82,7 @@ def test_an_example_is_short_and_says_how_to_start_it(name):
 
 
 def test_the_page_lists_every_example_and_nothing_else():
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    page = text_of(EXAMPLES / "README.md")
     listed = re.findall(r"\]\((\w+\.(?:py|ipynb))\)", page)
     files = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
     assert sorted(listed) == sorted(files)

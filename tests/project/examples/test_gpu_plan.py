@@ -1,8 +1,7 @@
 """The plan of what a GPU should measure runs on a CPU."""
 
-import json
-
 import pytest
+from conftest import read_json
 
 from benchmarks.__main__ import main
 
@@ -17,7 +16,7 @@ def plan(tmp_path, capsys, monkeypatch):
     def run(*options):
         output = tmp_path / "plan.json"
         main(["gpu", *"--plan --device cpu --tiny --output".split(), str(output), *options])
-        return json.loads(output.read_text()) | {"table": capsys.readouterr().out}
+        return read_json(output) | {"table": capsys.readouterr().out}
 
     return run
 

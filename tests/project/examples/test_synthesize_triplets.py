@@ -3,12 +3,12 @@
 import csv
 import runpy
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "synthesize_triplets.py"
+SCRIPT = ROOT / "examples" / "synthesize_triplets.py"
 SENTENCES = [
     "A cat sat.",
     "A dog ran.",

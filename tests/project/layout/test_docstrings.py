@@ -5,9 +5,10 @@ Ruff checks the sections (rules D and DOC in pyproject.toml); this file checks w
 
 import ast
 import re
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "simcse_hf"
+from conftest import ROOT
+
+PACKAGE = ROOT / "simcse_hf"
 ENTRY = {
     "Args:": re.compile(
         r"\*{0,2}\w+(, \*{0,2}\w+)* "  # name, or several names

@@ -4,11 +4,14 @@ import re
 import sys
 from pathlib import Path
 
+from conftest import ROOT
+from trainer_helpers import KEEPS_BEST, arguments
+
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf import AutoModelForCL, SimCSETrainer, load_text_dataset
 from simcse_hf.data.sample import sample_files
 
-PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "architecture.md"
 ROW = re.compile(r"^\| (.*) \| `(\S+\.py)` \| `(\S+)` \|", re.MULTILINE)
 
 
@@ -27,18 +30,7 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
     try:
         rows = load_text_dataset(str(corpus.train_sentences))
         model = AutoModelForCL.from_pretrained(str(encoder), mlp_only_train=True)
-        args = SimCSETrainingArguments(
-            str(tmp_path),
-            max_steps=1,
-            per_device_train_batch_size=8,
-            eval_strategy="steps",
-            eval_steps=1,
-            save_steps=1,
-            load_best_model_at_end=True,
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-        )
+        args = arguments(tmp_path, **KEEPS_BEST)
         trainer = SimCSETrainer(model, args, train_dataset=rows, dev_set=str(corpus.dev))
         trainer.train()
         trainer.save_model()

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import read_json
 from model_helpers import edit_json
+from trainer_helpers import model_of
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
+from simcse_hf import SentenceIndex, SimCSE
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.simcse import load_model
@@ -52,11 +53,8 @@ def payload(tmp_path):
 
 @pytest.fixture
 def folder(save_checkpoint):
-    config = tiny_config("mpnet")
-    model = AutoModelForCL.from_config(
-        config, pooler_type="cls", dense_layers=[{"in_features": 32, "out_features": 8}]
-    )
-    return save_checkpoint(model)
+    layer = {"in_features": 32, "out_features": 8}
+    return save_checkpoint(model_of("mpnet", pooler_type="cls", dense_layers=[layer]))
 
 
 # --- the source --------------------------------------------------------------------------------------------------
@@ -122,14 +120,14 @@ def test_code_beside_a_model_is_not_imported(name, classes, folder, payload):
 def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload, monkeypatch):
     (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
     monkeypatch.syspath_prepend(folder)
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = read_json(folder / "modules.json")
     (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}]))
     load(folder)
     (folder / "modules.json").write_text(json.dumps(modules))
     for config in folder.glob("*/*/config.json"):
         edit_json(config, activation_function=kind)
         load(folder)
-    content = json.loads((folder / "config.json").read_text())
+    content = read_json(folder / "config.json")
     content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
     (folder / "config.json").write_text(json.dumps(content))
     assert "activation_function" in load(folder)

@@ -2,29 +2,22 @@
 
 import json
 import re
-from importlib import import_module
 
 import pytest
-from docs_helpers import ROOT, public_names
+from docs_helpers import ROOT, SKILLS, public_names, text_of
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES += sorted((ROOT / "skills").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *SKILLS]
 #: An import in a block of Python, also of a notebook, and in `code` of a sentence.
 IMPORT = re.compile(r"from simcse_hf(?:\.([\w.]+))? import (\([^)]*\)|[\w, ]+)")
 
 
 @pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS, *EXAMPLES], ids=lambda path: path.name)
 def test_a_page_imports_what_the_package_exports_and_an_example_public_names(path):
-    text = path.read_text("utf-8")
+    text = text_of(path)
     if path in NOTEBOOKS:
         text = "".join(line for cell in json.loads(text)["cells"] for line in [*cell["source"], "\n"])
     for module, names in IMPORT.findall(text):
         for name in re.findall(r"\w+", names):
             assert (module, name) in public_names() and (not module or path in EXAMPLES), name
-
-
-def test_what_the_reference_lists_exists():
-    for module, name in public_names():
-        assert hasattr(import_module(f"simcse_hf.{module}".rstrip(".")), name), f"{module}.{name}"

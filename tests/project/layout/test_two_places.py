@@ -1,6 +1,5 @@
 """Each thing of CONTRIBUTING.md's table is added in the places that it names, and works."""
 
-import json
 import os
 import re
 import shutil
@@ -9,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import read_json
 from docs_helpers import ROOT
 
 OBJECTIVE = '''
@@ -203,14 +203,13 @@ def append(path, text):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(module_path):
     """The files that the program writes with a copy of the package that has all of them."""
-    folder = tmp_path_factory.mktemp("two_places")
-    package = folder / "source" / "simcse_hf"
+    package = module_path / "source" / "simcse_hf"
     shutil.copytree(ROOT / "simcse_hf", package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("tools/write_reference.py", "docs/api.md"):
-        (folder / "source" / file).parent.mkdir()
-        shutil.copy(ROOT / file, folder / "source" / file)
+        (module_path / "source" / file).parent.mkdir()
+        shutil.copy(ROOT / file, module_path / "source" / file)
     (package / "objectives" / "near.py").write_text(OBJECTIVE.lstrip(), "utf-8")
     insert(package / "objectives" / "__init__.py", "    promptbert,\n", "    near,\n")
     append(package / "data" / "views" / "words.py", VIEW)
@@ -236,16 +235,16 @@ def folder(tmp_path_factory):
     insert(package / "cli" / "main.py", '    "analyze": ', command)
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     words = [sys.executable, "-c", PROGRAM]
-    run = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    run = subprocess.run(words, cwd=module_path, env=environment, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stderr[-3000:]
-    return folder
+    return module_path
 
 
 def test_a_run_and_evaluations_use_them(folder):
-    results = json.loads((folder / "model/results.json").read_text())
+    results = read_json(folder / "model/results.json")
     used = (results["settings"]["objective"], results["view"]["name"], results["settings"]["pooler_type"])
     assert used == ("near", "reversed", "avg_middle")
-    assert json.loads((folder / "other.json").read_text())["identity"]["pooler"] == "avg_middle"
+    assert read_json(folder / "other.json")["identity"]["pooler"] == "avg_middle"
 
 
 def missing(path, *parts):
@@ -254,7 +253,7 @@ def missing(path, *parts):
 
 
 def test_the_card_describes_them(folder):
-    hits = json.loads((folder / "model/evaluation.json").read_text())["results"]["hits"]
+    hits = read_json(folder / "model/evaluation.json")["results"]["hits"]
     parts = [
         "the squared distance of two views (with `weight` 2)",
         "the sentence with its words from last to first (view `reversed`",

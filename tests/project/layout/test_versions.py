@@ -3,14 +3,11 @@
 import re
 import runpy
 import shutil
-from pathlib import Path
 
 import yaml
-from conftest import takes_adapters
+from conftest import ROOT, takes_adapters
 
 import simcse_hf
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_the_versions_of_peft_and_transformers_work_together():
