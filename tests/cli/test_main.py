@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+import simcse_hf
 from simcse_hf.cli.main import COMMANDS, PACKAGE, exit_status, main
 from simcse_hf.publishing.hub import PushError
 
@@ -61,12 +62,16 @@ def test_a_library_is_imported_by_the_first_use_that_needs_it():
         "assert set(simcse_hf.__all__) <= set(dir(simcse_hf))\n"
         "assert simcse_hf.objectives.register and 'torch' in sys.modules\n"
         "simcse_hf.SimCSE(simcse_hf.sample_files()[1], pooler_type='avg').encode(['a cat'])\n"
-        "print(sorted({'datasets', 'pandas', 'transformers.trainer', 'simcse_hf.training'} & sys.modules.keys()))\n"
-        "from simcse_hf import *\n"
-        "assert SimCSE is simcse_hf.SimCSE and all(hasattr(simcse_hf, name) for name in simcse_hf.__all__)\n"
-        "assert not hasattr(simcse_hf, 'SimCES')"
+        "print(sorted({'datasets', 'pandas', 'transformers.trainer', 'simcse_hf.training'} & sys.modules.keys()))"
     )
     assert python("-c", program, cwd=Path(PACKAGE).parent).stdout == "[]\n"
+
+
+def test_every_public_name_is_imported_by_a_star_and_no_other_one():
+    names = {}
+    exec("from simcse_hf import *", names)
+    assert names["SimCSE"] is simcse_hf.SimCSE and set(simcse_hf.__all__) <= names.keys()
+    assert all(hasattr(simcse_hf, name) for name in simcse_hf.__all__) and not hasattr(simcse_hf, "SimCES")
 
 
 def test_traceback_shows_where_an_error_arose(capsys):

