@@ -97,11 +97,6 @@ class PairDifference:
         """Whether the first way is better: the interval lies above 0."""
         return self.low is not None and self.low > 0
 
-    @property
-    def is_worse(self) -> bool:
-        """Whether the first way is worse: the interval lies below 0."""
-        return self.high is not None and self.high < 0
-
 
 def make_samples(
     scores: Mapping[str, Mapping[Seed, Scored]],
@@ -204,7 +199,11 @@ def differences(
     if pairs is None:
         pairs = list(combinations(samples, 2))
     compared = {pair: _Contrast.of(samples[pair[0]], samples[pair[1]]) for pair in pairs}
-    known = {pair: each for pair, each in compared.items() if each.says_something}
+    known = {}
+    for pair, each in compared.items():
+        # One seed of a trained way does not say what another would give.
+        if each.seeds > 1 or (each.seeds == 1 and not each.is_trained):
+            known[pair] = each
     ways, scores = _scores_by_seed(samples)
     found = {}
     for pair, each in compared.items():
@@ -247,11 +246,6 @@ class _Contrast:
     @property
     def seeds(self) -> int:
         return len(self.drawn)
-
-    @property
-    def says_something(self) -> bool:
-        """Whether there is an interval: one seed of a trained way does not say what another would give."""
-        return self.seeds > 1 or (self.seeds == 1 and not self.is_trained)
 
     def share_of_all_seeds(self, is_scored: ndarray) -> float:
         """Return the share of the variance over the examples that all seeds have in common: more seeds keep it."""
