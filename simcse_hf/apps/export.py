@@ -29,7 +29,7 @@ INT8_EXPORTS = {"int8": ("openvino", "onnx"), **{f"{name}-int8": (name,) for nam
 _TEXTS = 1000
 _CALIBRATION = 300
 #: Embeddings of texts, and the STS average; that is empty if no STS sets are measured.
-Measured = tuple[torch.Tensor, dict[str, Any]]
+Measurement = tuple[torch.Tensor, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _read(file: StrPath, count: int) -> list[str]:
     return texts
 
 
-def measure(model: SimCSE, texts: list[str], tasks: dict[str, Task]) -> Measured:
+def measure(model: SimCSE, texts: list[str], tasks: dict[str, Task]) -> Measurement:
     """Return the embeddings of texts, and the STS average if there are tasks."""
     average = {}
     if tasks:
@@ -283,7 +283,7 @@ def measure(model: SimCSE, texts: list[str], tasks: dict[str, Task]) -> Measured
     return model.encode(texts), average
 
 
-def lost(before: Measured, after: Measured) -> dict[str, Any]:
+def lost(before: Measurement, after: Measurement) -> dict[str, Any]:
     """Say what an export loses, from what was measured in float32 and with it: `loss` and more, as in [`Exported`]."""
     cosines = (before[0] * after[0]).sum(dim=1)
     mean = cosines.mean().item()

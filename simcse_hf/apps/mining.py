@@ -32,7 +32,7 @@ SUSPICIONS = ("equal words", "in a pair with either text", "above the positive",
 #: The share of a positive's similarity in which a negative is near it: what NV-Retriever drops.
 NEAR = 0.05
 #: A candidate's text, and its similarity to the anchor.
-Scored = tuple[str, float]
+Candidate = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def mine_hard_negatives(
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
     draw = random.Random(options.seed)
     positive_scores = [0.0] * len(first)
-    negatives: list[list[Scored]] = [[] for _ in first]
+    negatives: list[list[Candidate]] = [[] for _ in first]
     for start in range(0, len(anchors), _ANCHORS):
         block = slice(start, start + _ANCHORS)
         _, most_pairs = anchors[block][-1]
@@ -381,23 +381,23 @@ def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def choose_negatives(
-    ranked: Sequence[Scored],
+    ranked: Sequence[Candidate],
     positive: float,
     options: MiningOptions,
     draw: random.Random,
     dropped: Counter[str],
-) -> list[Scored]:
+) -> list[Candidate]:
     """Choose the negatives of a pair, and count the other candidates by the first bound that they fail.
 
     Args:
-        ranked (`Sequence[Scored]`): Candidates, the most similar one first.
+        ranked (`Sequence[Candidate]`): Candidates, the most similar one first.
         positive (`float`): The similarity of the anchor and the positive.
         options (`MiningOptions`): The bounds, and how many negatives to take in which way.
         draw (`random.Random`): The generator of `"random"`.
         dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
 
     Returns:
-        `list[Scored]`: At most `options.num_negatives`, the most similar one first.
+        `list[Candidate]`: At most `options.num_negatives`, the most similar one first.
     """
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
     bounds = (math.nan if bound is None else bound for bound in options.bounds.values())
@@ -425,7 +425,7 @@ def false_negatives(
     anchors: Sequence[str],
     positives: Sequence[str],
     positive_scores: Sequence[float],
-    negatives: Sequence[Sequence[Scored]],
+    negatives: Sequence[Sequence[Candidate]],
     width: int = 1,
     output: StrPath | None = None,
 ) -> Dataset:
@@ -438,7 +438,7 @@ def false_negatives(
         anchors (`Sequence[str]`): The anchor of each pair.
         positives (`Sequence[str]`): Its positive.
         positive_scores (`Sequence[float]`): Their similarity.
-        negatives (`Sequence[Sequence[Scored]]`): Its negatives, and their similarity to the anchor.
+        negatives (`Sequence[Sequence[Candidate]]`): Its negatives, and their similarity to the anchor.
         width (`int`, *optional*, defaults to `1`): Negatives of a row. A pair with fewer has no row to look at.
         output (`str` or `os.PathLike`, *optional*): File to write them to.
 

@@ -394,7 +394,7 @@ def encode(
             raise SettingError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
 
     # 3. Encode what is missing.
-    texts = TextSource(input, column, columns)
+    texts = InputTexts(input, column, columns)
     prompts = [encoder.resolve_prompt(prompt, prompt_name)]
     if texts.width and prompt is None and prompt_name is None:
         prompts = encoder.column_prompts(texts.width)
@@ -415,7 +415,7 @@ def encode(
     return EncodedFile(output, *job.run(show_progress_bar))
 
 
-class TextSource:
+class InputTexts:
     """The texts of a file or of training rows, which are read more than once.
 
     Args:
@@ -469,7 +469,7 @@ class EncodeJob:
     Args:
         folder (`Path`): The folder, which this run holds.
         model (`SimCSE`): The model.
-        texts (`TextSource`): The texts.
+        texts (`InputTexts`): The texts.
         settings (`dict`): What decides the vectors beside the texts and the model, for the manifest.
         ranges (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
         resume (`bool`): Whether a run in the folder is continued.
@@ -478,7 +478,7 @@ class EncodeJob:
 
     folder: Path
     model: SimCSE
-    texts: TextSource
+    texts: InputTexts
     settings: dict[str, Any]
     ranges: np.ndarray | None
     resume: bool

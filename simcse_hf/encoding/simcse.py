@@ -23,7 +23,7 @@ from ..models.settings import SECTION, SPACE, THRESHOLD, Values, length_limit, s
 from ..names import KEYWORDS, POOLER_TYPES, PRECISIONS, ModelOptions
 from ..postprocessing.transform import FOLDER, Fit, VectorTransform, find_transform, save_transform
 from ..retrieval.description import PROBE
-from ..retrieval.sentences import Results, SentenceIndex
+from ..retrieval.sentences import Matches, SentenceIndex
 from ..runtime.errors import DataError, ModelError, SettingError, check_finite, check_values
 from ..runtime.files import StrPath
 from ..runtime.identity import Identity, digest_model, digest_value, weights_state
@@ -542,7 +542,7 @@ class SimCSE(BatchEncoder):
         """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
         self.index = SentenceIndex.load(folder, self, **options)
 
-    def search(self, queries: str | Sequence[str], **options: Any) -> Results | list[Results]:
+    def search(self, queries: str | Sequence[str], **options: Any) -> Matches | list[Matches]:
         """Find the sentences of the index that are most similar to each query; arguments as `SentenceIndex.search`."""
         return self._existing_index().search(queries, **options)
 

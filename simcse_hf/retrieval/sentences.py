@@ -84,7 +84,7 @@ class Match(_Pair):
     columns: dict[str, str]
 
 
-Results = list[Match]
+Matches = list[Match]
 #: Rows of a sentence and its kept columns, and the embeddings of the sentences.
 _Part = tuple[list[list[str]], ndarray]
 
@@ -359,7 +359,7 @@ class SentenceIndex:
         top_k: int = 5,
         threshold: float | None = None,
         filters: Mapping[str, str] | None = None,
-    ) -> Results:
+    ) -> Matches:
         """Find the sentences that are most similar to a sentence of the index, without that one.
 
         Args:
@@ -421,7 +421,7 @@ class SentenceIndex:
             embeddings = self._encoder.embed(list_texts(queries), "query", truncate_dim=self.truncate_dim)
         embeddings = comparable(embeddings, self.similarity)
         check_finite(embeddings, "query {}".format)
-        results: list[Results] = [[] for _ in embeddings]
+        results: list[Matches] = [[] for _ in embeddings]
         with self._lock:
             among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
             top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
