@@ -80,7 +80,7 @@ class HitsTask(KNNTask):
 EXPORT = '''
 
 class TorchGraph(Graph):
-    """Graphs of torch.export."""
+    """Modules as torch saves them."""
 
     name = "graph"
     package = "torch"
@@ -90,20 +90,16 @@ class TorchGraph(Graph):
     methods = ()
 
     def open(self, path, streams, dtype):
-        module = torch.export.load(path).module()
+        module = torch.load(path, weights_only=False)
 
         def compute(ids, mask):
-            return module(torch.from_numpy(ids), torch.from_numpy(mask))[1].detach().numpy()
+            with torch.no_grad():
+                return module(torch.from_numpy(ids), torch.from_numpy(mask))[1].numpy()
 
         return INPUTS, ["last_hidden_state", EMBEDDING], compute
 
     def export(self, simcse, path):
-        axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-        inputs = example(simcse, rows=3, length=7)
-        module = _Embedder(simcse.model).eval()
-        with torch.no_grad():
-            program = torch.export.export(module, inputs, dynamic_shapes=dict.fromkeys(INPUTS, axes))
-        torch.export.save(program, path)
+        torch.save(_Embedder(simcse.model).eval(), path)
 
     def quantize(self, plain, path, method, feeds, bits):
         raise NotImplementedError
