@@ -20,8 +20,6 @@ from .runs import Trainable
 
 #: What begins the names of ways that are not trained.
 START = "start"
-#: The argument whose own entries may be lists of values, too.
-_TABLE = "objective_options"
 _FIRST_SEED = 42
 
 
@@ -152,15 +150,6 @@ def read_cells(values: Mapping[str, Any]) -> list[tuple[list[str], dict[str, Any
             cells = [
                 ([*labels, f"{name}={choice}"], cell | {name: choice}) for labels, cell in cells for choice in choices
             ]
-        if name != _TABLE or not isinstance(choices, Mapping):
-            continue
-        for option, own in choices.items():
-            if isinstance(own, list | tuple):
-                cells = [
-                    ([*labels, f"{option}={choice}"], cell | {name: {**cell[name], option: choice}})
-                    for labels, cell in cells
-                    for choice in own
-                ]
     return cells
 
 

@@ -17,7 +17,7 @@ from simcse_hf import Recipe, SimCSE, card, evaluate, study
 from simcse_hf.apps.study.judge import choose_cells
 from simcse_hf.apps.study.result import Outcome, Study, choose_way
 from simcse_hf.apps.study.runs import plan_runs
-from simcse_hf.apps.study.ways import Way
+from simcse_hf.apps.study.ways import Way, read_ways
 from simcse_hf.evaluation.verdict import PairDifference
 
 #: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
@@ -145,6 +145,11 @@ def test_a_grid_is_judged_by_the_cells_that_the_other_seeds_choose(finished):
     assert grid.cell == max(grid.cells, key=grid.cells.get) and f"The dev set chooses {grid.cell}" in str(found)
     dev = {"a": {1: 80.0, 2: 70.0, 3: 70.0}, "b": {1: 75.0, 2: 76.0, 3: 75.5}}
     assert choose_cells(dev) == ["b", "a", "b"] or choose_cells(dev) == ["b", "b", "b"]
+
+
+def test_a_list_that_an_option_of_the_objective_takes_is_no_grid():
+    [way] = read_ways(Recipe.read("unsup"), {"nested": {"objective_options": {"matryoshka_dims": [32, 64]}}})
+    assert way.grid is None and way.recipe.given["objective_options"] == {"matryoshka_dims": [32, 64]}
 
 
 def outcome(name, mean, operations, size=4):
