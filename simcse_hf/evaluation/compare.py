@@ -104,10 +104,9 @@ class Comparison(Result):
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
         document = read_json(path, "baseline", "scores", "differences", advice=advice)
-        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         with as_written(path, advice):
             identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
-            return cls(**known | {"identities": identities})
+            return cls.from_dict(document, identities=identities)
 
     def __str__(self) -> str:
         labels = {"average": "Avg.", "average_transfer": "Avg. transfer", "mean": "Mean", **self.labels}

@@ -167,12 +167,11 @@ class Evaluation(Result):
         scores_path = path.with_name(Path(str(document.get("scores", path))).name)
         if "scores" in document and scores_path.is_file():
             scores = read_arrays(scores_path, "evaluate the model again.")
-        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         with as_written(path, advice):
-            protocol = document.get("protocol", {})
-            known["protocol"] = Protocol(**{name: protocol[name] for name in vars(PAPER_PROTOCOL) if name in protocol})
-            known["identity"] = Identity.from_dict(document.get("identity", {}))
-            return cls(**known | {"scores": scores})
+            saved = document.get("protocol", {})
+            protocol = Protocol(**{name: saved[name] for name in vars(PAPER_PROTOCOL) if name in saved})
+            identity = Identity.from_dict(document.get("identity", {}))
+            return cls.from_dict(document, protocol=protocol, identity=identity, scores=scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""

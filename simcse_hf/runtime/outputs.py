@@ -1,11 +1,11 @@
 """What a command returns, and where it writes: files and folders are replaced on request only, and never by half."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .errors import SettingError
 from .files import StrPath, entries, write_atomically
@@ -30,6 +30,12 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary that can be written as JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], **own: Any) -> Self:
+        """Make a result from the entries of its file that are fields; `own` goes before them."""
+        known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
+        return cls(**known | own)
 
     @property
     def exit_status(self) -> int:

@@ -164,10 +164,9 @@ class Adaptation(Result):
         """
         advice = "Start again with --overwrite."
         content = read_json(folder / ADAPTATION, "comparisons", advice=advice)
-        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
         with as_written(folder / ADAPTATION, advice):
-            known["comparisons"] = [Judgement(**each) for each in content["comparisons"]]
-            return cls(**known | {"output": str(folder)})
+            comparisons = [Judgement(**each) for each in content["comparisons"]]
+            return cls.from_dict(content, comparisons=comparisons, output=str(folder))
 
     def __str__(self) -> str:
         lines = [self.summary]

@@ -97,10 +97,9 @@ class Study(Result):
         file = Path(path) / STUDY if Path(path).is_dir() else Path(path)
         advice = "Run the study again, which trains nothing twice."
         document = read_json(file, "outcomes", "summary", advice=advice)
-        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         with as_written(file, advice):
-            known["outcomes"] = [Outcome(**each) for each in document["outcomes"]]
-            return cls(**known | {"output": str(file.parent)})
+            outcomes = [Outcome(**each) for each in document["outcomes"]]
+            return cls.from_dict(document, outcomes=outcomes, output=str(file.parent))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of study.json, with the table as a card shows it."""
