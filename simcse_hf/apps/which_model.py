@@ -84,12 +84,10 @@ def which_model(
     folder = Path(output).expanduser().with_suffix(".evaluations") if output else None
 
     def score(encoder: TextEncoder | BM25, data: Mapping[str, Task], protocol: Protocol) -> Evaluation:
-        if folder is None:
-            return score_model(encoder, data, protocol, show_progress_bar)
-        # What changes a score, or its cost. The identity of a foreign encoder says nothing of its tokenizer.
         identity = encoder.identity()
-        if not identity.tokenizer:
+        if folder is None or not identity.tokenizer:  # that of a foreign encoder says nothing of its tokenizer
             return score_model(encoder, data, protocol, show_progress_bar)
+        # What changes a score, or its cost.
         model = replace(identity, name_or_path=None, revision=None)
         made_by = [model, versions(), options.get("device"), torch.get_num_threads()]
         files = kept_files(folder, data, protocol, *made_by)

@@ -365,13 +365,10 @@ def encode(
     check_values(PRECISIONS, precision=precision)
     check_values(FORMATS, format=format)
     check_values("an integer above 0", shard_size=shard_size)
-    pairs = {
-        "column and columns": column and columns,
-        "resume and overwrite": resume and overwrite,
-    }
-    for names, both in pairs.items():
-        if both:
-            raise SettingError(f"{names} are both given: give one of the two")
+    if column and columns:
+        raise SettingError("column and columns are both given: give one of the two")
+    if resume and overwrite:
+        raise SettingError("resume and overwrite are both given: give one of the two")
     if ranges is not None and precision not in SCALAR_PRECISIONS:
         raise SettingError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
     codes = ranges if isinstance(ranges, np.ndarray) else None

@@ -265,12 +265,8 @@ class _Adaptation:
         plan = read_json(plan_file, "arms", "left_out", advice=_GO_ON)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
-        measured = {}
-        scores = {}
-        for name in plan["arms"]:
-            measured[name] = self._measure(name)
-            if measured[name]["dev"] is not None:
-                scores[name] = measured[name]["dev"]
+        measured = {name: self._measure(name) for name in plan["arms"]}
+        scores = {name: found["dev"] for name, found in measured.items() if found["dev"] is not None}
         chosen = self.arms[choose(scores)]
         logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
 

@@ -106,9 +106,7 @@ def judge_runs(
             found[column][other, one] = each.opposite
     first = asked.compared[0]
     outcomes = []
-    for name in dict.fromkeys([*asked.compared, *scored]):
-        if name not in scored:
-            continue
+    for name in scored:
         over_first = {}
         if name != first and first in scored:
             over_first = {column: asdict(found[column][name, first]) for column in columns}
