@@ -4,7 +4,6 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,6 @@ def format_rows(rows: Iterable, *header: str) -> str:
     return "\n".join(lines)
 
 
-@cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that the scores depend on."""
     # An editable installation keeps the metadata of the version that was installed first.
