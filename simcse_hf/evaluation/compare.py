@@ -348,10 +348,8 @@ def compare_evaluations(
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, members in ({task: [task] for task in common} | averaged).items():
         of_systems = {}
-        for name in names:
-            of_tasks = [sampled[name] for task in members if (sampled := samples[task]) is not None]
-            if len(of_tasks) == len(members):
-                of_systems[name] = mean_sample(of_tasks)
+        if all(samples[task] for task in members):
+            of_systems = {name: mean_sample([samples[task][name] for task in members]) for name in names}
         pairs = [(name, baseline) for name in others]
         judged = {}
         if of_systems and choose:
@@ -411,15 +409,15 @@ def describe_change(change: Mapping[str, Any], against: str = "") -> str:
 
 def _samples(
     runs: Mapping[str, Mapping[Seed, Evaluation]], task: str, protocol: Protocol, resamples: int
-) -> dict[str, Sample] | None:
-    """Return the scores of each system with those on the resamples, or `None` if some were not stored."""
+) -> dict[str, Sample]:
+    """Return the scores of each system with those on the resamples; nothing if some were not stored."""
     scores: dict[str, dict[Seed, Scored]] = {}
     for name, by_seed in runs.items():
         scores[name] = {}
         for seed, each in by_seed.items():
             stored = each.scores.get(task, {})
             if not stored or (protocol.mode == "dev" and "dev_accuracy" in each.results[task]):
-                return None  # the scores of a transfer task are no dev scores
+                return {}  # the scores of a transfer task are no dev scores
             figure = headline(each.results[task], protocol)
             assert figure is not None  # as all systems have the task
             scores[name][seed] = Scored(figure, stored)

@@ -194,8 +194,8 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
 
 def describe_threshold(threshold: Threshold) -> str:
     """Return a threshold and its precision and recall as a sentence."""
-    measured = {"precision": threshold["precision"], "recall": threshold["recall"]}
-    precision, recall = ("{} {:.1f} [{:.1f}, {:.1f}]".format(name, *values) for name, values in measured.items())
+    precision = "precision {:.1f} [{:.1f}, {:.1f}]".format(*threshold["precision"])
+    recall = "recall {:.1f} [{:.1f}, {:.1f}]".format(*threshold["recall"])
     return (
         f"a cosine of at least {threshold['cosine']:.4f}, chosen for {threshold['goal']} on {threshold['chosen_on']} "
         f"pairs of {threshold['source']}; on the other {threshold['measured_on']} pairs {precision} and {recall} "
