@@ -11,6 +11,9 @@ from ..runtime.errors import DataError
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 
+#: Texts between quotation marks, or numbers, in brackets.
+_WRITTEN_LIST = re.compile(r"\[((['\"]).*\2|[\d., ]+)\]", re.DOTALL)
+
 
 def is_list(cell: object) -> TypeGuard[Sequence]:
     """Say whether a cell lists several texts."""
@@ -32,6 +35,12 @@ def plain(cell: object) -> Any:
 def has_text(cell: object) -> bool:
     """Say whether a cell holds a text of more than white space."""
     return isinstance(cell, str) and cell != "" and not cell.isspace()
+
+
+def refuse_written_lists(cells: Sequence, where: str) -> None:
+    """Refuse cells that are all lists written as a text, such as "['a', 'b']", as pandas writes one to csv."""
+    if cells and all(isinstance(cell, str) and _WRITTEN_LIST.fullmatch(cell) for cell in cells):
+        raise DataError(f"{where}: {cells[0]!r:.50} is a list written as a text. Use .jsonl, which has real lists.")
 
 
 def is_plain(text: object) -> bool:

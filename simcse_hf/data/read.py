@@ -42,6 +42,7 @@ from .columns import (
     part_of,
     plain,
     quote,
+    refuse_written_lists,
     resolve_columns,
 )
 from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_rows, open_table
@@ -316,6 +317,9 @@ def table_cleaners(
         if not sample:
             raise DataError(f"{table.name}: there are no rows, only a header or blank lines.")
         chosen = resolve_columns(table.columns, name=table.name, sample=sample, columns=columns)
+        for column in chosen:
+            place = table.columns.index(column)
+            refuse_written_lists([row[place] for row in sample if row[place]], f"{table}, column {column!r}")
         if expected_columns not in (None, len(chosen)):
             hint = " `simcse-hf train sup` reads pairs and triplets." if expected_columns == 1 else ""
             raise DataError(
@@ -540,8 +544,10 @@ def names_of_classes(cell: object, where: str, separator: str | None) -> list[st
         `list[str]`: The names without white space around them, in their order; none for an empty cell.
 
     Raises:
-        DataError: If a label is neither a name nor a number, or three and more of them are zeros and ones.
+        DataError: If a label is neither a name nor a number, a list is written as a text, or three labels and more are
+            zeros and ones.
     """
+    refuse_written_lists([cell], where)
     labels = cell if is_list(cell) else [cell]
     if separator and isinstance(cell, str):
         labels = cell.split(separator)

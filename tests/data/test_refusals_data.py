@@ -64,6 +64,13 @@ OF_FILES = [
     (streamed, "x.jsonl", '["a", "b"]\n' * 2, "'sent0', 'sent1'"),
     (lambda path: streamed(path, keep=["text"]), "x.csv", "text\na\n", "columns"),
     (load_class_rows, "x.csv", "text,label\na,x\nb,x\nc,y\n", "'label'. At least two .* 1 of these"),
+    (
+        load_text_dataset,
+        "x.csv",
+        "query,positives\na,\"['b', 'c']\"\n",
+        r"'positives': \"\['b', 'c'\]\" is a list .*jsonl",
+    ),
+    (load_class_rows, "x.csv", 'text,label\na,"[1, 2]"\n', r"line 2: '\[1, 2\]' is a list .*jsonl"),
     (load_class_rows, "x.jsonl", '{"text": "a", "label": [0, 1, 0]}\n' * 2, "line 1: .*mark for each class"),
     (load_class_rows, "x.csv", "text\na\n", "'label', or .* 'positives'"),
     (build_nli_triplets, "x.csv", "premise,hypothesis,label\na,b,neutral\na,c,no\n", "line 3: .* 'no'"),
