@@ -80,7 +80,7 @@ def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.n
     check_finite(codes, "row {}".format)
     if precision in SCALAR_PRECISIONS:
         if ranges is None:
-            raise SettingError(f"{precision} needs ranges, the same for all embeddings: calibrate_ranges(a sample)")
+            raise SettingError(f"{precision} codes need ranges: quantize(..., ranges=calibrate_ranges(a sample))")
         check_ranges(np.asarray(ranges), codes.shape[1])
         lowest, highest = torch.as_tensor(ranges, dtype=torch.float32, device=codes.device)
         steps = (highest - lowest) / 255
