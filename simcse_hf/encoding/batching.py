@@ -169,7 +169,7 @@ class BatchEncoder:
     @max_length.setter
     def max_length(self, length: int | None) -> None:
         if length is None:
-            length = length_limit(self.bare.config, self.settings, self.tokenizer)
+            length = length_limit(self.bare.config, self.settings, self.tokenizer.model_max_length)
         else:
             check_max_length(length, self.bare.config)
             length = int(length)  # also one of numpy, which no config takes

@@ -101,7 +101,9 @@ class SavedModel:
             tokenizer,
             settings.prompts,
             name_or_path=str(self.folder),
-            max_length=length_limit(found.config, settings, tokenizer, fit.max_length if fit else None),
+            max_length=length_limit(
+                found.config, settings, tokenizer.model_max_length, fit.max_length if fit else None
+            ),
             dtype=dtype,
             saved_as=str(found.config.dtype).removeprefix("torch."),
             weights=self.digests(dtype).weights,

@@ -168,7 +168,9 @@ class SimCSE(BatchEncoder):
                 f"Train the model first, or choose another pooler_type, mostly avg: {', '.join(POOLER_TYPES[1:])}."
             )
         if max_length is None:
-            max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
+            max_length = length_limit(
+                config, model.settings, tokenizer.model_max_length, fit.max_length if fit else None
+            )
         super().__init__(model.eval(), tokenizer, max_length, long_texts)
         self.name_or_path = "/".join(filter(None, [str(name_or_path), hub_arguments.get("subfolder")]))
         self.backend = backend

@@ -642,7 +642,7 @@ def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
         backend = tokenizer.backend_tokenizer
         backend.no_padding()
         backend.no_truncation()
-        limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer)
+        limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer.model_max_length)
         if limit is not None:
             backend.enable_truncation(limit, direction=tokenizer.truncation_side)
     tokenizer.save_pretrained(folder)

@@ -19,7 +19,7 @@ from itertools import chain
 from numbers import Integral
 from typing import Any
 
-from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig
 
 from ..objectives import (
     OBJECTIVES,
@@ -457,7 +457,7 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
 def length_limit(
     config: PreTrainedConfig,
     settings: PoolingSettings,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer_limit: int | None,
     *others: int | None,
 ) -> int | None:
     """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
@@ -465,15 +465,13 @@ def length_limit(
     Args:
         config (`PreTrainedConfig`): The config of the encoder.
         settings (`PoolingSettings`): The settings of the model, which may name a length.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The tokenizer, whose `model_max_length` counts if they name
-            none.
+        tokenizer_limit (`int`, *optional*): The tokenizer's `model_max_length`, which counts if they name none.
         *others (`int`, *optional*): Further limits, such as that of a fitted whitening.
 
     Returns:
         `int`, *optional*: The smallest of the limits in tokens, or `None` if there is none.
     """
-    own = settings.max_length or getattr(tokenizer, "model_max_length", None)
-    limits = (max_positions(config), own, *others)
+    limits = (max_positions(config), settings.max_length or tokenizer_limit, *others)
     return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 

@@ -47,6 +47,7 @@ class Subject:
         fit (`Fit`, *optional*): How that was fitted.
         datasets (`Sequence[str]`, *optional*, defaults to `()`): Hub names of the training data.
         own_pooler (`bool`, *optional*, defaults to `True`): Whether its head is the pooler of the stock encoder.
+        tokenizer_limit (`int`, *optional*): The `model_max_length` of its tokenizer, if that is known.
     """
 
     repo_id: str
@@ -59,6 +60,7 @@ class Subject:
     fit: Fit | None = None
     datasets: Sequence[str] = ()
     own_pooler: bool = True
+    tokenizer_limit: int | None = None
 
     @cached_property
     def inference(self) -> ContrastiveSettings:
@@ -88,7 +90,8 @@ class Subject:
     @property
     def max_length(self) -> int | None:
         """The number of tokens to which texts are cut; `None` for no limit."""
-        return length_limit(self.config, self.settings, None, self.fit.max_length if self.fit else None)
+        fitted = self.fit.max_length if self.fit else None
+        return length_limit(self.config, self.settings, self.tokenizer_limit, fitted)
 
     @cached_property
     def objective(self) -> Objective | None:
@@ -285,6 +288,8 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     if run and path.is_file():
         study = PublicNames()(read_json(path, "table", "summary", advice="Remove it, or run the study again."))
     transform, fit = weights.transform
+    path = directory / "tokenizer_config.json"
+    limit = read_json(path).get("model_max_length") if path.is_file() else None
     return Subject(
         repo_id=repo_id,
         config=config,
@@ -296,6 +301,7 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
         fit=fit,
         datasets=datasets,
         own_pooler=any("pooler." in name for name in names),
+        tokenizer_limit=limit,
     )
 
 

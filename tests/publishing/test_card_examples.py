@@ -1,5 +1,7 @@
 """The code of a card gives the embeddings of the model, with every library that the card names."""
 
+import json
+
 import pytest
 import torch
 from card_helpers import EXAMPLES, blocks, check_examples
@@ -96,6 +98,13 @@ def test_the_code_of_a_card_cuts_texts_where_the_model_does(directory):
     card = write_card(directory).read_text()
     assert "| longest text | 8 tokens |" in card and "max_length=8," in card
     assert "| `max_length`" not in card, "it is no hyper-parameter"
+
+
+def test_a_card_says_where_the_tokenizer_cuts_texts_of_a_model_without_a_length(directory):
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 12}))
+    card = write_card(directory).read_text()
+    assert SimCSE(directory, device="cpu").max_length == 12 and "| longest text | 12 tokens |" in card
 
 
 def test_the_code_of_a_card_puts_the_default_prompt_before_texts(saved):
