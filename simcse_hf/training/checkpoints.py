@@ -462,10 +462,8 @@ class WholeCheckpointTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
-        with (
-            explain_refusal(ValueError),
-            same_noise(self.args.seed),
-        ):  # accelerate takes the seed of the rows' order from it
+        # Accelerate takes the seed of the rows' order from the noise.
+        with explain_refusal(ValueError), same_noise(self.args.seed):
             return super().get_train_dataloader()
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: Any) -> Any:
