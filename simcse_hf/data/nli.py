@@ -198,7 +198,7 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
             where = table.at(number)
             if isinstance(label_type, ClassLabel) and label is not None:
                 label = label_type.int2str(label)
-            name = (name_of_class(label, where) or "").strip().lower()
+            name = name_of_class(label, where).lower()
             if name in _NO_LABEL:
                 skipped["pairs without a label"] += 1
                 continue

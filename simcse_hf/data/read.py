@@ -551,7 +551,7 @@ def names_of_classes(cell: object, where: str, separator: str | None) -> list[st
     labels = cell if is_list(cell) else [cell]
     if separator and isinstance(cell, str):
         labels = cell.split(separator)
-    names = [(name_of_class(label, where) or "").strip() for label in labels]
+    names = [name_of_class(label, where) for label in labels]
     if len(names) > 2 and set(names) <= _MARKS:
         raise DataError(
             f"{where}: {cell!r:.100} holds a mark for each class. List the text's own classes, such as [2, 5]."
@@ -559,10 +559,10 @@ def names_of_classes(cell: object, where: str, separator: str | None) -> list[st
     return list(dict.fromkeys(filter(None, names)))
 
 
-def name_of_class(label: object, where: str) -> str | None:
-    """Return the name of a class, `None` for a missing label; refuse what is no name or number."""
+def name_of_class(label: object, where: str) -> str:
+    """Return the name of a class, empty for a missing label; refuse what is no name or number."""
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats
     if label is not None and not isinstance(label, (str, int, float)):
         raise DataError(f"{where}: the label {label!r} is neither a name nor a number. Write one, or a list of them.")
-    return None if label is None else str(label)
+    return "" if label is None else str(label).strip()
