@@ -32,7 +32,12 @@ def gradients_of(loss, leaves):
     return torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
 
 
-def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
+def gradients_by_name(model):
+    """The gradient of each parameter that has one."""
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def assert_same(found, expected, leaves):
     """That a loss and its gradients, of leaves or of a model, are those of a slow reference, and not all 0."""
     assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
     if isinstance(leaves, torch.nn.Module):
@@ -43,7 +48,7 @@ def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
     for leaf, one, other in zip(leaves, gradients_of(found, leaves), exact, strict=True):
         one = torch.zeros_like(leaf) if one is None else one
         other = torch.zeros_like(leaf) if other is None else other
-        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, check_dtype=False)
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, check_dtype=False)
 
 
 def assert_same_outputs(found, expected, leaves):
@@ -57,6 +62,20 @@ def assert_same_outputs(found, expected, leaves):
 
 def cosine(x, y):
     return (x * y).sum() / (x.square().sum().sqrt() * y.square().sum().sqrt())
+
+
+def beside(rows, columns):
+    """What objectives read beside the texts of rows: numbers, some of them equal, scores, classes and vectors."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(rows, columns, 4, generator=generator, dtype=torch.float64)
+    vectors = torch.nn.functional.normalize(vectors, dim=-1)
+    return {
+        "text_ids": torch.randint(0, 9, (rows, columns), generator=generator),
+        "scores": torch.arange(rows) % 3 / 2,
+        "labels": torch.arange(rows) % 3,
+        "teacher": vectors,
+        "guide": vectors,
+    }
 
 
 def same_meaning(ids, own, pairs):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import VOCABULARY
+from objective_helpers import assert_opens_in_transformers
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from trainer_helpers import make, sentences
@@ -11,8 +12,6 @@ from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTra
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.training.arguments import ModelArguments
 
-#: Rotary positions, a window, and learned positions.
-FAMILIES = ("llama", "mistral", "gpt2")
 TEXTS = [
     "the cat sat on the mat .",
     "a dog ran",
@@ -47,7 +46,6 @@ def save_decoder(tmp_path, decoder_tokenizer):
     """Save a model for text generation, as decoders are published, with its tokenizer."""
 
     def save(family="llama", **changes):
-        torch.manual_seed(0)
         folder = tmp_path / family
         AutoModelForCausalLM.from_config(tiny_decoder(family, **changes)).save_pretrained(folder)
         decoder_tokenizer.save_pretrained(folder)
@@ -57,9 +55,8 @@ def save_decoder(tmp_path, decoder_tokenizer):
 
 
 @pytest.mark.parametrize("pooler", ["lasttoken", "avg"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
 def test_embeddings_do_not_depend_on_padding_or_its_side(family, pooler):
-    torch.manual_seed(0)
     model = AutoModelForCL.from_config(tiny_decoder(family), pooler_type=pooler).double().eval()
     rows = [torch.randint(EOS, (length,)) for length in (9, 3, 6)]
     alone = torch.cat([model.embed(row[None]) for row in rows])
@@ -68,25 +65,24 @@ def test_embeddings_do_not_depend_on_padding_or_its_side(family, pooler):
         for i, row in enumerate(rows):
             part = slice(9 - len(row), 9) if side == "left" else slice(0, len(row))
             ids[i, part], mask[i, part] = row, 1
-        torch.testing.assert_close(model.embed(ids, mask), alone, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(model.embed(ids, mask), alone)
     expected = AutoModel.from_config(tiny_decoder(family)).double().eval()
     expected.load_state_dict(model.base_model.state_dict())
     states = [expected(row[None]).last_hidden_state[0] for row in rows]
     reference = torch.stack([x[-1] if pooler == "lasttoken" else x.mean(0) for x in states])
-    torch.testing.assert_close(alone, reference, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(alone, reference)
     assert not model.runs_unpadded
 
 
 def test_other_libraries_load_a_saved_decoder_with_the_same_vectors(save_decoder, tmp_path):
     model = SimCSE(save_decoder("mistral"), pooler_type="lasttoken")
     model.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved" / "2_Dense").exists()
+    assert not (tmp_path / "saved/2_Dense").exists()
     vectors = model.encode(TEXTS, normalize_embeddings=False)
     for saved in (SimCSE(tmp_path / "saved"), SentenceTransformer(str(tmp_path / "saved"), device="cpu")):
         found = saved.encode(TEXTS, normalize_embeddings=False)
-        torch.testing.assert_close(torch.as_tensor(found), vectors, rtol=0, atol=1e-5)
-    _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+        torch.testing.assert_close(torch.as_tensor(found), vectors)
+    assert_opens_in_transformers(tmp_path / "saved")
 
 
 def test_the_end_of_text_counts_although_it_also_pads(save_decoder):

@@ -21,7 +21,7 @@ from objective_helpers import (
     promptbert,
     slow_info_nce,
 )
-from trainer_helpers import make
+from trainer_helpers import make, refuses
 from transformers import AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, EncodedBatch, SimCSE
@@ -89,7 +89,7 @@ def template_embeddings(model, tokenizer, texts):
 def test_template_embeddings_depend_on_the_template_and_the_length_and_not_on_the_words(model_type, tokenizer):
     model = promptbert(tokenizer, model_type=model_type)
     found = template_embeddings(model, tokenizer, SOME_WORDS)
-    torch.testing.assert_close(found, template_embeddings(model, tokenizer, OTHER_WORDS), rtol=0, atol=1e-10)
+    torch.testing.assert_close(found, template_embeddings(model, tokenizer, OTHER_WORDS))
     first, second = found.unbind(1)
     assert (first - second).abs().max() > 1e-3
     of_three_words, of_two_words, _ = found
@@ -111,7 +111,7 @@ def test_a_text_is_put_into_its_template(tokenizer, text, max_length, found):
 
 @pytest.mark.parametrize("template", ["no text [MASK]", "{text} only"])
 def test_an_invalid_template_is_refused(template, tokenizer):
-    with pytest.raises(ValueError, match="once and .* once, got"):
+    with refuses(f"a template must contain {{text}} once and [MASK] once, got {template!r}"):
         parse_template(template, tokenizer)
 
 
@@ -136,7 +136,7 @@ def test_anchors_use_the_first_template_and_other_columns_the_last(tokenizer):
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(model_type, settings, named):
-    with pytest.raises(ValueError, match=named):
+    with refuses(named):
         AutoModelForCL.from_config(tiny_config(model_type), **settings).prepare_objective()
 
 
@@ -154,24 +154,19 @@ def slow_embedding(model, text):
     return layer(state) - layer(without_text)
 
 
-def denoised(tokenizer, denoising):
-    model = promptbert(tokenizer, TEMPLATE, {}, denoising=denoising)
-    perturb(model.template_head, 0.3)
-    return model.train()
-
-
 @pytest.mark.parametrize(
     "denoising, unpadded",
     fast_first(("transform", True), ("tanh", True), ("transform", False)),
 )
 def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(tokenizer, denoising, unpadded):
-    model = denoised(tokenizer, denoising)
+    model = promptbert(tokenizer, TEMPLATE, {}, denoising=denoising)
+    perturb(model.template_head, 0.3)
     model.unpadded = unpadded
     loss = model(**batch_of_templates(tokenizer, TRIPLETS, TEMPLATE)).loss
     rows = []
     for texts in zip(*TRIPLETS.values(), strict=True):
         rows.append([slow_embedding(model, text) for text in texts])
-    assert_same(loss, slow_info_nce(rows), model, rtol=1e-6, atol=1e-9)
+    assert_same(loss, slow_info_nce(rows), model)
 
 
 # --- from a checkpoint with a masked-LM head to a saved model ---
@@ -187,7 +182,6 @@ def start(tmp_path_factory):
 
 @pytest.mark.parametrize("denoising", ["none", "transform"])
 def test_a_trained_model_is_saved_with_its_template(denoising, start, tokenizer, tmp_path):
-    torch.manual_seed(0)
     model = AutoModelForCL.from_pretrained(start, denoising=denoising, **OPTIONS)
     rows = Dataset.from_dict(TRIPLETS)
     trainer = make(tmp_path / "run", tokenizer, rows, model, per_device_train_batch_size=3, max_steps=2)
@@ -202,7 +196,7 @@ def test_a_trained_model_is_saved_with_its_template(denoising, start, tokenizer,
         expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
     loaded = SimCSE(run)
     found = loaded.encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, expected)
     loaded.save_pretrained(tmp_path / "copy")
     assert torch.equal(SimCSE(tmp_path / "copy").encode(TEXTS, normalize_embeddings=False), found)
     assert SimCSE(run, pooler_type="avg").model.template_head is None
@@ -213,8 +207,8 @@ def test_a_trained_model_is_saved_with_its_template(denoising, start, tokenizer,
     assert ("the embedding of the template without the text is subtracted" in card) is (denoising != "none")
     check_examples(card, loaded.encode(EXAMPLES), ["simcse_hf", "transformers"])
     if denoising != "none":
-        (run / "template_head" / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match="template_head/model.safetensors"):
+        (run / "template_head/model.safetensors").unlink()
+        with refuses("template_head/model.safetensors"):
             SimCSE(run)
 
 
@@ -222,4 +216,4 @@ def test_a_trained_model_is_saved_with_its_template(denoising, start, tokenizer,
 def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(start, do_mlm):
     stock = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.state_dict()
     model = AutoModelForCL.from_pretrained(start, denoising="transform", do_mlm=do_mlm, **OPTIONS)
-    torch.testing.assert_close(model.template_head.layer.state_dict(), stock, rtol=0, atol=0)
+    torch.testing.assert_close(model.template_head.layer.state_dict(), stock)

@@ -11,7 +11,7 @@ from objective_helpers import assert_same, tsdae
 from safetensors.torch import load_file
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
-from trainer_helpers import make
+from trainer_helpers import make, refuses
 from transformers import AutoModelForMaskedLM, BertLMHeadModel
 
 from simcse_hf import AutoModelForCL
@@ -43,7 +43,7 @@ def test_loss_and_gradient_match_a_slow_reference(pooler, unpadded):
     model = tsdae(pooler_type=pooler)
     model.unpadded = unpadded
     batch = random_batch(3, 2)
-    assert_same(model(**batch).loss, slow_loss(model, batch), model, rtol=1e-6)
+    assert_same(model(**batch).loss, slow_loss(model, batch), model)
 
 
 # --- every decoder ---
@@ -67,7 +67,6 @@ def test_a_decoder_is_the_encoder_with_cross_attention(model_type):
 
 
 def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):
-    torch.manual_seed(1)
     masked_lm = AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2))
     model = AutoModelForCL.from_pretrained(save_checkpoint(masked_lm, "start"), objective="tsdae", pooler_type="avg")
     model.prepare_objective()
@@ -88,12 +87,12 @@ def test_a_checkpoint_holds_what_the_encoder_does_not_have(tmp_path):
 @pytest.mark.parametrize(
     "settings, named",
     [
-        ({"matryoshka_dims": [16]}, "hidden size 32, .* size 16: train without matryoshka_dims and dense_layers"),
+        ({"matryoshka_dims": [16]}, "hidden size 32, size 16: train without matryoshka_dims and dense_layers"),
         ({"model_type": "distilbert"}, "'distilbert'"),
     ],
 )
 def test_settings_and_encoders_that_do_not_fit_are_refused(settings, named):
-    with pytest.raises(ValueError, match=named):
+    with refuses(named):
         tsdae(**settings)
 
 
@@ -110,7 +109,7 @@ TEN_WORDS = " ".join(VOCABULARY[5:15])
 def test_the_second_text_of_a_row_is_damaged(tmp_path, tokenizer, arguments, view, rate, words):
     rows = Dataset.from_dict({"sent0": [TEN_WORDS] * 8})
     trainer = make(tmp_path, tokenizer, rows, tsdae(), **arguments)
-    assert (trainer.args.view, trainer.args.view_rate) == (view, rate)
+    assert trainer.args.view == view and trainer.args.view_rate == rate
     sentence, damaged = trainer.train_dataset[0]["input_ids"]
     assert sentence == tokenizer(TEN_WORDS)["input_ids"]
     assert damaged != sentence

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import random_batch
 from model_helpers import unused
-from objective_helpers import batch_of_templates, masked_lm_folder, model_of
-from trainer_helpers import TEMPLATES
+from objective_helpers import batch_of_templates, beside, masked_lm_folder, model_of
+from trainer_helpers import TEMPLATES, weights
 
 from simcse_hf.data.token_ids import template_settings
 from simcse_hf.objectives.base import ABSENT, named_losses
@@ -19,7 +19,7 @@ OPTIONS = {
     "vicreg": {"projector_dim": 8},
     "contrastive_tension": {"negatives_per_positive": 3},
     "esimcse": {"queue_size": 12},
-    "angle": {"positive_score": 3.0},
+    "angle": {"positive_score": 1.0},
 }
 #: Objectives that read hard negatives, which some rows lack in an uneven batch, and those that read pairs alone.
 OF_TRIPLETS = ["diffcse", "distill", "esimcse", "promptbert", "simcse"]
@@ -55,11 +55,7 @@ def batch_of(rows, source, has_templates):
         batch["relations"][:-2, 1] = ABSENT
         batch["attention_mask"][:-2, 2] = 0
         batch["input_ids"][:-2, 2] = 1
-    batch["text_ids"] = torch.arange(ROWS * columns).view(ROWS, columns)
-    batch["scores"] = torch.tensor([0.0, 4.0, 2.0, 5.0] * 2)
-    generator = torch.Generator().manual_seed(1)
-    batch["teacher"] = torch.randn(ROWS, columns, 4, generator=generator).double()
-    return batch
+    return batch | beside(ROWS, columns)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,7 @@ def in_training(model, batch):
 def alone(name, rows, source, has_templates):
     """The named losses of an objective alone, and its state before."""
     model = model_with([name], source, has_templates)
-    state = {key: x.clone() for key, x in model.objective.state_dict().items()}
+    state = weights(model.objective)
     output = in_training(model, batch_of(rows, source, has_templates))
     return {key: x.detach() for key, x in named_losses(output.parts or output.loss).items()}, state
 

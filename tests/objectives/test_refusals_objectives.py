@@ -42,7 +42,6 @@ REFUSED_OPTIONS += [
     ("simcse", {"negatives": "own", "symmetric": True}, "negatives"),
     ("diffcse", {"mask_ratio": 1.0}, "mask_ratio"),
     ("simsce", {}, "did you mean simcse"),
-    ("my.losses:MyLoss", {}, "import it first"),
     ("simcse+vicreg:much", {}, "vicreg:much"),
     ("simcse+cosent", {}, "cosent"),
 ]
@@ -50,12 +49,12 @@ REFUSED_OPTIONS += [
 
 @pytest.mark.parametrize("name, options, named", REFUSED_OPTIONS)
 def test_names_and_options_that_do_not_fit_are_refused(name, options, named):
-    with pytest.raises(ValueError, match=named):
+    with refuses(named):
         build_objective(name, 8, SMALL.get(name, {}) | options)
 
 
 def test_angle_refuses_an_odd_size_and_info_nce_text_ids_of_another_shape():
-    with pytest.raises(ValueError, match="7"):
+    with refuses("7"):
         build_objective("angle", 7)
     with refuses("text_ids"):
         InfoNCE()(torch.ones(4, 2, 3), text_ids=torch.ones(4, 3))
@@ -81,17 +80,17 @@ FIT = [
 BATCH = "per_device_train_batch_size"
 UNFIT = [
     ("simcse", {}, TrainingRows(2, 1), BATCH),
-    ("supcon", {}, training_rows([[0, 2], [0]], global_batch=1), f"row 2.*{BATCH}"),
+    ("supcon", {}, training_rows([[0, 2], [0]], global_batch=1), f"row 2 {BATCH}"),
     ("distill", {"loss": "listnet"}, TrainingRows(2, 1), BATCH),
     ("class_labels", {}, TrainingRows(1, 9, ["label"]), BATCH),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 32), "queue_size"),
     ("contrastive_tension", {}, TrainingRows(2, 7), "negatives_per_positive"),
-    ("simcse", {"negatives": "own"}, training_rows([[0, 2], [0, -100]]), "row 2 .*negatives=own"),
+    ("simcse", {"negatives": "own"}, training_rows([[0, 2], [0, -100]]), "row 2 negatives=own"),
     ("tsdae", {}, TrainingRows(3, 4), "rows with 3 sentences"),
     ("tsdae", {}, TrainingRows(2, 4, dataset=SimpleNamespace(both=True)), "view_both"),
     ("declutr", {"anchors": 2}, TrainingRows(5, 8), "hold 5 texts"),
     ("simcse", {}, training_rows([[1]]), "relations"),
-    ("softmax", {}, training_rows([[0, 2], [1, 3]]), r"row 2 .*\[1, 3\]"),
+    ("softmax", {}, training_rows([[0, 2], [1, 3]]), "row 2 [1, 3]"),
     ("softmax:0.7+supcon:0.3", {}, training_rows([[2], [1]]), "entailed"),
     ("class_labels", {}, TrainingRows(1, 8), "text and label"),
     ("angle", {}, scored_rows([0.1, 0.9]), "positive_score"),
@@ -108,7 +107,7 @@ def test_rows_that_fit_are_taken(name, options, rows):
 
 @pytest.mark.parametrize("name, options, rows, named", UNFIT)
 def test_rows_and_batches_that_do_not_fit_are_refused(name, options, rows, named):
-    with pytest.raises(ValueError, match=named):
+    with refuses(named):
         build_objective(name, 8, SMALL.get(name, {}) | options).check(rows)
 
 
@@ -118,7 +117,7 @@ def test_rows_and_batches_that_do_not_fit_are_refused(name, options, rows, named
 @pytest.mark.parametrize("name, named", [("supcon", "text_ids"), ("distill", "teacher")])
 def test_a_batch_without_what_an_objective_reads_is_refused(name, named):
     batch = EncodedBatch(torch.ones(1, 2, 4), {"relations": torch.tensor([[0]])})
-    with pytest.raises(ValueError, match=named):
+    with refuses(named):
         build_objective(name, 4)(batch)
 
 
@@ -140,5 +139,5 @@ def test_a_loss_that_is_no_scalar_is_refused(loss):
 
 
 def test_an_objective_without_forward_says_so():
-    with pytest.raises(NotImplementedError, match="has no forward"):
+    with refuses("has no forward", NotImplementedError):
         Objective(4)(EncodedBatch(torch.zeros(2, 2, 4)))
