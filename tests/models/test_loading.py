@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import shutil
 
 import pytest
@@ -13,7 +12,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from model_helpers import edit_json
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from trainer_helpers import refuses
+from trainer_helpers import assert_same_weights, refuses
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -83,9 +82,8 @@ def saved(save_checkpoint):
 def test_a_model_that_is_not_whole_is_refused_in_one_line(change, message, load, saved, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked whether to run code"))
     change(saved)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=f"{saved}.* {message}"):
         load(saved)
-    assert str(saved) in str(caught.value)
 
 
 def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(saved, monkeypatch):
@@ -103,9 +101,9 @@ def test_a_config_that_turns_named_outputs_off_changes_nothing(saved):
 
 
 def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(saved, tmp_path):
-    hub = tmp_path / "cache" / "models--org--base"
+    hub = tmp_path / "cache/models--org--base"
     (hub / "refs").mkdir(parents=True)
-    (hub / "refs" / "main").write_text("a" * 40)
+    (hub / "refs/main").write_text("a" * 40)
     model = get_peft_model(BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"]))
     model.peft_config["default"].base_model_name_or_path = "org/base"
     model.save_pretrained(tmp_path / "adapter")
@@ -126,7 +124,7 @@ def test_a_model_that_is_missing_says_whether_the_hub_was_asked(tmp_path, monkey
     assert "a file that this folder names could not be loaded (not reached)" in no_model(tmp_path, error)
     for load in (SimCSE, AutoModelForCL.from_pretrained):
         for name in ("bert-base-uncsed", "a/b/c", "two words"):
-            with pytest.raises(ValueError, match=f"^{name}.* the hub is not asked because HF_HUB_OFFLINE is set"):
+            with refuses(f"{name}: the hub is not asked because HF_HUB_OFFLINE is set"):
                 load(name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert "one on the hub that can be reached (not reached)" in no_model("bert-base-uncsed", error)
@@ -137,7 +135,7 @@ def test_a_model_of_sentence_transformers_without_an_encoder_is_refused_by_its_m
     modules = [{"path": f"{kind}", "type": f"sentence_transformers.models.{kind}"} for kind in kinds.split(" + ")]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     for load in (SimCSE, AutoModelForCL.from_pretrained):
-        with pytest.raises(ValueError, match=f"model of {re.escape(kinds)}, with no encoder"):
+        with refuses(f"model of {kinds}, with no encoder"):
             load(tmp_path)
 
 
@@ -162,7 +160,7 @@ def test_a_registered_encoder_that_extends_another_is_saved_and_loaded(tmp_path)
     model.save_pretrained(tmp_path)
     assert sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
     again = AutoModelForCL.from_pretrained(tmp_path)
-    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), again.parameters(), strict=True))
+    assert_same_weights(model.state_dict(), again.state_dict())
 
 
 def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):

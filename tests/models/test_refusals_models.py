@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import random_batch, tiny_config, tiny_tokenizer, with_masked_inputs
 from model_helpers import freeze_like_peft
-from trainer_helpers import make
+from trainer_helpers import make, refuses
 from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, FunnelConfig, GPT2Config, TrainingArguments
 
 from simcse_hf import AutoModelForCL, BertForCL
@@ -54,7 +54,7 @@ def variant_of_an_adapter(folder):
 
 def damaged_layer(folder):
     model("distilbert").save_pretrained(folder)
-    (folder / "2_Dense" / "model.safetensors").write_bytes(b"{}")
+    (folder / "2_Dense/model.safetensors").write_bytes(b"{}")
     AutoModelForCL.from_pretrained(folder)
 
 
@@ -81,7 +81,7 @@ REFUSED = [
     (lambda _: AutoModelForCL.from_config(CONFIG_MAPPING["mamba"](), pooler_type="avg"), "not a text"),
     (
         lambda _: AutoModelForCL.from_config(CONFIG_MAPPING["llama"](num_hidden_layers=1), pooler_type="cls"),
-        "pooler_type 'cls' .*in a decoder .llama",
+        "pooler_type 'cls' in a decoder llama",
     ),
     # inputs
     (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),
@@ -90,26 +90,26 @@ REFUSED = [
     (step(TARGETS, do_mlm=True), "'simcse' keeps no hidden states for mlm_targets"),
     (step(random_batch(3) | {"output_attentions": True}), "output_attentions"),
     (step(random_batch(4, 2), fixed_mask=True), "fixed_mask is for views"),
-    (step(VIEWS, fixed_mask=True, encoders=2), "fixed_mask .*a second encoder"),
+    (step(VIEWS, fixed_mask=True, encoders=2), "fixed_mask a second encoder"),
     (
         step(VIEWS, fixed_mask=True, objective="is_bert", pooler_type="avg"),
-        "fixed_mask .*hidden states",
+        "fixed_mask hidden states",
     ),
-    (masks([4, 5, 4]), "id 4.*text 1 of the batch holds 2"),
+    (masks([4, 5, 4]), "id 4 text 1 of the batch holds 2"),
     (step(EMPTY), "sentence 1 of the batch has no token"),
     # checkpoints
-    (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of .*'yes'"),
-    (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),
+    (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of 'yes'"),
+    (loaded(is_ours=False, head="dense"), "head='dense', 2_Dense"),
     (loaded(is_ours=True, family="distilbert", head="pooler"), "head='pooler'"),
-    (loaded(is_ours=False, variant="fp16"), r"model\.safetensors.* variant"),
-    (loaded(is_ours=True, variant="fp16"), r"no file of weights .*variant=\"fp16\".* without a variant"),
+    (loaded(is_ours=False, variant="fp16"), "model.safetensors variant"),
+    (loaded(is_ours=True, variant="fp16"), 'no file of weights variant="fp16" without a variant'),
     (variant_of_an_adapter, "an adapter has no variant: leave variant out"),
-    (lambda _: AutoModelForCL.from_config(tiny_config(dropout=math.nan)), "dropout.* got nan"),
-    (damaged_layer, r"2_Dense/model\.safetensors: damaged"),
-    (frozen_head, r"random and is frozen.*modules_to_save=\['pooler'\]"),
+    (lambda _: AutoModelForCL.from_config(tiny_config(dropout=math.nan)), "dropout got nan"),
+    (damaged_layer, "2_Dense/model.safetensors: damaged"),
+    (frozen_head, "random and is frozen modules_to_save=['pooler']"),
     # GradCache
     (cached_run(objective="is_bert"), "gradcache_chunk_size: objective 'is_bert' reads the hidden states"),
-    (cached_run(objective="simcse+esimcse"), "objective 'simcse.esimcse' makes passes of its own"),
+    (cached_run(objective="simcse+esimcse"), "objective 'simcse+esimcse' makes passes of its own"),
     (cached_run({"torch_compile": True}), "torch_compile"),
     (
         lambda folder: check_gradcache(
@@ -123,5 +123,5 @@ REFUSED = [
 
 @pytest.mark.parametrize("call, words", REFUSED)
 def test_what_cannot_work_is_refused_by_its_name(call, words, tmp_path):
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         call(tmp_path)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from card_helpers import written
 from conftest import random_batch, tiny_config, tiny_tokenizer
 from encoding_helpers import perturb
 from model_helpers import unused
+from objective_helpers import assert_opens_in_transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
@@ -62,14 +64,14 @@ def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect(
 
 TRANSFORMER_FILE = TRANSFORMER[0]
 REFUSED = [  # a file, what it holds, and the key or the module that is named
-    ("modules.json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
+    ("modules.json", [*MEAN, module("LSTM", "2_LSTM")], "model of Transformer + Pooling + LSTM"),
     ("modules.json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
-    ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
+    ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], "kwargs = ['task'] in modules.json"),
     ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
     ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = False in config.json"),
     (LIBRARY, {"query_prefix": "[Q] "}, "query_prefix"),
     (TRANSFORMER_FILE, {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
-    (TRANSFORMER_FILE, {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
+    (TRANSFORMER_FILE, {"model_args": {"torch_dtype": "float16"}}, "model_args.torch_dtype = 'float16'"),
 ]
 
 
@@ -77,7 +79,7 @@ REFUSED = [  # a file, what it holds, and the key or the module that is named
 def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
     write(tmp_path, {"modules.json": [*MEAN, module("Normalize", "3_Normalize")], file: content})
-    with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
+    with refuses(f"{words} pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
 
 
@@ -87,28 +89,32 @@ def test_of_two_modules_of_one_name_the_last_one_counts(save_library_model):
     modules = json.loads(path.read_text())
     shutil.copytree(folder / "1_Pooling", folder / "max")
     config = {"embedding_dimension": 32, "pooling_mode": "max"}
-    (folder / "max" / "config.json").write_text(json.dumps(config))
-    path.write_text(json.dumps([*modules, modules[1] | {"path": "max"}]))
+    written(folder / "max/config.json", config)
+    written(path, [*modules, modules[1] | {"path": "max"}])
     expected = there(folder).encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(SimCSE(folder, device="cpu").encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(here(folder).encode(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "file, content, words",
     [
         (LIBRARY, {"prompts": {"query": 1}}, "prompts"),
-        ("modules.json", [{"type": "x.Transformer"}], "modules.json.*path"),
-        ("modules.json", [module("Transformer", "../..")], "modules.json.*leaves"),
+        ("modules.json", [{"type": "x.Transformer"}], "modules.json path"),
+        ("modules.json", [module("Transformer", "../..")], "modules.json leaves"),
         (TRANSFORMER_FILE, {"max_seq_length": True}, "max_seq_length"),
-        ("2_Dense/config.json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
+        ("2_Dense/config.json", {"in_features": 4}, "2_Dense/config.json out_features"),
     ],
 )
 def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp_path, file, content, words):
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         read_sentence_transformers_files(write(tmp_path, {file: content}))
 
 
 # --- the same embeddings as the library ---------------------------------------------------------------------------
+
+
+def here(folder):
+    return SimCSE(folder, device="cpu")
 
 
 def there(folder):
@@ -145,10 +151,10 @@ def dense_modules(name):
 
 def assert_same_there(folder, texts=TEXTS):
     """`SimCSE` and the library give the same vectors of texts that differ."""
-    model = SimCSE(folder, device="cpu")
+    model = here(folder)
     wanted = there(folder).encode(texts, convert_to_tensor=True)
     ours = model.encode(texts, normalize_embeddings=model.model.settings.normalize)
-    torch.testing.assert_close(torch.as_tensor(ours), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.as_tensor(ours), wanted)
     assert torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3, "texts can be told apart"
     return model
 
@@ -173,15 +179,15 @@ def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_name
     folder = save_library_model("mean", dense_modules("narrow"))
     remove(folder, lost)
     with refuses(f"{folder} {words} pass pooler_type"):
-        SimCSE(folder, device="cpu")
+        here(folder)
     assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (32,)
 
 
 def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(save_checkpoint):
     folder = save_checkpoint(perturb(BertForCL(tiny_config())))
-    expected = SimCSE(folder, device="cpu").encode(TEXTS)
+    expected = here(folder).encode(TEXTS)
     remove(folder, "folders")
-    assert torch.equal(SimCSE(folder, device="cpu").encode(TEXTS), expected)
+    assert torch.equal(here(folder).encode(TEXTS), expected)
 
 
 @pytest.mark.parametrize(
@@ -203,32 +209,31 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     perturb(model.model, 0.05)
     model.save_pretrained(tmp_path / "saved")
     assert_same_there(tmp_path / "saved")
-    _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert_opens_in_transformers(tmp_path / "saved")
 
 
 def test_a_library_model_that_cuts_embeddings_does_so_here(save_library_model, tmp_path):
     folder = save_library_model(truncate_dim=5)
     expected = there(folder).encode(TEXTS, normalize_embeddings=True)
-    model = SimCSE(folder, device="cpu")
+    model = here(folder)
     model.save_pretrained(tmp_path / "again")
-    again = SimCSE(tmp_path / "again", device="cpu")
+    again = here(tmp_path / "again")
     for ours in (model.encode(TEXTS), again.encode(TEXTS), there(tmp_path / "again").encode(TEXTS)):
         np.testing.assert_allclose(F.normalize(torch.as_tensor(ours)), expected, atol=1e-5)
     assert model.dim == 5 and model.identity().changes(again.identity()) == []
     (folder / LIBRARY).write_text("{}")
-    assert SimCSE(folder, device="cpu").identity().changes(model.identity()) != []
+    assert here(folder).identity().changes(model.identity()) != []
 
 
 def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path):
     options = {"prompts": {"query": "the cat : ", "document": ""}, "default_prompt_name": "query"}
     options["similarity_fn_name"] = "euclidean"
-    model = SimCSE(save_library_model(max_seq_length=7, **options), device="cpu")
+    model = here(save_library_model(max_seq_length=7, **options))
     model.save_pretrained(tmp_path / "saved")
     again = there(tmp_path / "saved")
     assert model.max_length == again.max_seq_length == 7
     assert {name: getattr(again, name) for name in options} == options
-    assert SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
+    assert here(tmp_path / "saved").model.settings == model.model.settings
 
 
 @pytest.mark.parametrize(
@@ -242,7 +247,7 @@ def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_
 def test_the_length_of_a_folder_is_the_librarys(file, content, tokenizer_length, wanted, save_library_model):
     folder = save_library_model()
     (folder / TRANSFORMER[0]).unlink()
-    (folder / file).write_text(json.dumps(content))
+    written(folder / file, content)
     tiny_tokenizer(tokenizer_length).save_pretrained(folder)
     texts = [*TEXTS, LONG]
     assert assert_same_there(folder, texts).max_length == wanted
@@ -259,7 +264,7 @@ def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_co
     theirs.save(str(tmp_path / "changed"))
     model = assert_same_there(tmp_path / "changed", [*TEXTS, LONG])
     settings = model.model.settings
-    assert (model.max_length, settings.similarity_fn_name) == (6, "dot")
+    assert model.max_length == 6 and settings.similarity_fn_name == "dot"
     assert settings.prompts["query"] == "the " and settings.default_prompt_name is None
     assert BertForCL.from_pretrained(tmp_path / "changed", prompts={}).settings.prompts == {}
 
@@ -268,8 +273,8 @@ def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbe
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
     tiny_tokenizer(12).save_pretrained(tmp_path)
     AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())["max_seq_length"] == 12
-    pooling = json.loads((tmp_path / "saved" / "1_Pooling" / "config.json").read_text())
+    assert json.loads((tmp_path / "saved/sentence_bert_config.json").read_text())["max_seq_length"] == 12
+    pooling = json.loads((tmp_path / "saved/1_Pooling/config.json").read_text())
     assert [name for name, value in pooling.items() if value is True] == ["include_prompt", "pooling_mode_mean_tokens"]
     assert pooling["pooling_mode"] == "mean"
 
@@ -292,7 +297,7 @@ def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(save_checkpo
 
 def test_texts_may_be_lowered_by_a_tokenizer_that_does_so(save_library_model):
     folder = save_library_model()
-    (folder / TRANSFORMER[0]).write_text(json.dumps({"do_lower_case": True}))
+    written(folder / TRANSFORMER[0], {"do_lower_case": True})
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.backend_tokenizer.normalizer.lowercase = True
     tokenizer.save_pretrained(folder)
@@ -319,7 +324,7 @@ def test_of_two_heads_that_differ_one_must_be_chosen_unless_none_is_kept_or_used
 
     newer, older = (SimCSE(changed, device="cpu", head=head) for head in ("dense", "pooler"))
     embeddings = newer.encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6)
+    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)))
     newer.save_pretrained(tmp_path / "again")
     weights = [theirs[2].linear.weight, AutoModelForCL.from_pretrained(tmp_path / "again").bert.pooler.dense.weight]
     assert torch.equal(*weights)

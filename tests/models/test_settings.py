@@ -50,14 +50,10 @@ IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["
 IN_A_TEMPLATE |= {"mask_token_id": 9, "template_edges": [[1, 3]], "denoising": "tanh"}
 
 
-def option(settings, name):
-    return settings.objective_options[name]
-
-
 def test_the_defaults_are_the_papers():
     settings = resolve_settings()
-    assert (settings.objective, settings.pooler_type, settings.max_seq_length) == ("simcse", "cls", 32)
-    assert (option(settings, "temperature"), option(settings, "similarity")) == (0.05, "cosine")
+    assert settings.objective == "simcse" and settings.pooler_type == "cls" and settings.max_seq_length == 32
+    assert settings.objective_options["temperature"] == 0.05 and settings.objective_options["similarity"] == "cosine"
     assert settings.mlm_weight == 0.1
 
 
@@ -135,10 +131,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_an_invalid_value_is_refused_at_construction_by_its_name(name):
     for value in WRONG[name]:
-        with pytest.raises(ValueError, match=name) as error:
-            BertForCL(tiny_config(), **{name: value})
         shown = value[0] if isinstance(value, list) else value
-        assert repr(shown) in str(error.value)
+        with refuses(f"{name} {shown!r}"):
+            BertForCL(tiny_config(), **{name: value})
 
 
 @pytest.mark.parametrize("section", [{"training": {"mlm_weight": -1.0}}, {"temp": 1}, "cls"])
@@ -158,9 +153,9 @@ def test_an_option_that_no_part_of_the_objective_reads_is_refused():
     objective = "cosent"
     with refuses(f"{objective} similarity"):
         resolve_settings(objective=objective, similarity="dot")
-    assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
+    assert resolve_settings(objective=objective, temperature=0.07).objective_options["temperature"] == 0.07
     saved = {"training": {"objective": objective, "objective_options": {"temperature": 1.0}}}
-    assert option(resolve_settings(saved), "temperature") == 1.0
+    assert resolve_settings(saved).objective_options["temperature"] == 1.0
 
 
 def test_an_objective_that_a_checkpoint_names_is_not_imported(tmp_path):

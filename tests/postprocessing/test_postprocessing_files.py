@@ -11,14 +11,12 @@ from simcse_hf import SimCSE
 from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.postprocessing.transform import FOLDER, MODULES, find_transform, save_transform
 
-METHODS = pytest.mark.parametrize("method", ["whitening", "flow"])
-
 
 def make(method):
     return fit_whitening([skewed(60, 6)], 4) if method == "whitening" else small_flow()
 
 
-@METHODS
+@pytest.mark.parametrize("method", ["whitening", "flow"])
 def test_a_transform_is_loaded_as_it_was_saved(method, tmp_path):
     transform = make(method)
     save_transform(tmp_path, transform, FIT)

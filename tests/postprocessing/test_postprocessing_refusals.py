@@ -27,27 +27,27 @@ EVERY_ROW = slice(None)
 
 @pytest.mark.parametrize("option, value", [("blocks", 0), ("batch_size", 0), ("learning_rate", math.nan)])
 def test_an_option_of_a_flow_that_is_out_of_range_is_named(option, value):
-    with pytest.raises(ValueError, match=f"{option}.*{value}"):
+    with refuses(f"{option} {value}"):
         fit_flow(skewed(30, 4), **{option: value})
 
 
 @pytest.mark.parametrize(
     "vectors, words",
     [
-        (skewed(8, 8), "8 dimensions needs more than 8 embeddings.* got 8"),
+        (skewed(8, 8), "8 dimensions needs more than 8 embeddings got 8"),
         (skewed(8, 1), "dim of a flow must be at least 2"),
         (with_value(5.0, EVERY_ROW, 2), "dimension 3 is the same in all 40"),
-        (with_value(math.inf, 6, 0), "sentence 7 of those to fit on.*not finite"),
+        (with_value(math.inf, 6, 0), "sentence 7 of those to fit on not finite"),
     ],
     ids=["too few", "one dimension", "a constant dimension", "not finite"],
 )
 def test_embeddings_that_no_flow_can_be_fitted_on_are_refused(vectors, words):
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         fit_flow(vectors)
 
 
 def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
-    with pytest.raises(ValueError, match="diverged in epoch 1: lower the learning rate of 1e"):
+    with refuses("diverged in epoch 1: lower the learning rate of 1e"):
         fit_flow(skewed(40, 4), epochs=1, learning_rate=1e30)
 
 
@@ -55,7 +55,7 @@ def test_a_flow_that_diverges_says_in_which_epoch_and_what_to_lower():
 
 
 def test_a_whitening_to_more_dimensions_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="dim .*5"):
+    with refuses("dim 5"):
         fit_whitening([skewed(50, 4)], 5)
 
 
@@ -63,18 +63,18 @@ def test_a_whitening_to_more_dimensions_than_there_are_is_refused():
     "parts, words",
     [
         ([], "no embeddings to fit"),
-        ([with_value(math.nan, 3, 1)], "sentence 4 of those to fit on.*not finite"),
-        ([skewed(5, 8)], "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
+        ([with_value(math.nan, 3, 1)], "sentence 4 of those to fit on not finite"),
+        ([skewed(5, 8)], "8 dimensions these 5 vary in 4: at least 9 most 4"),
     ],
 )
 def test_embeddings_that_no_whitening_can_be_fitted_on_are_refused(parts, words):
-    with pytest.raises(ValueError, match=words):
+    with refuses(words):
         fit_whitening(parts)
 
 
 @pytest.mark.parametrize("transform", [Flow(4, 1, 4), Whitening(4, 2)], ids=["flow", "whitening"])
 def test_embeddings_of_other_dimensions_are_not_transformed(transform):
-    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions got shape"):
+    with refuses("fitted on embeddings of 4 dimensions got shape"):
         transform.transform(torch.zeros(2, 3))
 
 

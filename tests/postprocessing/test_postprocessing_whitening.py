@@ -3,6 +3,7 @@
 import pytest
 import torch
 from postprocessing_helpers import skewed
+from trainer_helpers import refuses
 
 from simcse_hf.postprocessing.transform import fit_whitening
 
@@ -19,7 +20,7 @@ def test_a_whitening_does_not_depend_on_the_parts_nor_lose_precision_to_a_large_
     mean, covariance = exact(vectors)
     whitened_covariance = linear.weight @ covariance @ linear.weight.T
     identity = torch.eye(9, dtype=torch.float64)
-    torch.testing.assert_close(whitened_covariance, identity, rtol=0, atol=1e-7)
+    torch.testing.assert_close(whitened_covariance, identity)
     assert linear(mean).abs().max() < 1e-8
 
 
@@ -35,7 +36,7 @@ def principal_component(vectors, number):
 def test_fewer_dimensions_are_the_directions_of_the_largest_variance(kept):
     vectors = skewed(400, 6)
     whitening = fit_whitening([vectors], kept)
-    assert (whitening.input_dim, whitening.output_dim) == (6, kept)
+    assert whitening.input_dim == 6 and whitening.output_dim == kept
     whitened = whitening.transform(vectors).double()
     for number in range(kept):
         component = principal_component(vectors, number)
@@ -50,8 +51,8 @@ def test_a_constant_direction_is_left_out_and_does_not_count(constant):
     vectors[:, 2] = constant
     covariance = fit_whitening([vectors]).transform(vectors).double().T.cov(correction=0)
     torch.testing.assert_close(covariance, torch.eye(3).double(), rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match="these 200 vary in 3: .*a dim of at most 3"):
+    with refuses("these 200 vary in 3: a dim of at most 3"):
         fit_whitening([vectors], 4)
     vectors[:, 1] = constant
-    with pytest.raises(ValueError, match="these 200 vary in 2"):
+    with refuses("these 200 vary in 2"):
         fit_whitening([vectors])
