@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from trainer_helpers import refuses
 
 from simcse_hf import SentenceIndex, encode
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
@@ -24,12 +25,12 @@ def broken(model):
 def test_the_text_is_named(broken):
     assert torch.isfinite(broken.encode(["a cat sat"])).all()
     for call, subject in (
-        (lambda: broken.encode(TEXTS), r"text 1 \('bird'\)"),
-        (lambda: broken.encode(TEXTS, precision="ubinary"), r"text 1 \('bird'\)"),
-        (lambda: broken.similarity("a cat", "bird"), r"text 0 \('bird'\)"),
+        (lambda: broken.encode(TEXTS), "text 1 ('bird')"),
+        (lambda: broken.encode(TEXTS, precision="ubinary"), "text 1 ('bird')"),
+        (lambda: broken.similarity("a cat", "bird"), "text 0 ('bird')"),
         (lambda: SentenceIndex.build(broken, TEXTS), "sentence 1 of the index"),
     ):
-        with pytest.raises(ValueError, match=f"{subject} {MESSAGE}"):
+        with refuses(f"{subject} {MESSAGE}"):
             call()
 
 
@@ -48,8 +49,8 @@ def test_no_code_and_no_cosine_stands_for_nan(value, broken):
     vectors[3, 2] = value
     vectors[4, 1] = value  # the first one is named
     for precision in PRECISIONS:
-        with pytest.raises(ValueError, match=f"row 3 {MESSAGE}"):
+        with refuses(f"row 3 {MESSAGE}"):
             quantize(vectors, precision, ranges)
     for call in (broken.similarity, broken.similarity_pairwise):
-        with pytest.raises(ValueError, match=f"item 3 {MESSAGE}"):
+        with refuses(f"item 3 {MESSAGE}"):
             call(np.ones((5, 16), dtype=np.float32), vectors)

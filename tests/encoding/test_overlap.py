@@ -1,6 +1,7 @@
 """Encoding a file reads, tokenizes, computes and writes at the same time, and waits for a GPU in one thread only."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,12 @@ def source(tmp_path):
 
 
 @pytest.fixture
+def run(model, source, tmp_path):
+    """`run(...)` encodes the file into the folder `out` of the test, in shards of 20 texts."""
+    return partial(encode, model, source, tmp_path / "out", shard_size=20)
+
+
+@pytest.fixture
 def windows(monkeypatch):
     """The number of texts of each window that is tokenized. A window is small."""
     numbers, tokenize = [], SimCSE.tokenize
@@ -38,13 +45,12 @@ def windows(monkeypatch):
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(model, source, tmp_path, windows):
-    options = {"shard_size": 20, "format": "parquet"}
-    names = encode(model, source, tmp_path / "out", **options).shards
+def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(run, tmp_path, windows):
+    names = run(format="parquet").shards
     assert windows == [8, 8, 4, 8, 8, 4, 8, 5]
     (tmp_path / "out" / names[1]).unlink()
     windows.clear()
-    encode(model, source, tmp_path / "out", resume=True, **options)
+    run(format="parquet", resume=True)
     assert windows == [8, 8, 4]
 
 
@@ -62,7 +68,7 @@ def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_col
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_path, monkeypatch):
+def test_a_shard_is_written_while_the_next_one_is_computed(run, tmp_path, monkeypatch):
     write_shard, begun = Shard.write, [threading.Event() for _ in range(3)]
 
     def wait_for_the_next_one(shard, *args):
@@ -73,11 +79,11 @@ def test_a_shard_is_written_while_the_next_one_is_computed(model, source, tmp_pa
     embed = SimCSE.embed
     monkeypatch.setattr(SimCSE, "embed", lambda *args, **options: (next(calls).set(), embed(*args, **options))[1])
     monkeypatch.setattr(Shard, "write", wait_for_the_next_one)
-    encode(model, source, tmp_path / "out", shard_size=20)
+    run()
     assert len(np.load(tmp_path / "out/vectors.npy")) == 53
 
 
-def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(model, source, tmp_path, monkeypatch):
+def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array(run, tmp_path, monkeypatch):
     write_shard = Shard.write
 
     def fail(shard, *args):
@@ -87,7 +93,7 @@ def test_an_error_while_a_shard_is_written_ends_the_run_and_leaves_no_half_array
 
     monkeypatch.setattr(Shard, "write", fail)
     with pytest.raises(OSError, match="the disk is gone"):
-        encode(model, source, tmp_path / "out", shard_size=20)
+        run()
     assert (tmp_path / "out/vectors-00000-of-00003.npy").exists()
     assert not list((tmp_path / "out").glob(".*.partial")) and not (tmp_path / "out/vectors.npy").exists()
 
@@ -101,7 +107,7 @@ class OnGPU(torch.Tensor):
     is_cuda = True
 
 
-def test_only_the_thread_that_writes_waits_for_a_gpu(model, source, tmp_path, monkeypatch):
+def test_only_the_thread_that_writes_waits_for_a_gpu(run, monkeypatch):
     stream = SimCSE.encode_stream
     waiting = []
 
@@ -111,7 +117,7 @@ def test_only_the_thread_that_writes_waits_for_a_gpu(model, source, tmp_path, mo
 
     monkeypatch.setattr(SimCSE, "encode_stream", encode_stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waiting.append(threading.current_thread()))
-    encode(model, source, tmp_path / "out", shard_size=20)
+    run()
     assert len(waiting) == 3 and threading.current_thread() not in waiting
 
 

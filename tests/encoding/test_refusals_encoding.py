@@ -5,7 +5,7 @@ import pytest
 from conftest import tiny_config
 from trainer_helpers import refuses
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import BertForCL, SimCSE
 from simcse_hf.encoding.files import encode, read_shards
 from simcse_hf.encoding.quantization import calibrate_ranges, quantize
 from simcse_hf.encoding.simcse import load_model
@@ -16,44 +16,43 @@ VECTORS = np.ones((3, 4), dtype=np.float32)
 def test_options_of_encode_are_refused_by_their_names(model):
     """The model reads 40 tokens."""
     for options, message in (
-        ({"max_length": 41}, "max_seq_length is 41.* 40 positions"),
+        ({"max_length": 41}, "max_seq_length is 41 40 positions"),
         ({"max_length": 0}, "max_"),
         ({"prompt": "the dog sang", "max_length": 5}, "the dog sang"),
-        ({"prompt_name": ""}, "no prompt named ''; .* query, document"),
+        ({"prompt_name": ""}, "no prompt named ''; query, document"),
         ({"precision": "int4"}, "precision"),
         ({"precision": "int8"}, "ranges"),
         ({"batch_size": 0}, "batch_size"),
         ({"long_texts": "max"}, "long_texts"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refuses(message):
             model.encode(["a cat"], **options)
 
 
 def test_arguments_are_refused_by_their_names(model):
     folder = model.name_or_path
     for call, message in (
-        (lambda: model.encode(["a cat", None]), "sentence 1: .* None"),
-        (lambda: encode(model, ["a"], folder, prompt="\ud83d"), "prompt: .* surrogate pair"),
+        (lambda: model.encode(["a cat", None]), "sentence 1: None"),
+        (lambda: encode(model, ["a"], folder, prompt="\ud83d"), "prompt: surrogate pair"),
         (lambda: model.similarity_pairwise(["a"], ["a", "b"]), "1 and 2"),
         (lambda: model.similarity(VECTORS.astype(np.int8), VECTORS), "int8"),
         (lambda: model.search("a"), "no index yet"),
-        (lambda: model.threshold, "has no saved threshold"),
         (lambda: SimCSE(folder, long_texts="max"), "long_texts"),
         (lambda: SimCSE(folder, pooler_type="sum"), "pooler_type"),
-        (lambda: load_model(folder, model_backend="onnx"), "has no .*onnx"),
-        (lambda: load_model(folder, dtype="float32"), "dtype must be .*bf16.*'float32'"),
+        (lambda: load_model(folder, model_backend="onnx"), "has no onnx"),
+        (lambda: load_model(folder, dtype="float32"), "dtype must be bf16 'float32'"),
         (lambda: load_model(model, dtype="fp32"), "loaded already: leave out dtype"),
         (lambda: load_model("model", device="meta"), "device meta: this machine cannot use it"),
-        (lambda: load_model("bm25"), "bm25 is keyword search, which has no vectors"),
+        (lambda: load_model("bm25"), "bm25 is keyword search, no vectors: evaluate and compare a folder ./bm25"),
         (lambda: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),
         (lambda: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])), "minimum"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refuses(message):
             call()
 
 
 def test_an_unknown_setting_of_a_model_is_named(model):
-    with pytest.raises(TypeError, match="unknown argument.* pooler;"):
+    with refuses("unknown argument pooler;", TypeError):
         SimCSE(model.name_or_path, pooler="avg")
 
 
@@ -66,8 +65,8 @@ def test_a_tokenizer_that_is_damaged_missing_or_of_another_model_is_refused(chec
         file.unlink()
     with refuses(f"{checkpoint}: the tokenizer missing"):
         SimCSE(checkpoint, device="cpu")
-    narrow = save_checkpoint(AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg"), "narrow")
-    with pytest.raises(ValueError, match=f"{narrow}: the tokenizer .* ids below 20"):
+    narrow = save_checkpoint(BertForCL(tiny_config(vocab_size=20), pooler_type="avg"), "narrow")
+    with refuses(f"{narrow}: the tokenizer ids below 20"):
         SimCSE(narrow, device="cpu")
 
 

@@ -12,12 +12,11 @@ from cli_helpers import encode_main
 from datasets import Dataset, config
 from encoding_helpers import random_texts
 from process_helpers import held_elsewhere
+from trainer_helpers import refuses
 
 from simcse_hf import SimCSE, load_text_dataset
 from simcse_hf.encoding.files import encode, write_vectors
 from simcse_hf.encoding.vectors import RowVectors
-
-CPU = torch.device("cpu")
 
 
 def write_random(folder, rows, dim=4, seed=0):
@@ -28,7 +27,7 @@ def write_random(folder, rows, dim=4, seed=0):
 
 
 def row_vectors(rows, *sources):
-    return RowVectors([str(source) for source in sources], rows, CPU)
+    return RowVectors([str(source) for source in sources], rows, torch.device("cpu"))
 
 
 def all_vectors(rows, *sources):
@@ -39,8 +38,8 @@ def all_vectors(rows, *sources):
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """The folder in which the vectors of models are kept."""
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "simcse_hf" / "vectors"
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache/simcse_hf/vectors"
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(tmp_p
 
 def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_path, rows):
     names = ["query", "positive", "negative"]
-    file = str(tmp_path / "rows.csv")
+    file = tmp_path / "rows.csv"
     rows.rename_columns(dict(zip(rows.column_names, names, strict=True))).to_csv(file)
     words = f"--model {checkpoint} --input {file} --output {tmp_path / 'out'} --shard_size 4 --quiet --columns"
     assert encode_main([*words.split(), *names]) == 0
@@ -93,13 +92,12 @@ def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_
         np.testing.assert_allclose(found[:, column], expected, atol=1e-6)
 
 
-def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, monkeypatch, rows):
+def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, monkeypatch, rows):
     found = all_vectors(rows, checkpoint)
     expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
     monkeypatch.setattr(SimCSE, "embed", None)
     np.testing.assert_array_equal(all_vectors(rows, checkpoint), found)
-    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
 def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache, rows):
@@ -142,17 +140,16 @@ def test_vectors_that_no_run_can_use_are_refused(model, tmp_path, rows):
         (tmp_path / "int8", "int8"),
         (incomplete, "missing"),
     ]:
-        with pytest.raises(ValueError, match=named):
+        with refuses(named):
             all_vectors(rows, source)
-    with pytest.raises(ValueError, match="7 vectors for 21 texts"):
+    with refuses("7 vectors for 21 texts"):
         write_vectors(tmp_path / "fewer", rows, np.ones((7, 4)), "an API")
-    with pytest.raises(ValueError, match="api is not empty"):
+    with refuses("api is not empty"):
         write_vectors(folder, rows, vectors, "an API")
 
 
 @pytest.mark.parametrize("kept", [range(6, -1, -1), range(6)])
 def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, rows, kept):
     folder, _ = write_random(tmp_path / "api", rows)
-    message = r"api holds the vectors of other texts, .* \(21 there, "
-    with pytest.raises(ValueError, match=message):
+    with refuses("api holds the vectors of other texts (21 there,"):
         row_vectors(rows.select(kept), folder)

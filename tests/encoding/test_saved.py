@@ -9,8 +9,6 @@ from simcse_hf.encoding.saved import SavedModel
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.models.checkpoint import WeightDigests
 
-DENSE = [{"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.Tanh"}]
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -23,24 +21,23 @@ DENSE = [{"in_features": 32, "out_features": 16, "bias": True, "activation_funct
     ],
     ids=str,
 )
-def test_the_files_say_which_model_is_loaded(kind, settings, dtype, tokenizer, tmp_path):
+def test_the_files_say_which_model_is_loaded(kind, settings, dtype, save_checkpoint):
     config = tiny_config(kind)
     lora = settings.pop("lora", False)
     model = AutoModelForCL.from_config(config, **settings).to(dtype)
     if lora:
         add_lora(model, {"r": 2, "init_lora_weights": False})
     model.prepare_objective()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    assert WeightDigests.read(tmp_path) is not None
+    folder = save_checkpoint(model)
+    assert WeightDigests.read(folder) is not None
     for loaded_as in (torch.float32, torch.bfloat16):
-        loaded = SimCSE(tmp_path, device="cpu", dtype=loaded_as)
-        identity = SavedModel(tmp_path).identity(str(loaded_as).removeprefix("torch."))
+        loaded = SimCSE(folder, device="cpu", dtype=loaded_as)
+        identity = SavedModel(folder).identity(str(loaded_as).removeprefix("torch."))
         assert identity == loaded.identity()
-    digests = SavedModel(tmp_path).digests()
-    assert digests.encoder == AutoModelForCL.from_pretrained(tmp_path).digest_encoder()
-    (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert WeightDigests.read(tmp_path) is None
+    digests = SavedModel(folder).digests()
+    assert digests.encoder == AutoModelForCL.from_pretrained(folder).digest_encoder()
+    (folder / "model.safetensors").write_bytes(b"other")
+    assert WeightDigests.read(folder) is None
 
 
 def test_the_files_of_a_whitened_model_say_which_model_is_loaded(transformed):

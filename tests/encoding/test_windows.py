@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import BertForCL, SimCSE
 from simcse_hf.data.token_ids import parse_template
 from simcse_hf.encoding.batching import tokenize_texts
 from simcse_hf.encoding.windows import split_long, split_tokens
@@ -25,8 +25,7 @@ def make(save_checkpoint):
     """`make(long_texts, **settings)` saves a checkpoint that reads 12 tokens and loads it as `SimCSE`."""
 
     def make(long_texts="mean", max_length=12, **settings):
-        torch.manual_seed(0)
-        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), **settings))
+        directory = save_checkpoint(BertForCL(tiny_config(), **settings))
         return SimCSE(directory, device="cpu", max_length=max_length, long_texts=long_texts)
 
     return make
@@ -107,7 +106,7 @@ def test_a_long_text_is_the_mean_of_its_windows_by_tokens(make):
     raw = simcse.encode(parts, normalize_embeddings=False)
     tokens = torch.tensor([len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float)
     whole = simcse.encode(LONG, normalize_embeddings=False)
-    torch.testing.assert_close(whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(whole, (raw * tokens[:, None]).sum(0) / tokens.sum())
 
 
 def test_short_texts_keep_their_embeddings_bit_by_bit(make, tmp_path, caplog):

@@ -57,7 +57,7 @@ def test_postgresql_finds_what_exact_search_finds(postgres, base):
 
 
 def test_qdrant_finds_what_exact_search_finds(base):
-    qdrant_client = pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
+    qdrant_client = pytest.importorskip("qdrant_client")
     example = runpy.run_path(str(EXAMPLES / "search_qdrant.py"))
     client = qdrant_client.QdrantClient(":memory:")
     check(example, client, base)

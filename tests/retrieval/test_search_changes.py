@@ -10,6 +10,7 @@ import pytest
 from cli_helpers import status
 from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, CountingModel, assert_same, by_hand, write_table
+from trainer_helpers import refuses
 
 from simcse_hf import DataError, SentenceIndex, describe, duplicates, encode, index, search
 
@@ -34,14 +35,14 @@ QUERIES = [SENTENCES[7], "the cat sat", "a red house"]
 
 def build(backend="exact", sentences=SENTENCES, **options):
     if backend != "exact":
-        pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+        pytest.importorskip("faiss")
     model = CountingModel()
     return SentenceIndex.build(model, sentences, backend=backend, parameters=BACKENDS.get(backend), **options)
 
 
-def save_and_load(built, folder):
-    built.save(folder)
-    return SentenceIndex.load(folder, CountingModel())
+def save_and_load(built, tmp_path):
+    built.save(tmp_path / "index")
+    return SentenceIndex.load(tmp_path / "index", CountingModel())
 
 
 def rows_of(matches):
@@ -89,7 +90,7 @@ def test_a_deleted_sentence_is_found_by_no_search_and_the_others_keep_scores_and
     built = build(backend)
     before = built.search(QUERIES, top_k=80)
     built.delete(GONE)
-    loaded = save_and_load(built, tmp_path / "index")
+    loaded = save_and_load(built, tmp_path)
     for left in (built, loaded):
         assert len(left) == 75
         for top_k in (1, 5, 80):
@@ -98,10 +99,10 @@ def test_a_deleted_sentence_is_found_by_no_search_and_the_others_keep_scores_and
                 best = pytest.approx(list(scores.values())[:top_k], abs=1e-6)
                 assert [match.score for match in found] == best == [scores[row] for row in rows_of(found)]
     loaded.add(["a new sentence"])
-    loaded = save_and_load(loaded, tmp_path / "index")
+    loaded = save_and_load(loaded, tmp_path)
     for found in loaded.search(QUERIES, top_k=100):
         assert sorted(rows_of(found)) == [*LEFT, 80]
-    assert (loaded[9], loaded[80]) == (SENTENCES[9], "a new sentence")
+    assert loaded[9] == SENTENCES[9] and loaded[80] == "a new sentence"
     loaded.delete([*LEFT, 80])
     assert len(loaded) == 0 and loaded.search("the cat") == []
 
@@ -143,14 +144,14 @@ def test_what_is_not_there_cannot_be_deleted_or_read_and_nothing_changes(with_co
     with_columns.delete([3])
     for rows, filters, words in (
         ([1, 3], None, "sentence 3 of the index was deleted"),
-        ([1, 80], None, "row must .*, got 80"),
+        ([1, 80], None, "row must be got 80"),
         ([1], {"source": "none"}, "{'source': 'none'}"),
-        ((), {"color": "red"}, r"no column 'color' \(kept: 'source', 'year'\)"),
+        ((), {"color": "red"}, "no column 'color' (kept: 'source', 'year')"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with refuses(words):
             with_columns.delete(rows, filters=filters)
     for use in (with_columns.__getitem__, with_columns.neighbors):
-        with pytest.raises(ValueError, match="sentence 3 of the index was deleted"):
+        with refuses("sentence 3 of the index was deleted"):
             use(3)
     assert len(with_columns) == 79
 
@@ -188,14 +189,14 @@ def test_new_sentences_replace_the_one_of_the_same_id(backend, tmp_path):
     new = [("id5", "a first new text"), ("other", "a second"), ("", "a third"), ("", "a fourth")]
     built.add(write_ids(tmp_path / "b.jsonl", new), replace="id")
     built.add(write_ids(tmp_path / "c.jsonl", [("", "a fifth")]), replace="id")
-    loaded = save_and_load(built, tmp_path / "index")
+    loaded = save_and_load(built, tmp_path)
     assert len(loaded) == 84
     assert 5 not in rows_of(loaded.search(SENTENCES[5], top_k=100))
     assert [loaded[row] for row in range(80, 85)] == [*(text for _, text in new), "a fifth"]
     found = loaded.search("a text", top_k=100, filters={"id": "id5"})
     assert rows_of(found) == [80]
     twice = write_ids(tmp_path / "d.jsonl", [("id6", "a text"), ("id7", "another"), ("id6", "a later text")])
-    with pytest.raises(DataError, match="'id6' in the column 'id'"):
+    with refuses("'id6' in the column 'id'", DataError):
         loaded.add(twice, replace="id")
     assert len(loaded) == 84 and loaded[6] == SENTENCES[6]
 
@@ -227,7 +228,7 @@ def build_with_rare(rows, backend, parameters, folder):
 @pytest.mark.parametrize("backend", ["ivf", "IVF64,SQ8", "PCA8,IVF64,Flat"])
 def test_an_inverted_file_probes_more_cells_before_it_finds_too_few(backend, tmp_path):
     built = build_with_rare((3, 1400), backend, "nprobe=1", tmp_path)
-    for searched in (built, save_and_load(built, tmp_path / "index")):
+    for searched in (built, save_and_load(built, tmp_path)):
         for query in ("text8", "text700"):
             assert sorted(rows_of(searched.search(query, filters={"id": "rare"}))) == [3, 1400]
             assert len(searched.search(query, top_k=1000)) == 1000
@@ -288,7 +289,7 @@ def test_duplicates_are_all_pairs_above_the_threshold(model, texts, monkeypatch,
     assert [(pair.row, pair.other_row) for pair in found] == list(expected) and len(found) == 40
     assert [pair.score for pair in found] == pytest.approx(list(expected.values()), abs=1e-5)
     for pair in found:
-        assert (pair.sentence, pair.other) == (SENTENCES[pair.row], SENTENCES[pair.other_row])
+        assert pair.sentence == SENTENCES[pair.row] and pair.other == SENTENCES[pair.other_row]
 
 
 def test_copies_are_duplicates_at_a_threshold_of_1(model, texts):
@@ -316,7 +317,7 @@ def test_duplicates_of_vectors_are_those_of_their_texts_which_are_not_encoded(mo
 
 
 def test_the_commands_index_delete_and_index_add_change_an_index(checkpoint, tmp_path, capsys):
-    folder = str(tmp_path / "index")
+    folder = tmp_path / "index"
     index(write_numbered_ids(tmp_path / "a.jsonl"), folder, model=checkpoint, column="text", keep=["id"])
 
     def found_rows():
@@ -336,7 +337,7 @@ def test_the_commands_index_delete_and_index_add_change_an_index(checkpoint, tmp
 
 
 def test_the_command_search_finds_the_neighbours_of_sentences(model, tmp_path, capsys):
-    folder = str(tmp_path / "index")
+    folder = tmp_path / "index"
     SentenceIndex.build(model, SENTENCES).save(folder)
     assert status(*f"search --index {folder} --neighbors 7 11 --top_k 3 --json".split()) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -355,4 +356,4 @@ def test_the_command_duplicates_prints_pairs_without_escape_sequences_and_json_w
     assert capsys.readouterr().out == "1.0000\n       0  a cat  [31msat\n       2  a cat  [31msat\n"
     assert status(*command, "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["row"], document["other_row"], document["sentence"]) == (0, 2, "a cat \x1b[31msat")
+    assert document["row"] == 0 and document["other_row"] == 2 and document["sentence"] == "a cat \x1b[31msat"

@@ -1,15 +1,17 @@
 """What search refuses, and that the message names the argument, the sentence or the file."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from conftest import NEEDS_PEFT, tiny_config
+from conftest import NEEDS_PEFT
 from evaluation_helpers import write
 from retrieval_helpers import SENTENCES, CountingModel
 from sentence_transformers import SentenceTransformer
 from trainer_helpers import refuses
 
-from simcse_hf import AutoModelForCL, SentenceIndex, SimCSE
+from simcse_hf import SentenceIndex, SimCSE
 from simcse_hf.encoding.fitting import fit_transform
 from simcse_hf.retrieval.faiss_index import FaissIndex
 
@@ -31,7 +33,7 @@ def search(query="the cat", **options):
 
 
 def faiss(backend, parameters=None, count=0, among=None):
-    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    pytest.importorskip("faiss")
     index = FaissIndex(8, backend)
     if parameters is not None:
         index.set_parameters(parameters)
@@ -66,36 +68,31 @@ def test_a_refusal_names_what_is_wrong(call, words):
         call()
 
 
-def test_an_index_of_a_model_of_another_width_is_refused(model, save_checkpoint, tmp_path):
-    SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
-    wider = save_checkpoint(AutoModelForCL.from_config(tiny_config(hidden_size=64), pooler_type="avg"), "wider")
-    with refuses("other weights"):
-        SentenceIndex.load(tmp_path / "index", SimCSE(wider, device="cpu"))
-
-
-def whiten(model, tmp_path):
-    fit_transform(model, "whitening", write(tmp_path / "texts.txt", SENTENCES), dim=8)
+def whiten(model):
+    fit_transform(model, "whitening", write(Path(model.name_or_path, "texts.txt"), SENTENCES), dim=8)
 
 
 def train(model):
-    for tensor in model.model.parameters():
-        tensor.data.mul_(1.5)  # which leaves the version of the tensor as it was
+    next(model.parameters()).data.mul_(1.5)  # which leaves the version of the tensor as it was
 
 
-#: What is done to a model, and what it is told to have changed.
-CHANGES = [
-    (whiten, "postprocessing None there, 'whitening' here"),
-    (lambda model, _: model.prompts.update(document="the man "), "prompts .*'the man '"),
-    (lambda model, _: train(model), "other weights"),
-    (lambda model, _: model.tokenizer.add_tokens("newword"), "another tokenizer"),
-]
+def change_prompt(model):
+    model.prompts.update(document="the man ")
 
 
-@pytest.mark.parametrize("change, words", CHANGES)
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (whiten, "postprocessing None there, 'whitening' here"),
+        (change_prompt, "prompts 'the man '"),
+        (lambda model: train(model.model), "other weights"),
+        (lambda model: model.tokenizer.add_tokens("newword"), "another tokenizer"),
+    ],
+)
 def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, words, model, tmp_path):
     model.build_index(SENTENCES)
     model.save_index(tmp_path / "before")
-    change(model, tmp_path)
+    change(model)
     for use in (
         lambda: model.search("the cat"),
         lambda: model.search(np.ones(32)),
@@ -103,27 +100,21 @@ def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, 
         lambda: model.save_index(tmp_path / "after"),
         lambda: model.load_index(tmp_path / "before"),
     ):
-        with pytest.raises(ValueError, match=f"was built with model .*{words}.*build the index again"):
+        with refuses(f"was built with model {words} build the index again"):
             use()
     assert not (tmp_path / "after").exists()
     model.build_index(SENTENCES)
     assert len(model.search("the cat")) == 5
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda model: next(model.parameters()).data.mul_(1.5), "other weights"),
-        (lambda model: model.prompts.update(document="the man "), "prompts .*'the man '"),
-    ],
-)
+@pytest.mark.parametrize("change, words", [(train, "other weights"), (change_prompt, "prompts 'the man '")])
 def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(change, words, checkpoint, tmp_path):
     model = SentenceTransformer(str(checkpoint), device="cpu")
     index = SentenceIndex.build(model, SENTENCES)
     index.save(tmp_path / "before")
     change(model)
     for use in (lambda: index.search("the cat"), lambda: SentenceIndex.load(tmp_path / "before", model)):
-        with pytest.raises(ValueError, match=f"another model: {words}"):
+        with refuses(f"another model: {words}"):
             use()
 
 

@@ -58,7 +58,7 @@ def test_a_match_is_a_pair_of_a_sentence_and_its_score_and_knows_its_row_and_col
     assert type(match) is Match and type(match.score) is float
     assert sentence == match.sentence == index_of_table[7] == SENTENCES[7]
     assert score == match.score > 0.999
-    assert (match.row, match.columns) == (7, {"source": "s1", "year": "2001"})
+    assert match.row == 7 and match.columns == {"source": "s1", "year": "2001"}
     assert json.loads(json.dumps(match)) == [match.sentence, match.score]
     [match] = index_of_table.search(SENTENCES[4], top_k=1)
     assert match.columns["year"] == "", "a missing cell"
@@ -110,7 +110,7 @@ def test_truncated_embeddings_are_searched_with_truncated_queries_also_after_loa
     [match] = SentenceIndex.load(tmp_path / "index", model).search("the cat", top_k=1)
     assert match.row == scores.argmax()
     assert match.score == pytest.approx(scores.max().item(), abs=1e-5)
-    with pytest.raises(ValueError, match="'exact' has no parameters, got 'nprobe=3'"):
+    with refuses("'exact' has no parameters, got 'nprobe=3'"):
         SentenceIndex.load(tmp_path / "index", model, parameters="nprobe=3")
 
 

@@ -16,6 +16,7 @@ from simcse_hf.apps.mining import mine_hard_negatives
 from simcse_hf.evaluation.embeddings import embed_all
 
 DISTANCES = ["euclidean", "manhattan"]
+FIRST, SECOND = SENTENCES[:9], SENTENCES[9:18]
 
 
 @pytest.fixture(params=["dot", *DISTANCES])
@@ -87,9 +88,9 @@ def test_a_graph_is_refused_for_a_distance(model, similarity):
 
 
 def test_the_hard_negative_is_the_nearest_other_positive(model):
-    pairs = Dataset.from_dict({"sent0": SENTENCES[:9], "sent1": SENTENCES[9:18]})
+    pairs = Dataset.from_dict({"sent0": FIRST, "sent1": SECOND})
     rows, report = mine_hard_negatives(pairs, model)
-    scores = by_hand(model, SENTENCES[:9], SENTENCES[9:18])
+    scores = by_hand(model, FIRST, SECOND)
     assert report.positive_score == pytest.approx(scores.diagonal().mean(), abs=1e-4)
     np.fill_diagonal(scores, -np.inf)
     assert rows["hard_neg"] == [SENTENCES[9 + row] for row in scores.argmax(axis=1)]
@@ -97,8 +98,8 @@ def test_the_hard_negative_is_the_nearest_other_positive(model):
 
 def test_scored_pairs_are_predicted_by_the_similarity(model):
     embeddings = embed_all(model, {None: SENTENCES[:18]}, show_progress_bar=False)
-    expected = by_hand(model, SENTENCES[:9], SENTENCES[9:18]).diagonal()
-    assert_close(embeddings.pairs(SENTENCES[:9], SENTENCES[9:18]), expected)
+    expected = by_hand(model, FIRST, SECOND).diagonal()
+    assert_close(embeddings.pairs(FIRST, SECOND), expected)
 
 
 def test_candidates_are_reranked_by_the_similarity(model, tmp_path):
