@@ -32,7 +32,7 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
     path = tmp_path / "intents.csv"
     path.write_text("text,category\na cat,animal\na car,thing\na dog,animal\na bus,thing\nno,\na rose,plant\n")
     with caplog.at_level(logging.INFO, "simcse_hf"):
-        rows = load_class_rows(str(path))
+        rows = load_class_rows(path)
     assert rows.to_dict() == {
         "sent0": ["a cat", "a car", "a dog", "a bus"],
         "label": [0, 1, 0, 1],
@@ -40,7 +40,7 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
     assert "1 of 6 rows dropped for an empty cell: line 6" in caplog.text
     assert "3 classes in column 'category', of which 1 have one text. It has no positive" in caplog.text
     assert "left out: 'plant'" in caplog.text
-    assert load_class_rows(rows) is rows and is_labelled(str(path)) and not is_labelled(str(path), columns=["a", "b"])
+    assert load_class_rows(rows) is rows and is_labelled(path) and not is_labelled(path, columns=["a", "b"])
 
 
 SEVERAL = {
@@ -57,9 +57,9 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
     if form == "csv":
         separator = ";"
         cells = [f"{text},{'; '.join(labels)}" for text, labels in zip(*SEVERAL.values(), strict=True)]
-        source = str(write(tmp_path / "several.csv", "\n".join(["text,label", *cells]) + "\n"))
+        source = write(tmp_path / "several.csv", "\n".join(["text,label", *cells]) + "\n")
     elif form == "jsonl":
-        source = str(write(tmp_path / "several.jsonl", content_of("jsonl", source.to_list())))
+        source = write(tmp_path / "several.jsonl", content_of("jsonl", source.to_list()))
     rows = load_class_rows(source, label_separator=separator)
     assert rows.to_dict() == {"sent0": list("abcd"), "label": [[0, 1], [1], [0, 2], [2, 1]]}
     assert "1 texts have no label and are left out" in caplog.text
@@ -67,7 +67,7 @@ def test_a_text_may_have_several_labels(form, tmp_path, caplog):
 
 
 def test_a_cell_without_a_separator_is_one_label(tmp_path):
-    path = str(write(tmp_path / "one.csv", "text,label\na,x;y\nb,x;y\nc,z\nd,z\n"))
+    path = write(tmp_path / "one.csv", "text,label\na,x;y\nb,x;y\nc,z\nd,z\n")
     assert load_class_rows(path)["label"][:] == [0, 0, 1, 1]
     assert load_class_rows(path, label_separator=";")["label"][:] == [[0, 1], [0, 1], [2], [2]]
 
@@ -78,7 +78,7 @@ def test_labels_may_be_lists_of_one_numbers_or_names_of_a_dataset_and_texts_numb
     named = numbers.cast_column("label", ClassLabel(names=["x", "y"]))
     for source in ({"text": texts, "label": [["x"], ["y"], ["x"], ["y"]]}, numbers, named):
         assert load_class_rows(source)["label"][:] == [0, 1, 0, 1]
-    path = str(write(tmp_path / "numbers.csv", "text,label\n911,help\n112,help\n411,ask\n311,ask\n"))
+    path = write(tmp_path / "numbers.csv", "text,label\n911,help\n112,help\n411,ask\n311,ask\n")
     assert is_labelled(path) and load_class_rows(path)["sent0"][:] == ["911", "112", "411", "311"]
 
 
@@ -88,6 +88,6 @@ def test_an_anchor_with_several_positives_is_one_row(tmp_path):
         '{"anchor": "q", "positives": ["p1", "", "p2"], "negative": ["n1"]}\n'
         '{"anchor": "r", "positives": "p3", "negative": ["n2", "n3"]}\n'
     )
-    rows = load_class_rows(str(path))
+    rows = load_class_rows(path)
     assert rows["texts"][:] == [["q", "p1", "p2", "n1"], ["r", "p3", "n2", "n3"]]
     assert rows["relations"][:] == [[0, 0, 2], [0, 2, 2]]

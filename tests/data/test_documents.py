@@ -2,6 +2,7 @@
 
 import statistics
 from collections import Counter
+from string import ascii_lowercase
 
 import pytest
 from conftest import CLS, SEP
@@ -42,8 +43,7 @@ def test_each_of_the_next_three_sentences_of_the_document_is_as_likely(file):
 
 # --- spans ---
 
-LETTERS = [chr(97 + i) for i in range(26)]
-TOKENS = [f"{a}{b}" for a in LETTERS for b in LETTERS]
+TOKENS = [f"{a}{b}" for a in ascii_lowercase for b in ascii_lowercase]
 SPECIAL = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
 
@@ -60,14 +60,13 @@ def document(tokens):
 
 
 def span_of(ids):
-    """The place in the document at which a span starts, and the one after its end."""
+    """The places in the document of the tokens of a span."""
     assert ids[0] == CLS
     assert ids[-1] == SEP
-    inside = ids[1:-1]
-    start = inside[0] - len(SPECIAL)
-    end = start + len(inside)
-    assert inside == list(range(inside[0], inside[0] + len(inside))), "a part of the document"
-    return start, end
+    places = [token - len(SPECIAL) for token in ids[1:-1]]
+    span = range(places[0], places[0] + len(places))
+    assert places == list(span), "a part of the document"
+    return span
 
 
 def draw_rows(dataset, number):
@@ -79,11 +78,6 @@ def draw_rows(dataset, number):
     return rows
 
 
-def length(span):
-    start, end = span
-    return end - start
-
-
 @pytest.fixture(scope="module")
 def rows_of_spans(tokenizer):
     """1500 rows of an anchor and two positives, of 4 to 64 tokens, from a document of 200 tokens."""
@@ -93,8 +87,8 @@ def rows_of_spans(tokenizer):
 
 def test_the_lengths_of_spans_follow_the_papers_distribution(rows_of_spans):
     """Beta(4, 2) has mean 2/3 and variance 2/63, Beta(2, 4) mean 1/3 and the same variance, less half by rounding."""
-    anchors = [length(anchor) for anchor, *_ in rows_of_spans]
-    positives = [length(positive) for _, *both in rows_of_spans for positive in both]
+    anchors = [len(anchor) for anchor, *_ in rows_of_spans]
+    positives = [len(positive) for _, *both in rows_of_spans for positive in both]
     assert statistics.mean(anchors) == pytest.approx(4 + 60 * 2 / 3 - 0.5, abs=1.0)
     assert statistics.stdev(anchors) == pytest.approx(60 * (2 / 63) ** 0.5, abs=0.7)
     assert statistics.mean(positives) == pytest.approx(4 + 60 / 3 - 0.5, abs=0.8)
@@ -103,15 +97,16 @@ def test_the_lengths_of_spans_follow_the_papers_distribution(rows_of_spans):
 
 def test_the_start_of_an_anchor_is_uniform(rows_of_spans):
     """The shares of the room before and behind the anchor are equal on average."""
-    shares = [anchor[0] / (200 - length(anchor)) for anchor, *_ in rows_of_spans]
+    shares = [anchor.start / (200 - len(anchor)) for anchor, *_ in rows_of_spans]
     assert statistics.mean(shares) == pytest.approx(0.5, abs=0.03)
 
 
 def relation(positive, anchor):
-    assert 0 <= positive[0] <= anchor[1] and anchor[0] <= positive[1] <= 200
-    if positive[1] == anchor[0] or positive[0] == anchor[1]:
+    assert 0 <= positive.start <= anchor.stop
+    assert anchor.start <= positive.stop <= 200
+    if positive.stop == anchor.start or positive.start == anchor.stop:
         return "adjacent"
-    if anchor[0] <= positive[0] and positive[1] <= anchor[1]:
+    if anchor.start <= positive.start and positive.stop <= anchor.stop:
         return "within"
     return "overlapping"
 
@@ -127,7 +122,7 @@ def test_positives_are_adjacent_to_their_anchor_overlap_with_it_or_lie_within(ro
 @pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
 def test_anchors_of_a_row_do_not_overlap_and_each_has_its_own_positives(anchors, positives, tokenizer):
     dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
-    assert (dataset.max_span, dataset.min_span) == (16, 1), "as long as the model reads, and at least a token"
+    assert dataset.max_span == 16 and dataset.min_span == 1, "as long as the model reads, and at least a token"
     assert len(dataset) == 1 and dataset.column_names == ["input_ids"]
     size = 1 + positives
     for row in draw_rows(dataset, 200):
@@ -135,8 +130,8 @@ def test_anchors_of_a_row_do_not_overlap_and_each_has_its_own_positives(anchors,
         end = 0
         for start in range(0, len(row), size):
             anchor, *own = row[start : start + size]
-            assert end <= anchor[0]
-            end = anchor[1]
+            assert end <= anchor.start
+            end = anchor.stop
             for positive in own:
                 relation(positive, anchor)
 

@@ -50,7 +50,7 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_a_data_frame_gives_what_a_file_of_its_rows_gives(door, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     model = str(checkpoint) if door == "train" else SimCSE(checkpoint, device="cpu")
 
     def file(columns):

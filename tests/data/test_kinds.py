@@ -29,7 +29,7 @@ def test_a_kind_is_read_from_a_file_up_to_the_limit(kind, tmp_path):
     limit = 4 if kind == "classes" else 2  # of two classes
     for data in (path, str(path)):
         rows = read_source(kind, Source(data, columns=chosen, limit=limit, window=int(kind == "documents")))
-        assert (rows.column_names, len(rows)) == (columns.split(), limit)
+        assert rows.column_names == columns.split() and len(rows) == limit
 
 
 def test_documents_are_read_from_a_file_and_have_no_columns(tmp_path):

@@ -112,7 +112,7 @@ def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
 def test_the_command_writes_a_file_that_load_text_dataset_reads(tmp_path, capsys):
     rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
     source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
-    output = tmp_path / "new" / "triplets.csv"
+    output = tmp_path / "new/triplets.csv"
     assert main(f"build-nli --input {source} --output {output} --seed 7".split()) == 0
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")

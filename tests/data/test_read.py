@@ -286,11 +286,6 @@ def test_another_process_finds_the_same_cache(tmp_path, load):
 # --- streams and long texts ---
 
 
-def test_streamed_texts_stay_aligned_with_the_rows(tmp_path):
-    path = write(tmp_path / "a.csv", "text,n\nb,1\n,2\n")
-    assert list(stream_texts(path)) == [(2, "b"), (3, "")]
-
-
 @pytest.fixture
 def longest_text_of_1000(monkeypatch):
     """A text may have 1000 characters in place of 16 million."""

@@ -1,13 +1,13 @@
 """What `simcse_hf.data` refuses; the message names the file and line, the row, the argument or the setting."""
 
-import copy
 import gzip
 import json
 
 import pytest
-from conftest import CLS, SEP
+from conftest import CLS, SEP, tiny_tokenizer
 from data_helpers import read_all, write
 from datasets import Dataset, DatasetDict
+from trainer_helpers import refuses
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.collator import PackingCollator
@@ -88,9 +88,8 @@ def test_a_file_that_cannot_be_used_is_refused_and_not_cached(tmp_path, monkeypa
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     for _ in range(2):
-        with pytest.raises(ValueError, match=message) as caught:
-            reader(path if reader is not load_class_rows else str(path))
-        assert name in str(caught.value)
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            reader(path)
         assert {path.suffix for path in (tmp_path / "cache").rglob("*.*")} <= {".lock"}
 
 
@@ -102,8 +101,8 @@ def names(column_names, **options):
     return lambda: resolve_columns(column_names.split(), name="x.csv", **options)
 
 
-def nli(rows=(PAIR,), **options):
-    return lambda: build_nli_triplets(rows, **options)
+def nli(**options):
+    return lambda: build_nli_triplets([PAIR], **options)
 
 
 #: Calls without a file, and what the message names.
@@ -112,20 +111,20 @@ OF_VALUES = [
     (lambda: load_text_dataset({"sent0": ["a", "b"], "sent1": ["c"]}), "'sent0': 2, 'sent1': 1"),
     (lambda: load_text_dataset([]), "list of 0 rows"),
     (lambda: load_text_dataset(TEXTS, max_rows=0), "max_rows"),
-    (lambda: load_text_dataset(DatasetDict(train=TEXTS), split="test"), "'test'.* train"),
+    (lambda: load_text_dataset(DatasetDict(train=TEXTS), split="test"), "'test' train"),
     (lambda: load_text_dataset(["a.txt", "tests/data/nowhere.txt"]), "a.txt: no such file"),
-    (lambda: load_text_dataset([("a", "b")] * 2, expected_columns=1), "1 must be.*`simcse-hf train sup`"),
+    (lambda: load_text_dataset([("a", "b")] * 2, expected_columns=1), "1 must be `simcse-hf train sup`"),
     (lambda: read_all("tests"), "tests: this is a folder"),
     (lambda: load_text_stream(["a", "b"]), "a list"),
-    (names("a b", columns=["a", "premise"]), "x.csv: .*'premise'"),
+    (names("a b", columns=["a", "premise"]), "x.csv: 'premise'"),
     (names("a b", columns=["a", "a"]), "columns must be"),
     (names("anchor x negative"), "'anchor' and 'negative', but no 'positive'"),
     (names("sent0 sent1 hard_neg1 hard_neg_1"), "'hard_neg1', 'hard_neg_1'"),
     (
         names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]),
-        "x.csv: .*'similarity' cannot be text.*--columns .*'x', 'y'",
+        "x.csv: 'similarity' cannot be text --columns 'x', 'y'",
     ),
-    (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: .* 1"),
+    (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": 1, "score": 1}]), "row 1: expected a text, got 1."),
     (lambda: read_scored_pairs([{"sentence1": "a", "sentence2": "b", "score": " "}]), "every score is blank"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair"),
     (nli(negatives="contradiction"), "negatives"),
@@ -133,14 +132,14 @@ OF_VALUES = [
     (nli(), "1 pairs whose premise"),
     (lambda: build_nli_groups([PAIR], sampling="3p3n"), "sampling"),
     (lambda: make_view("crop", 1.0), "view_rate"),
-    (lambda: make_view("delete_one_word", 0.1), "delete_one_word takes no view_rate.*crop"),
-    (lambda: make_view("croop"), "next_three_sentences, .*'croop'"),
+    (lambda: make_view("delete_one_word", 0.1), "delete_one_word takes no view_rate crop"),
+    (lambda: make_view("croop"), "next_three_sentences, 'croop'"),
 ]
 
 
 @pytest.mark.parametrize("call, message", OF_VALUES)
 def test_what_cannot_be_trained_on_is_refused_by_its_name(call, message):
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         call()
 
 
@@ -160,17 +159,17 @@ def packed(tokenizer):
     return PackingCollator(ContrastiveCollator(tokenizer), 0, length=4)([{"input_ids": [[CLS, 7, 7, 7, SEP]]}])
 
 
-def without_padding(tokenizer):
-    tokenizer = copy.deepcopy(tokenizer)
+def without_padding(_):
+    tokenizer = tiny_tokenizer()
     tokenizer.pad_token = None
     collate({"input_ids": [[CLS, SEP]]})(tokenizer)
 
 
 #: What is called with a tokenizer.
 OF_TOKENS = [
-    (collate({"text": "a"}), "'text'.*Tokenize first"),
+    (collate({"text": "a"}), "'text' Tokenize first"),
     (collate({"input_ids": [[CLS, SEP], [CLS]]}, {"input_ids": [[CLS], []]}), "sentence 1 of row 1"),
-    (packed, "5 tokens.* 4 tokens"),
+    (packed, "5 tokens 4 tokens"),
     (without_padding, "pad_token"),
     (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "sent0, sent1"),
@@ -182,7 +181,7 @@ OF_TOKENS = [
 
 @pytest.mark.parametrize("call, message", OF_TOKENS)
 def test_what_cannot_become_rows_of_tokens_is_refused(call, message, tokenizer):
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         call(tokenizer)
 
 

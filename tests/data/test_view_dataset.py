@@ -3,8 +3,9 @@
 from itertools import groupby
 
 import pytest
-from conftest import CLS, SEP, WORDS
+from conftest import CLS, SEP
 from datasets import Dataset
+from encoding_helpers import random_texts
 from torch.utils.data import DataLoader
 
 from simcse_hf.data.documents import SpanDataset
@@ -15,17 +16,8 @@ ROWS = 13
 MAX_LENGTH = 12
 
 
-def texts_of_words():
-    """Texts of four to eleven words."""
-    words = WORDS.split()[:18]
-    texts = []
-    for i in range(ROWS):
-        start = i % 7
-        texts.append(" ".join(words[start : start + 4 + i % 8]))
-    return Dataset.from_dict({"sent0": texts})
-
-
-TEXTS = texts_of_words()
+#: Texts of four to eleven words.
+TEXTS = Dataset.from_dict({"sent0": random_texts(ROWS, words=(4, 12))})
 
 
 def loader_of(dataset, workers, **options):
@@ -82,7 +74,7 @@ def test_a_row_holds_the_text_and_its_view_between_special_tokens(view, rate, to
     assert list(texts) == anchors != list(views)
     assert all(set(row) == {"input_ids"} for row in rows)
     for first, *words, last in texts + views:
-        assert (first, last) == (CLS, SEP)
+        assert first == CLS and last == SEP
         assert words and not {CLS, SEP} & set(words)
         assert len(words) + 2 <= dataset.max_length
 

@@ -10,7 +10,7 @@ from trainer_helpers import refuses
 from simcse_hf.data.views import make_view
 from simcse_hf.data.views.synonyms import wordnet_synonyms
 
-nltk = pytest.importorskip("nltk", reason="nltk (the extra augment) is not installed")
+nltk = pytest.importorskip("nltk")
 
 #: Part of speech -> synsets of a WordNet of five.
 SYNSETS = {
@@ -47,7 +47,7 @@ def write_wordnet(folder):
 
 @pytest.fixture
 def wordnet(tmp_path, monkeypatch):
-    write_wordnet(tmp_path / "corpora" / "wordnet")
+    write_wordnet(tmp_path / "corpora/wordnet")
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
 
 
@@ -91,6 +91,6 @@ def test_the_error_without_wordnet_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_refuses_an_incomplete_wordnet(wordnet, tmp_path):
-    (tmp_path / "corpora" / "wordnet" / "lexnames").unlink()
+    (tmp_path / "corpora/wordnet/lexnames").unlink()
     with refuses("not a complete WordNet lexnames"):
         wordnet_synonyms()
