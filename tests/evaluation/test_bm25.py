@@ -16,7 +16,7 @@ pytest.importorskip("bm25s")
 from simcse_hf.evaluation.bm25 import BM25  # noqa: E402
 
 
-def slow_scores(query, documents, k1=1.5, b=0.75):
+def slow_scores(query, documents):
     """The BM25 score of each different document for a query in Lucene's form, one word at a time."""
     words_of = {text: re.findall(r"\b\w\w+\b", text.lower()) for text in documents}
     mean_length = sum(map(len, words_of.values())) / len(words_of)
@@ -27,7 +27,7 @@ def slow_scores(query, documents, k1=1.5, b=0.75):
             having = sum(word in others for others in words_of.values())
             rarity = math.log(1 + (len(words_of) - having + 0.5) / (having + 0.5))
             count = words.count(word)
-            score += rarity * count / (count + k1 * (1 - b + b * len(words) / mean_length))
+            score += rarity * count / (count + 1.5 * (0.25 + 0.75 * len(words) / mean_length))
         scores[text] = score
     return scores
 
@@ -103,7 +103,7 @@ def test_keyword_search_is_compared_with_a_model_in_the_same_rows(tasks, tmp_pat
     evaluate(BagOfWords(), task=tasks, output=tmp_path / "words.json")
     assert Evaluation.read(tmp_path / "bm25.json").identity == evaluation.identity == BM25().identity()
     assert evaluation.results["retrieval"]["recall@100"] == 100
-    comparison = compare([str(tmp_path / "words.json"), str(tmp_path / "bm25.json")])
+    comparison = compare([tmp_path / "words.json", tmp_path / "bm25.json"])
     [differences] = comparison.differences.values()
     assert list(differences) == ["knn", "pairs", "reranking", "retrieval"]
     assert all(each["low"] <= each["difference"] <= each["high"] for each in differences.values())
@@ -145,13 +145,6 @@ def test_what_needs_vectors_is_refused_by_name(words, message, tasks, tmp_path, 
     write(tmp_path / "scored.tsv", ["1\ta\tb", "2\tc\td"])
     assert status(*f"evaluate --model bm25 --task {words}".split()) == 2
     assert re.search(message, capsys.readouterr().err)
-
-
-def test_other_commands_say_which_ones_take_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "t.txt", ["a cat"])
-    assert status(*"encode --input t.txt --output o --model bm25".split()) == 2
-    assert "only evaluate and compare take it. For a folder of this name, write ./bm25" in capsys.readouterr().err
 
 
 def test_the_word_is_keyword_search_although_a_folder_has_this_name(tasks, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from conftest import tiny_config
 from datasets import Dataset, config
 from evaluation_helpers import write, write_beir, write_rows
 
-from simcse_hf import AutoModelForCL, ScoredPairs, SimCSE, encode, evaluate, index, mine, read_task, search
+from simcse_hf import BertForCL, ScoredPairs, SimCSE, encode, evaluate, index, mine, read_task, search
 from simcse_hf.encoding.batching import BatchEncoder
 from simcse_hf.encoding.vectors import RowVectors
 from simcse_hf.retrieval.description import PROBE
@@ -20,8 +20,8 @@ DOCUMENTS = {"d0": "a bird sang", "d1": "the woman ran", "d2": "a house"}
 @pytest.fixture(params=[None, "other"])
 def model(request, save_checkpoint, tmp_path, monkeypatch):
     """A model with prompts for queries and documents, without and with a default prompt."""
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    encoder = AutoModelForCL.from_config(tiny_config(initializer_range=0.3), pooler_type="avg_no_cls")
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    encoder = BertForCL(tiny_config(initializer_range=0.3), pooler_type="avg_no_cls")
     encoder.update_settings(prompts=PROMPTS, default_prompt_name=request.param)
     return SimCSE(save_checkpoint(encoder), device="cpu")
 

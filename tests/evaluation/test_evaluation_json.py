@@ -48,25 +48,6 @@ def write_tasks(folder):
     return [*words, f"classification={folder / 'several.jsonl'}"], [str(folder / "own.csv")]
 
 
-def written(folder):
-    """Evaluate all kinds of task, and return the document and the names and shapes of the scores beside it."""
-    task, pairs = write_tasks(folder)
-    task.append(f"knn={folder / 'labels.csv'}")
-    path = folder / "evaluation.json"
-    options = {"mode": "fasttest", "geometry": True, "device": "cpu", "output": path}
-    evaluate(BagOfWords(), data_dir=folder, tasks=SENTEVAL, pairs=pairs, task=task, **options)
-    document = json.loads(path.read_text("utf-8").replace(str(folder), "FOLDER"))
-    for name in ("versions", "date", "cost"):
-        document[name] = None
-    # What later versions know, too
-    for name in ("config", "saved_as"):
-        document["identity"].pop(name)
-    for result in document["results"].values():
-        result.pop("texts", None)
-    with np.load(folder / "evaluation.scores.npz") as scores:
-        return {"document": document, "scores": {name: list(scores[name].shape) for name in scores.files}}
-
-
 def flat(value, name=""):
     """Yield the values of nested objects and lists with their place, in their order."""
     if isinstance(value, (dict, list)):
@@ -78,8 +59,23 @@ def flat(value, name=""):
 
 
 def test_the_document_has_the_form_of_566eddf(tmp_path):
+    """Of all kinds of task, with the names and the shapes of the scores beside it."""
+    task, pairs = write_tasks(tmp_path)
+    task.append(f"knn={tmp_path / 'labels.csv'}")
+    path = tmp_path / "evaluation.json"
+    options = {"mode": "fasttest", "geometry": True, "device": "cpu", "output": path}
+    evaluate(BagOfWords(), data_dir=tmp_path, tasks=SENTEVAL, pairs=pairs, task=task, **options)
+    document = json.loads(path.read_text("utf-8").replace(str(tmp_path), "FOLDER"))
+    for name in ("versions", "date", "cost"):
+        document[name] = None
+    # What later versions know, too
+    for name in ("config", "saved_as"):
+        document["identity"].pop(name)
+    for result in document["results"].values():
+        result.pop("texts", None)
+    with np.load(tmp_path / "evaluation.scores.npz") as scores:
+        found = {"document": document, "scores": {name: list(scores[name].shape) for name in scores.files}}
     expected = json.loads(REFERENCE.read_text("utf-8"))
-    found = written(tmp_path)
     assert [name for name, _ in flat(found)] == [name for name, _ in flat(expected)]
     for (name, value), (_, before) in zip(flat(found), flat(expected), strict=True):
         if isinstance(before, float) and OLD_NUMPY:

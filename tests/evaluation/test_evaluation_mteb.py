@@ -43,14 +43,14 @@ def test_without_mteb_the_error_names_the_extra(monkeypatch):
 
 @pytest.fixture
 def mteb():
-    return pytest.importorskip("mteb", reason="needs the mteb extra")
+    return pytest.importorskip("mteb")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """The folder of mteb's results, which is empty."""
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "mteb"))
-    return tmp_path / "mteb" / "results"
+    return tmp_path / "mteb/results"
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def file(tmp_path):
         "STS12": {"MSRpar": subset},
         "org/name": {"pairs": {"gold": np.array([3.0])}},
     }
-    path = tmp_path / "new" / "results.json"
+    path = tmp_path / "new/results.json"
     write_results(path, Evaluation(make_results(), scores, **BESIDE).to_dict(), scores)
     return path
 
@@ -135,5 +135,5 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(file):
 def test_a_result_file_names_scores_beside_it_only(tmp_path):
     (tmp_path / "inner").mkdir()
     np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
-    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
-    assert Evaluation.read(tmp_path / "inner" / "e.json").scores == {}
+    (tmp_path / "inner/e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
+    assert Evaluation.read(tmp_path / "inner/e.json").scores == {}

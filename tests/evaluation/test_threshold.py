@@ -1,23 +1,22 @@
 """A threshold is chosen on one half of labelled pairs, measured on the other, saved with the model, and used."""
 
-import json
-
-import data_helpers
 import numpy as np
 import pytest
 import torch
 from cli_helpers import card_main, status
 from conftest import VOCABULARY
-from datasets import Dataset
+from encoding_helpers import perturb, random_texts
+from evaluation_helpers import write
 from sklearn.metrics import f1_score, precision_score, recall_score
 from trainer_helpers import refuses
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index, search
+from simcse_hf import AutoModelForCL, SimCSE, index, search
 from simcse_hf.cli.main import main
 from simcse_hf.encoding import probes as probes_module
 from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
+from simcse_hf.runtime.files import read_json
 
 
 def labelled(n):
@@ -92,11 +91,10 @@ WORDS = [word for word in VOCABULARY if word.isalpha()]
 @pytest.fixture
 def pairs(tmp_path):
     """Pairs with equal (1) or with unlike (0) words; no text occurs twice."""
-    random, rows = np.random.default_rng(0), ["sentence1,sentence2,label"]
-    texts = list(dict.fromkeys(" ".join(random.choice(WORDS, 6)) for _ in range(300)))
-    rows += [f"{text},{text} {WORDS[0]},1" for text in texts[:80]]
+    texts = list(dict.fromkeys(random_texts(300, words=(6, 7))))
+    rows = [f"{text},{text} {WORDS[0]},1" for text in texts[:80]]
     rows += [f"{a},{b},0" for a, b in zip(texts[80:160], texts[160:240], strict=True)]
-    return data_helpers.write(tmp_path / "pairs.csv", "\n".join(rows) + "\n")
+    return write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
 
 
 def evaluate(model, pairs, words):
@@ -112,16 +110,16 @@ def with_threshold(checkpoint, pairs, monkeypatch):
 
 def test_the_threshold_is_saved_and_used(checkpoint, pairs, tmp_path, capsys):
     file = checkpoint / "config.json"
-    before = json.loads(file.read_text())
+    before = read_json(file)
     with refuses("has no saved threshold simcse-hf evaluate --save_threshold"):
         SimCSE(checkpoint).is_similar("a", "b")
     words = f"--threshold precision=0.9 --save_threshold --output {tmp_path / 'result.json'}"
     assert evaluate(checkpoint, pairs, words) == 0
     printed = capsys.readouterr().out
-    threshold = json.loads((tmp_path / "result.json").read_text())["threshold"]
+    threshold = read_json(tmp_path / "result.json")["threshold"]
     assert f"threshold: written into {file}" in printed
     assert f"threshold: {describe_threshold(threshold)}" in printed
-    after = json.loads(file.read_text())
+    after = read_json(file)
     saved = after.pop("similarity_threshold")
     assert after == before and saved.items() >= threshold.items() and threshold["chosen_on"] == 80
 
@@ -138,15 +136,9 @@ def test_the_threshold_is_saved_and_used(checkpoint, pairs, tmp_path, capsys):
     assert again.threshold_file == str(file)
 
 
-def step(model):
-    """Change the weights by less than a few cosines show."""
-    with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.mul_(1.001)
-
-
+#: The weights change by less than a few cosines show.
 CHANGES = {
-    "other weights": lambda model: step(model.model),
+    "other weights": lambda model: perturb(model.model, 1e-5),
     "max_length 40 there, 6 here": lambda model: setattr(model, "max_length", 6),
 }
 
@@ -169,38 +161,36 @@ def test_a_threshold_holds_in_half_precision_and_with_other_prompts_of_search_an
 ):
     model = SimCSE(with_threshold, dtype=torch.bfloat16)
     model.prompts["query"] = "a "
-    saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
+    saved = read_json(with_threshold / "config.json")["similarity_threshold"]
     assert model.threshold == saved["cosine"]
     with refuses("does not fit this model: a few fixed"):
         SimCSE(with_threshold, pooler_type="cls_before_pooler").threshold  # noqa: B018
     trained = AutoModelForCL.from_pretrained(with_threshold)
-    step(trained)
-    trained.save_pretrained(with_threshold)
+    perturb(trained, 1e-5).save_pretrained(with_threshold)
     with refuses("does not fit this model: other weights"):
         SimCSE(with_threshold).threshold  # noqa: B018
 
 
 def test_the_results_are_written_although_no_threshold_can_be_chosen(checkpoint, tmp_path, capsys, caplog):
     rows = [f"{WORDS[0]},{text} {WORDS[-i]},{i % 2}" for i, text in enumerate(WORDS)]
-    star = data_helpers.write(tmp_path / "star.csv", "\n".join(["sentence1,sentence2,label", *rows]) + "\n")
+    star = write(tmp_path / "star.csv", ["sentence1,sentence2,label", *rows])
     assert evaluate(checkpoint, star, f"--threshold f1 --output {tmp_path / 'out.json'}") == 2
     assert "Give pairs with more different texts" in capsys.readouterr().err
-    document = json.loads((tmp_path / "out.json").read_text())
+    document = read_json(tmp_path / "out.json")
     assert "average_precision" in document["results"]["pairs"] and "threshold" not in document
     assert "pairs: average_precision" in caplog.text
 
 
-def test_training_removes_the_threshold_of_the_model_it_starts_from(with_threshold, tokenizer, tmp_path):
+def test_training_removes_the_threshold_of_the_model_it_starts_from(with_threshold, make):
     model = AutoModelForCL.from_pretrained(with_threshold)
     assert "similarity_threshold" in model.config.to_dict()
-    args = SimCSETrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
-    SimCSETrainer(model, args, train_dataset=Dataset.from_dict({"text": WORDS}), processing_class=tokenizer)
+    make(model=model)
     assert "similarity_threshold" not in model.config.to_dict()
 
 
 def test_search_uses_the_saved_threshold(with_threshold, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(WORDS[:30]) + "\n")
-    texts, folder, short = (str(tmp_path / name) for name in ("texts.txt", "index", "short"))
+    texts = write(tmp_path / "texts.txt", WORDS[:30])
+    folder, short = (str(tmp_path / name) for name in ("index", "short"))
     index(texts, folder, model=with_threshold)
     found = []
     for threshold in ("saved", SimCSE(with_threshold).threshold):
@@ -214,7 +204,7 @@ def test_search_uses_the_saved_threshold(with_threshold, tmp_path):
 
 def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs, caplog):
     assert card_main([str(with_threshold)]) == 0
-    saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
+    saved = read_json(with_threshold / "config.json")["similarity_threshold"]
     card = " ".join((with_threshold / "README.md").read_text().split())
     assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in card
     assert evaluate(with_threshold, pairs, "--threshold precision=0.6 --save_threshold") == 0
@@ -235,6 +225,6 @@ def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs,
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, tmp_path, capsys):
-    scored = data_helpers.write(tmp_path / "sts.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n")
+    scored = write(tmp_path / "sts.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"])
     assert status(*f"evaluate --model org/name --pairs {scored} {words}".split()) == 2
     assert message in " ".join(capsys.readouterr().err.split())

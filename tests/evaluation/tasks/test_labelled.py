@@ -12,7 +12,6 @@ from sklearn.preprocessing import StandardScaler, normalize
 from simcse_hf import read_task
 
 HEADER = ["text", "label"]
-KINDS = pytest.mark.parametrize("kind", ["classification", "clustering"])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_clustering_gives_the_mean_v_measure_of_five_seeds(table):
 # --- splits ---
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["classification", "clustering"])
 def test_a_split_loses_no_row_and_keeps_the_labels(kind, table):
     task = read_task(kind, table)
     first, second = task.split(0.4, seed=3)

@@ -7,13 +7,12 @@ from sklearn.metrics import average_precision_score
 
 from simcse_hf import read_task
 
-HEADER = ["sentence1", "sentence2", "label"]
-
 
 @pytest.fixture
 def read_pairs(tmp_path):
     """`read_pairs(rows)` writes pairs of texts with a label to a file, and reads them as a task."""
-    return lambda rows: read_task("pairs", write_rows(tmp_path / "mine.csv", HEADER, rows))
+    header = ["sentence1", "sentence2", "label"]
+    return lambda rows: read_task("pairs", write_rows(tmp_path / "mine.csv", header, rows))
 
 
 # --- the score ---

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from simcse_hf import evaluate, read_task
 
 
 def read_reranking(folder, rows):
-    return read_task("reranking", write(folder / "mine.jsonl", [json.dumps(row) for row in rows]))
+    return read_task("reranking", write_rows(folder / "mine.jsonl", ["query", "positive", "negative"], rows))
 
 
 # --- reranking ---
@@ -22,29 +21,14 @@ def read_reranking(folder, rows):
 
 def test_queries_that_cannot_be_reranked_are_left_out_with_a_warning(tmp_path, caplog):
     rows = [
-        {"query": "a", "positive": [], "negative": ["b"]},
-        {"query": "a", "positive": ["b"], "negative": None},
-        {"query": "a", "positive": ["b"], "negative": ["c", "b"]},
-        {"query": "a", "positive": ["b"], "negative": ["c"]},
+        ("a", [], ["b"]),
+        ("a", ["b"], None),
+        ("a", ["b"], ["c", "b"]),
+        ("a", ["b"], ["c"]),
     ]
     task = read_reranking(tmp_path, rows)
     assert len(task) == 2 and "left out 2 of 4 queries" in caplog.text
     assert task.units[0].documents(relevant=False) == ["c"] and "1 candidate(s) are among both" in caplog.text
-
-
-# --- retrieval ---
-
-
-@dataclass
-class Collection:
-    """Documents and queries by id, and grades by query and document."""
-
-    corpus: dict
-    queries: dict
-    qrels: dict
-
-    def read(self, folder):
-        return read_task("retrieval", write_beir(folder, self.corpus, self.queries, self.qrels))
 
 
 # --- a document that is the query itself ---
@@ -129,7 +113,7 @@ def scores_of(query, texts):
 
 
 def tied_collection(seed):
-    """Texts that repeat, and texts whose words are in another order."""
+    """Documents and queries by id, and grades, of texts that repeat, and texts whose words are in another order."""
     random = np.random.RandomState(seed)
     texts = []
     for _ in range(random.randint(20, 160)):
@@ -140,16 +124,17 @@ def tied_collection(seed):
     for query in queries:
         chosen = random.choice(list(corpus), 8, replace=False).tolist()
         qrels[query] = {id: int(random.randint(3)) for id in chosen} | {"1": 1}
-    return Collection(corpus, queries, qrels)
+    return corpus, queries, qrels
 
 
 def test_a_retrieval_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
     for seed in range(25):
-        tied = tied_collection(seed)
-        result = tied.read(tmp_path / str(seed)).evaluate(encode_rounded)
+        corpus, queries, qrels = tied_collection(seed)
+        task = read_task("retrieval", write_beir(tmp_path / str(seed), corpus, queries, qrels))
+        result = task.evaluate(encode_rounded)
         judged = []
-        for query, grades in tied.qrels.items():
-            judged.append(trec_eval(scores_of(tied.queries[query], tied.corpus), grades))
+        for query, grades in qrels.items():
+            judged.append(trec_eval(scores_of(queries[query], corpus), grades))
         assert result.scores["retrieval"]["value"] == pytest.approx([each["ndcg_cut_10"] for each in judged])
         for metric, measure in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100"), ("mrr@10", "recip_rank")):
             assert result.metrics[metric] == pytest.approx(mean_of(measure, judged))
@@ -161,7 +146,7 @@ def tied_reranking_rows():
     pairs = [f"{first} {second}" for first in WORDS[:6] for second in WORDS[:6]]
     for query in random_texts(100, seed=0, length=2):
         candidates = random.permutation(pairs).tolist()
-        yield {"query": query, "positive": candidates[:4], "negative": candidates[4:20]}
+        yield query, candidates[:4], candidates[4:20]
 
 
 def test_a_reranking_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
@@ -169,10 +154,9 @@ def test_a_reranking_is_scored_as_by_trec_eval_where_scores_are_equal(tmp_path):
     rows = list(tied_reranking_rows())
     result = read_reranking(tmp_path, rows).evaluate(encode_rounded)
     judged = []
-    for row in rows:
-        texts = row["positive"] + row["negative"]
-        run = scores_of(row["query"], {text: text for text in texts})
-        judged.append(trec_eval(run, dict.fromkeys(row["positive"], 1)))
+    for query, positive, negative in rows:
+        run = scores_of(query, {text: text for text in positive + negative})
+        judged.append(trec_eval(run, dict.fromkeys(positive, 1)))
     assert result.scores["reranking"]["value"] == pytest.approx([each["map"] for each in judged])
     assert result.details["examples"] == 100 and result.details["candidates"] == 2000
     for metric, measure in (("map", "map"), ("mrr@10", "recip_rank")):
@@ -188,7 +172,8 @@ def task(tmp_path):
     texts = dict(enumerate(random_texts(20, seed=0)))
     corpus = {f"d{i}": f"{text} d{i}" for i, text in texts.items()}
     queries = {f"q{i}": f"{text} q{i}" for i, text in texts.items()}
-    return Collection(corpus, queries, {f"q{i}": {f"d{i}": 1} for i in texts}).read(tmp_path)
+    judged = {f"q{i}": {f"d{i}": 1} for i in texts}
+    return read_task("retrieval", write_beir(tmp_path, corpus, queries, judged))
 
 
 def test_a_split_shares_the_queries_out_and_keeps_the_corpus(task):

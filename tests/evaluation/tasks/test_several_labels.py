@@ -58,7 +58,7 @@ def test_several_labels_are_scored_by_the_f1_of_a_classifier_of_each(tmp_path, f
 
 def test_parts_of_a_task_of_several_labels_are_scored(tmp_path):
     first, second = read_several(tmp_path, rows_of_several(80, 5)).split(0.4)
-    assert (len(first), len(second)) == (32, 48)
+    assert len(first) == 32 and len(second) == 48
     assert first.evaluate(encode_several).metrics["macro_f1"] > 0
 
 
