@@ -15,7 +15,6 @@ from simcse_hf import SentenceIndex, SimCSE
 from simcse_hf.apps.demo import MAX_BODY, build_page, demo, guard, own_names
 from simcse_hf.cli.main import main
 
-WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [
     "a cat sat on a mat",
     "the dog ran in the house",
@@ -30,7 +29,7 @@ QUERY = "the cat slept on the big mat"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     """An index with a kept column, beside its model."""
-    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
+    pytest.importorskip("gradio")
     base = tmp_path_factory.mktemp("demo")
     rows = [json.dumps({"text": text, "author": f"author <{row}>"}) for row, text in enumerate(SENTENCES)]
     (base / "texts.jsonl").write_text("\n".join(rows))
@@ -76,7 +75,7 @@ def ask(address, path, data=None, **headers):
     """Return the status and the text of an answer."""
     request = urllib.request.Request(address + path, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=WAIT) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # a machine may be busy
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -126,7 +125,7 @@ def test_only_the_page_itself_gets_answers_and_no_other_host_is_asked(served):
 # --- the guards ----------------------------------------------------------------------------------------------------
 
 
-def answer(host="127.0.0.1", allowed=(), *, kind="http", **headers):
+def answer(served_at="127.0.0.1", allowed=(), *, kind="http", **headers):
     """Send one request through the guards, and return its status."""
     sent = []
 
@@ -139,40 +138,39 @@ def answer(host="127.0.0.1", allowed=(), *, kind="http", **headers):
     async def send(message):
         sent.append(message)
 
-    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {
         "type": kind,
         "path": "/gradio_api/call/search",
-        "headers": [(b"host" if n == b"to" else n, v) for n, v in named],
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
     }
-    guarded = TrustedHostMiddleware(guard(app), [*own_names(host), *allowed], www_redirect=False)
+    guarded = TrustedHostMiddleware(guard(app), [*own_names(served_at), *allowed], www_redirect=False)
     asyncio.run(guarded(scope, receive, send))
     return sent[0]["status"]
 
 
 def test_a_demo_for_the_network_answers_to_this_machine_and_to_the_names_it_was_given():
     names = (socket.gethostname(), "demo.example:7860", "evil.example", "10.0.0.5")
-    assert [answer("0.0.0.0", ["demo.example"], to=name) for name in names] == [200, 200, 400, 400]
+    assert [answer("0.0.0.0", ["demo.example"], host=name) for name in names] == [200, 200, 400, 400]
 
 
 @pytest.mark.parametrize(
-    "to, origin, status",
+    "host, origin, status",
     [
-        *((to, f"http://{to}", 200) for to in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "LOCALHOST")),
+        *((host, f"http://{host}", 200) for host in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "LOCALHOST")),
         # A page at evil.example:7860 may read the answers if its name resolves to 127.0.0.1 (DNS rebinding).
-        *((to, None, 400) for to in ("evil.example:7860", "127.0.0.1.evil.example", "10.0.0.5", "", "[")),
+        *((host, None, 400) for host in ("evil.example:7860", "127.0.0.1.evil.example", "10.0.0.5", "", "[")),
         *(("127.0.0.1:7860", site, 403) for site in ("https://evil.example", "null", "http://localhost:9999")),
     ],
 )
-def test_only_requests_of_the_page_itself_are_answered(to, origin, status):
-    headers = {"to": to} | ({"origin": origin} if origin else {})
+def test_only_requests_of_the_page_itself_are_answered(host, origin, status):
+    headers = {"host": host} | ({"origin": origin} if origin else {})
     assert answer(**headers) == status
     assert status == 200 or answer(**headers, kind="websocket") == status
 
 
 def test_large_requests_are_refused_and_those_that_do_not_tell_their_length():
-    assert answer(to="localhost", content_length=str(MAX_BODY + 1)) == 413
-    assert answer(to="localhost", transfer_encoding="chunked") == 411
+    assert answer(host="localhost", content_length=str(MAX_BODY + 1)) == 413
+    assert answer(host="localhost", transfer_encoding="chunked") == 411
 
 
 # --- the function --------------------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from simcse_hf import SentenceIndex, SimCSE, describe, duplicates, encode, index
 @pytest.fixture
 def texts(tmp_path):
     """The file of the sentences."""
-    return str(write(tmp_path / "texts.txt", SENTENCES))
+    return write(tmp_path / "texts.txt", SENTENCES)
 
 
 @pytest.fixture
 def folder(model, tmp_path):
     """The folder of an index of the sentences."""
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
-    return str(tmp_path / "index")
+    return tmp_path / "index"
 
 
 # --- an index is built, added to and searched ---
@@ -32,22 +32,12 @@ def test_an_index_records_an_absolute_path_of_its_model_and_is_searched_from_ano
     checkpoint, model, texts, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(checkpoint.parent)
-    built = index(texts, str(tmp_path / "new"), model=checkpoint.name)
+    built = index(texts, tmp_path / "new", model=checkpoint.name)
     assert str(built) == f"80 sentences in the index {tmp_path / 'new'}"
-    assert (built.sentences, built.backend) == (80, "exact")
+    assert built.sentences == 80 and built.backend == "exact"
     assert describe(tmp_path / "new").model.name_or_path == str(checkpoint)
     monkeypatch.chdir(tmp_path)
     [found] = search("the cat", "new")
-    assert_same(found.results, by_hand(model, "the cat"))
-
-
-def test_a_column_of_another_file_is_added(model, tmp_path):
-    first = write(tmp_path / "a.txt", SENTENCES[:50])
-    second = write(tmp_path / "b.csv", ["said,n", *(f"{sentence},1" for sentence in SENTENCES[50:])])
-    folder = str(tmp_path / "index")
-    index(str(first), folder, model=model)
-    assert index_add(str(second), folder, column="said").sentences == 80
-    [found] = search("the cat", folder, model=model)
     assert_same(found.results, by_hand(model, "the cat"))
 
 
@@ -72,11 +62,11 @@ def test_search_finds_for_each_query_the_nearest_sentences_and_shows_them_in_a_c
 
 def test_the_command_filters_by_kept_columns_and_returns_them(model, tmp_path, capsys):
     """The sentences of the index have a source and a year."""
-    folder = str(tmp_path / "index")
+    folder = tmp_path / "index"
     index(write_table(tmp_path / "table.jsonl"), folder, model=model, column="text", keep=["source", "year"])
 
     def found(*words):
-        assert status("search", "--index", folder, *words, "--json") == 0
+        assert status("search", "--index", str(folder), *words, "--json") == 0
         return json.loads(capsys.readouterr().out)
 
     document = found(SENTENCES[7], *"--top_k 4 --filter source=s1 --filter year=2001".split())
@@ -88,7 +78,7 @@ def test_the_command_filters_by_kept_columns_and_returns_them(model, tmp_path, c
     missing_cell = found("the cat", "--filter", "year=")
     assert [match["row"] for match in missing_cell["results"]] == [4]
     nothing = found("the cat", "--filter", "source=none")
-    assert (nothing["results"], nothing["best_score"]) == ([], None)
+    assert nothing["results"] == [] and nothing["best_score"] is None
 
 
 # --- queries of standard input ---
@@ -115,19 +105,19 @@ def test_lines_of_standard_input_are_read_as_those_of_a_file(folder, monkeypatch
     """Without a byte-order mark and a carriage return; with a byte that is no text or a NUL, the line is named."""
     content = b"\xef\xbb\xbfthe cat\r\na dog\n\xff\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="\n"))
-    assert status("search", "--index", folder, "--json") == 2
+    assert status(*f"search --index {folder} --json".split()) == 2
     printed = capsys.readouterr()
     assert [json.loads(line)["query"] for line in printed.out.splitlines()] == ["the cat", "a dog"]
     assert "standard input, line 3: byte 0xff" in printed.err
     monkeypatch.setattr("sys.stdin", io.StringIO("a\0cat\n"))
-    assert status("search", "--index", folder) == 2
+    assert status(*f"search --index {folder}".split()) == 2
     assert "line 1: a NUL" in capsys.readouterr().err
 
 
 def test_escape_sequences_of_a_sentence_reach_a_program_and_not_the_terminal(model, tmp_path):
     sentence = "a cat \x1b[31msat\x07 on the mat"
     SentenceIndex.build(model, [sentence, "dog"]).save(tmp_path / "index")
-    [found] = search("a cat sat on the mat", str(tmp_path / "index"), top_k=1)
+    [found] = search("a cat sat on the mat", tmp_path / "index", top_k=1)
     assert "a cat  [31msat  on the mat" in str(found) and "\x1b" not in str(found)
     assert found.to_dict()["results"][0]["sentence"] == sentence
 
@@ -142,7 +132,7 @@ def test_a_prompt_of_queries_stands_before_each_query_and_leaves_the_model_as_it
 
 
 def test_a_prompt_of_documents_becomes_the_models_and_that_of_later_searches(model, checkpoint, texts, tmp_path):
-    folder = str(tmp_path / "prompted")
+    folder = tmp_path / "prompted"
     index(texts, folder, model=model, prompt="the woman : ")
     assert model.prompts["document"] == "the woman : "
     [found] = search(f"the woman : {SENTENCES[7]}", folder, top_k=1)
@@ -163,8 +153,8 @@ def source(tmp_path):
 
 def test_an_index_takes_the_vectors_of_its_file(model, source, tmp_path):
     encode(model, source, tmp_path / "vectors", column="text", shard_size=30, format="parquet")
-    folder = str(tmp_path / "index")
-    index(str(source), folder, model=model, vectors=tmp_path / "vectors")
+    folder = tmp_path / "index"
+    index(source, folder, model=model, vectors=tmp_path / "vectors")
     model.load_index(folder)
     assert_same(model.search("the cat"), by_hand(model, "the cat"))
 
@@ -173,15 +163,15 @@ def test_vectors_of_other_texts_or_columns_and_codes_are_refused(model, source, 
     def refused(words, input=source, column=None, **options):
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         encode(model, source, folder, **(options if "columns" in options else {"column": "text"} | options))
-        with pytest.raises(ValueError, match=words):
+        with refuses(words):
             index(input, tmp_path / "index", model=model, vectors=folder, column=column)
 
     header, first, second, *others = source.read_text().splitlines()
     edited = write(tmp_path / "edited.csv", [header, first, *others, second])  # the first text is the same
-    refused(r"another file \(s\.csv\) than input .*edited\.csv", edited)
+    refused("another file (s.csv) than input edited.csv", edited)
     refused("column 'text', not 'n'", column="n")
-    refused(r"several columns \(text, n\)", columns=["text", "n"])
-    refused(r"vectors are uint8 of shape \(80, 4\)", precision="ubinary")
+    refused("several columns (text, n)", columns=["text", "n"])
+    refused("vectors are uint8 of shape (80, 4)", precision="ubinary")
 
 
 # --- refusals ---
@@ -193,13 +183,11 @@ def test_what_is_not_possible_is_refused(texts, folder, model):
         (lambda: index_add(texts, folder, replace="id"), "no column 'id'"),
         (lambda: index_add(texts, folder, model=model, max_length=4), "leave out max_length"),
         (lambda: index_delete(folder), "rows and filters"),
-        (lambda: index_delete(folder, filters={"id": "7"}), "no column 'id'"),
         # A search is refused before a result is asked for.
         (lambda: search("a", folder, neighbors=[1]), "neighbors"),
         (lambda: search("a", folder, threshold="saved", prompt="q "), "the prompt 'query'"),
         (lambda: search("a", folder, pooler_type="max"), "pooler 'avg' there, 'max' here"),
-        (lambda: next(search((), folder, neighbors=[80])), "row must .*, got 80"),
         (lambda: duplicates(texts, model, 1.1), "threshold"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with refuses(words):
             call()

@@ -8,7 +8,7 @@ import pytest
 from cli_helpers import status
 from conftest import save_encoder, tiny_config
 from evaluation_helpers import BagOfWords, binary_pairs, compare_systems, labelled_rows, write, write_rows
-from trainer_helpers import scored, sentences
+from trainer_helpers import refuses, scored, sentences
 
 from simcse_hf import SettingError, which_model
 from simcse_hf.evaluation import Comparison, Evaluation, evaluate, scoring
@@ -23,8 +23,8 @@ def answers(correct, speed, task="knn"):
     return Evaluation({task: result}, {task: {task: part}}, cost={"texts_per_second": speed, "megabytes": 1.0})
 
 
-def rows_right(share, seed, n=400):
-    return np.random.default_rng(seed).random(n) < share
+def rows_right(share, seed):
+    return np.random.default_rng(seed).random(400) < share
 
 
 MODELS = {
@@ -44,7 +44,7 @@ def test_the_fastest_model_that_was_not_shown_to_be_worse_than_the_best_is_named
     apart = {"words": MODELS["words"], "slow": MODELS["slow"]}
     assert compare_systems(apart, choose=True).choice == "slow"
     for lacks in ({"cost": {}}, {"scores": {}}):
-        with pytest.raises(ValueError, match="old was evaluated without"):
+        with refuses("old was evaluated without"):
             compare_systems(MODELS | {"old": replace(MODELS["fast"], **lacks)}, choose=True)
 
 
@@ -92,7 +92,7 @@ def task(tmp_path):
     return f"knn={write_rows(tmp_path / 'rows.csv', ['text', 'label'], labelled_rows(60))}"
 
 
-def called(tmp_path, *models, tasks):
+def called(tmp_path, tasks, *models):
     """How often each model encodes, and the comparison."""
     comparison = which_model(models, task=tasks, output=tmp_path / "choice.json", overwrite=True)
     return [len(model.calls) for model in models], comparison
@@ -100,29 +100,29 @@ def called(tmp_path, *models, tasks):
 
 def test_a_model_is_evaluated_once_on_a_task_whatever_its_name_and_again_after_a_change(tmp_path, task):
     pairs = write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(40))
-    first, before = called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
-    again, after = called(tmp_path, Known("moved"), Known("b", 8), Known("c", 2), tasks=[task])
-    more, both = called(tmp_path, Known("a"), Known("c", 2), tasks=[task, f"pairs={pairs}"])
+    first, before = called(tmp_path, [task], Known("a"), Known("b", 8))
+    again, after = called(tmp_path, [task], Known("moved"), Known("b", 8), Known("c", 2))
+    more, both = called(tmp_path, [task, f"pairs={pairs}"], Known("a"), Known("c", 2))
     assert first == [1, 1] and again == [0, 0, 1] and more == [1, 1], "the other task alone is encoded"
     assert after.scores["moved"] == before.scores["a"] and after.costs["moved"] == before.costs["a"]
     assert both.scores["a"]["knn"] == before.scores["a"]["knn"]
     assert evaluate(Known("a"), task=[task]).results["knn"]["accuracy"] == before.scores["a"]["knn"]
     for change in ({"weights": "trained"}, {"prompts": {"query": "q: "}}, {"max_length": 8}):
-        assert called(tmp_path, Known("a", **change), Known("b", 8), tasks=[task])[0] == [1, 0]
+        assert called(tmp_path, [task], Known("a", **change), Known("b", 8))[0] == [1, 0]
 
 
 def test_a_task_is_its_rows_and_a_model_without_a_known_tokenizer_is_always_evaluated(tmp_path, task):
     rows = labelled_rows(60)
     moved = write_rows(tmp_path / "moved.tsv", ["text", "label"], rows)
     for file, calls in ((task, [1, 1]), (f"knn={moved}", [1, 0])):
-        assert called(tmp_path, BagOfWords(), Known("b", 8), tasks=[file])[0] == calls
+        assert called(tmp_path, [file], BagOfWords(), Known("b", 8))[0] == calls
     rows[0] = (rows[0][0], rows[1][1])
     write_rows(tmp_path / "rows.csv", ["text", "label"], rows)
-    assert called(tmp_path, BagOfWords(), Known("b", 8), tasks=[task])[0] == [1, 1]
+    assert called(tmp_path, [task], BagOfWords(), Known("b", 8))[0] == [1, 1]
 
 
 def test_each_kept_evaluation_is_one_of_evaluate(tmp_path, task):
-    called(tmp_path, Known("a"), Known("b", 8), tasks=[task])
+    called(tmp_path, [task], Known("a"), Known("b", 8))
     kept = sorted((tmp_path / "choice.evaluations").glob("*.json"))
     comparison = which_model([str(path) for path in kept])
     assert len(kept) == 2 and {Evaluation.read(path).identity.name_or_path for path in kept} == {"a", "b"}
@@ -157,11 +157,11 @@ def test_with_a_recipe_every_model_is_trained_and_compared_before_and_after(tmp_
     assert found.take in str(found)
     assert which_model(models, confidence=0.5, **shared).confidence == 0.5
     for given in ({"resamples": 10}, {"overwrite": True}):
-        with pytest.raises(SettingError, match="leave out resamples and overwrite"):
+        with refuses("leave out resamples and overwrite", SettingError):
             which_model(models, **given, **shared)
-    with pytest.raises(SettingError, match="seeds is 5 and nothing is trained"):
+    with refuses("seeds is 5 and nothing is trained", SettingError):
         which_model(models, seeds=5, pairs=shared["pairs"])
-    with pytest.raises(SettingError, match="leave out pooler_type"):
+    with refuses("leave out pooler_type", SettingError):
         which_model(models, pooler_type="avg", **shared)
-    with pytest.raises(SettingError, match="each is trained from its files"):
+    with refuses("each is trained from its files", SettingError):
         which_model([models[0], BagOfWords()], **shared)

@@ -110,7 +110,6 @@ def test_labels_that_are_none_are_refused(tmp_path):
     for name, lines, words in (
         ("pairs.csv", ["sent0,sent1", "f,b"], "pairs.csv tasks"),
         ("nli.csv", ["sentence1,sentence2,label", "man,person,0", "man,tired,1", "man,no,2"], "nli.csv build-nli"),
-        ("texts.txt", ["a", "b"], "texts.txt label"),
     ):
         with refuses(words):
             prepare_labels(str(write(tmp_path / name, lines)), frozenset("f"), tmp_path / "labels.jsonl")

@@ -34,7 +34,7 @@ def test_text_first_starts_from_the_pretrained_encoder_and_ends_with_each_file_o
     file = "spans.jsonl" if method == "spans" else "text.jsonl"
     stages = [(stage.method, stage.file.name) for stage in arm.stages]
     assert stages == [(method, file), ("labels", "nli.jsonl"), ("labels", "sts.jsonl")]
-    assert (arm.model, arm.control) == ("pretrained", CONTROL)
+    assert arm.model == "pretrained" and arm.control == CONTROL
 
 
 # --- the choice ---
@@ -79,7 +79,7 @@ def compared(task, *after):
 def test_runs_that_are_alike_are_a_gain_and_runs_that_differ_with_the_same_mean_are_none(task):
     alike = compared(task, result(80, seed=1), result(80, seed=2), result(80, seed=3))
     apart = compared(task, result(74, seed=74), result(80, seed=80), result(86, seed=86))
-    assert (alike.verdict, apart.verdict) == ("gain", "no gain")
+    assert alike.verdict == "gain" and apart.verdict == "no gain"
     assert alike.difference == pytest.approx(10) == apart.difference
     assert apart.interval[0] < 0 < alike.interval[0]
-    assert (alike.before, alike.after, alike.units, alike.against) == (70, 80, 1000, START)
+    assert alike.before == 70 and alike.after == 80 and alike.units == 1000 and alike.against == START

@@ -19,6 +19,7 @@ from simcse_hf.apps.study.result import Outcome, Study, choose_way
 from simcse_hf.apps.study.runs import plan_runs
 from simcse_hf.apps.study.ways import Way, read_ways
 from simcse_hf.evaluation.verdict import PairDifference
+from simcse_hf.runtime.files import read_json
 
 #: Objectives of somebody's own: one has a mistake, and one is interrupted in its third step, the first time.
 OWN = """
@@ -92,8 +93,8 @@ def finished(content, tests, tmp_path_factory):
     return study(content, test=tests, output=folder), folder
 
 
-def mean_of(outcome, column):
-    return fmean(outcome.scores[column].values())
+def mean_of(outcome):
+    return fmean(outcome.scores["mean"].values())
 
 
 # --- what it says ---
@@ -107,17 +108,17 @@ def test_every_way_is_trained_with_every_seed_and_judged_beside_the_start(finish
     simcse, grid, start = found.outcomes
     for seed, run in simcse.folders.items():
         results = evaluate(folder / run, pairs=tests[:1], task=tests[1:]).results
-        assert simcse.scores["pairs"][seed] == pytest.approx(results["pairs"]["spearman"], abs=1e-9)
-        assert simcse.scores["knn"][seed] == pytest.approx(results["knn"]["accuracy"], abs=1e-9)
-        assert json.loads((folder / run / "results.json").read_text())["seed"] == int(seed)
+        assert simcse.scores["pairs"][seed] == pytest.approx(results["pairs"]["spearman"])
+        assert simcse.scores["knn"][seed] == pytest.approx(results["knn"]["accuracy"])
+        assert read_json(folder / run / "results.json")["seed"] == int(seed)
     for outcome in found.outcomes:
         assert outcome.mean["mean"] == pytest.approx((outcome.mean["pairs"] + outcome.mean["knn"]) / 2)
-    assert grid.difference["mean"]["value"] == pytest.approx(mean_of(grid, "mean") - mean_of(simcse, "mean"))
+    assert grid.difference["mean"]["value"] == pytest.approx(mean_of(grid) - mean_of(simcse))
     assert simcse.difference == {} and start.operations == 0 and simcse.operations == grid.operations > 0
-    dev = Recipe.read("unsup", {"dev_file": str(inputs / "dev.tsv")}).given["dev_file"]
     poolers = {}
     for pooler in ("avg", "cls_before_pooler"):
-        poolers[pooler] = evaluate(inputs / "start", pairs=[dev], pooler_type=pooler).results["dev"]["spearman"]
+        on_dev = evaluate(inputs / "start", pairs=inputs / "dev.tsv", pooler_type=pooler)
+        poolers[pooler] = on_dev.results["dev"]["spearman"]
     best = SimCSE(inputs / "start", pooler_type=max(poolers, key=poolers.get))
     assert start.scores["pairs"][""] == pytest.approx(evaluate(best, pairs=tests[:1]).results["pairs"]["spearman"])
 
@@ -245,7 +246,7 @@ def test_a_run_is_known_by_what_it_reads_wherever_that_lies(inputs, base, tmp_pa
     assert folders(train_file="./texts.txt", dev_file="dev.tsv", model_name_or_path="start") == first
     copy = shutil.copytree("start", tmp_path / "copy")
     assert folders(model_name_or_path=str(copy)) == first
-    config = json.loads((copy / "config.json").read_text())
+    config = read_json(copy / "config.json")
     (copy / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}))
     assert folders(model_name_or_path=str(copy)) != first
 
@@ -295,7 +296,7 @@ def test_without_a_test_the_dev_set_judges_with_an_allowance_for_the_choice(base
     found = study({"simcse": base}, seeds=2, output=tmp_path)
     assert found.judged_on == "dev" and found.tasks == ["stsb_spearman"]
     simcse, start = found.outcomes
-    results = [json.loads((tmp_path / run / "results.json").read_text()) for run in simcse.folders.values()]
+    results = [read_json(tmp_path / run / "results.json") for run in simcse.folders.values()]
     assert list(simcse.scores["stsb_spearman"].values()) == [each["saved"]["stsb_spearman"] for each in results]
     change = start.difference["stsb_spearman"]["value"]
     allowed = -fmean(each["saved"]["stsb_spearman"] - each["change"]["optimism"] for each in results)
@@ -312,7 +313,7 @@ def test_a_study_takes_what_a_program_has_and_an_empty_entry_is_none(content, in
         assert said.runs == [f"{way}, seed {seed}" for seed in (0, 1) for way in ways]
 
 
-def test_the_start_is_of_the_revision_that_is_trained(inputs, base, tests, tmp_path, monkeypatch):
+def test_the_start_is_of_the_revision_that_is_trained(base, tests, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     hub = tmp_path / "models--me--start"
     (hub / "refs").mkdir(parents=True)
