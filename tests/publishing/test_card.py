@@ -5,9 +5,7 @@
 
 import json
 import runpy
-from contextlib import redirect_stdout
 from copy import deepcopy
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,9 @@ from cli_helpers import card_main
 from conftest import tiny_config
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from publishing_fixtures import save_transformed
-from trainer_helpers import make
+from trainer_helpers import make, refuses
 
-from simcse_hf import AutoModelForCL, SettingError, SimCSE
+from simcse_hf import BertForCL, SettingError, SimCSE
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing.card import CARD, EVAL_RESULTS, name_repository, write_card
 
@@ -58,7 +56,7 @@ TICKETS = {
 }
 
 
-def test_the_card_that_the_command_writes_of_a_measured_model(directory, new_evaluation):
+def test_the_card_that_the_command_writes_of_a_measured_model(directory, new_evaluation, capsys):
     """With the benchmark results beside it; both are then named for another repository."""
     document = new_evaluation(
         model="org/my-model",  # the copy on the hub
@@ -70,9 +68,8 @@ def test_the_card_that_the_command_writes_of_a_measured_model(directory, new_eva
     document["results"]["mteb"] = {HARMFUL: 1.0, "a|b": 2.0}
     file = written(directory / "evaluation.json", document)
     words = "--repo_id org/my-model --language en de --license apache-2.0".split()
-    with redirect_stdout(StringIO()) as printed:
-        assert card_main([str(directory), "--results", str(file), *words]) == 0
-    assert printed.getvalue().strip() == str(directory / CARD)
+    assert card_main([str(directory), "--results", str(file), *words]) == 0
+    assert capsys.readouterr().out.strip() == str(directory / CARD)
     card = (directory / CARD).read_text()
     scores = (directory / EVAL_RESULTS).read_text()
     check_card("measured.md", card)
@@ -121,7 +118,7 @@ def test_scores_of_other_pairs_than_mtebs_are_no_benchmark_results(directory, ne
 def trained(tmp_path_factory, tokenizer):
     """A trainer after two steps, whose model is saved."""
     torch.manual_seed(0)
-    model = AutoModelForCL.from_config(tiny_config(hidden_dropout_prob=0.2), temperature=0.1)
+    model = BertForCL(tiny_config(hidden_dropout_prob=0.2), temperature=0.1)
     rows = {"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]}
     folder, options = tmp_path_factory.mktemp("trained"), {"learning_rate": 0.00125, "hub_token": SECRET}
     trainer = make(folder, tokenizer, rows, model, max_steps=2, per_device_train_batch_size=4, **options)
@@ -143,7 +140,7 @@ def test_the_card_of_a_trainer_describes_its_run_with_the_words_that_were_given(
     trained.create_model_card(license="mit", tags="cats", dataset="org/texts", model_name="x", finetuned_from="y")
     card = (run / CARD).read_text()
     data = ModelCard(card).data
-    assert (data.license, data.datasets) == ("mit", ["org/texts"])
+    assert data.license == "mit" and data.datasets == ["org/texts"]
     assert {"cats", "simcse"} <= set(data.tags)
     for row in ("| `learning_rate` | 0.00125 |", "| `temperature` | 0.1 |", "| `hidden_dropout_prob` | 0.2 |"):
         assert row in card
@@ -198,7 +195,7 @@ def test_the_card_of_a_whitening_that_was_fitted_after_the_run(tmp_path, tokeniz
 
 def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again(transformed, caplog):
     directory = transformed("flow")
-    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(directory)
+    BertForCL(tiny_config(initializer_range=0.3)).save_pretrained(directory)
     assert not (directory / FOLDER).exists()
     assert FOLDER not in (directory / MODULES).read_text()
     assert SimCSE(directory, device="cpu").postprocessing is None
@@ -211,7 +208,7 @@ def test_saving_other_weights_removes_the_transform_and_says_how_to_fit_it_again
 def test_a_license_and_a_language_are_written_as_the_hub_takes_them(directory):
     for given in ("Apache 2.0", "Apache License, Version 2.0", "APACHE-2.0"):
         data = ModelCard.load(write_card(directory, license=given, language="EN")).data
-        assert (data.license, data.language) == ("apache-2.0", ["en"])
+        assert data.license == "apache-2.0" and data.language == ["en"]
 
 
 def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(directory):
@@ -220,7 +217,7 @@ def test_what_the_hub_does_not_take_is_refused_before_a_card_is_written(director
         ("language", ["en", "english"]),
         ("datasets", ["/home/jane/data.csv"]),
     ):
-        with pytest.raises(SettingError, match=name):
+        with refuses(name, SettingError):
             write_card(directory, **{name: value})
     assert not (directory / CARD).exists()
 
@@ -243,7 +240,7 @@ def test_words_of_others_put_no_html_and_no_lines_into_a_card(directory):
 # --- the paper's models ---
 
 MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
-PAPER = Path(__file__).parents[3] / "shared" / "papers" / "simcse.txt"
+PAPER = Path(__file__).parents[3] / "shared/papers/simcse.txt"
 SIZES = {"bert-base-uncased": "BERTbase", "roberta-base": "RoBERTabase", "roberta-large": "RoBERTalarge"}
 
 

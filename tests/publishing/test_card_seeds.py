@@ -1,12 +1,11 @@
 """A card says from how many seeds a figure comes, and whether the difference from a baseline is significant."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import yaml
-from card_helpers import PROTOCOL, check_card
+from card_helpers import PROTOCOL, check_card, written
 
 from simcse_hf import SimCSE, compare
 from simcse_hf.evaluation import Protocol
@@ -97,7 +96,7 @@ def of_several_seeds(directory):
     runs = [{"seed": seed, "train_seconds": 3.0, **evaluations_of(seed)} for seed in SEEDS]
     change = {"metric": "stsb_spearman", "difference": 2.0, "low": 1.0, "high": 3.0, "confidence": 0.95, "seeds": 3}
     seeds = {"runs": runs, "published": 43, "chosen_by": "stsb_spearman"}
-    (directory / "results.json").write_text(json.dumps(record_of(43, seeds=seeds, change=change)))
+    written(directory / "results.json", record_of(43, seeds=seeds, change=change))
     return directory
 
 
@@ -134,7 +133,7 @@ def test_scores_come_from_the_published_seed_while_one_lacks_its_evaluation(
 
 
 def test_a_card_of_one_seed_names_it_and_gives_no_deviation(directory, write_evaluation):
-    (directory / "results.json").write_text(json.dumps(record_of(42)))
+    written(directory / "results.json", record_of(42))
     write_evaluation(directory / "evaluation.json")
     card = write_card(directory).read_text()
     assert card.count("All scores come from one seed (42).") == 2, "below the dev set and below STS"
@@ -147,52 +146,35 @@ def test_a_card_says_which_weights_were_saved(directory):
         ({"arguments": {}}, "those of the last step."),
         ({"saved": record_of(42)["initial"] | {"step": 4}}, "those of step 4, the best evaluation after the start."),
     ):
-        (directory / "results.json").write_text(json.dumps(record_of(42, **changes)))
+        written(directory / "results.json", record_of(42, **changes))
         assert f"The saved weights are {said}" in write_card(directory).read_text()
 
 
 # --- the change of the dev set by training ---
 
 
-def results_of(after, chosen_among=()):
-    """The results of a run from a score of 50 whose saved weights are those of step 5."""
+def results_of(chosen_among=()):
+    """The results of a run from a score of 50 to one of 61, whose saved weights are those of step 5."""
     start = {"step": 0, "stsb_spearman": 50.0, "pooler": None, "metric": "stsb_spearman"}
-    saved = {"step": 5, "stsb_spearman": after}
+    saved = {"step": 5, "stsb_spearman": 61.0}
     scores = {"start": start, "initial": start, "best": saved, "final": saved, "saved": saved}
     chosen = {"dev_metric": "stsb_spearman", "chosen_among": list(chosen_among)}
     return Results(dev_set="dev.csv", model="out", run={}, **scores, **chosen)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """The folders of three seeds with the scores of the start and of eight evaluations of equally good weights."""
-    folders = []
-    for seed in (1, 2, 3):
-        folder = tmp_path_factory.mktemp(f"seed-{seed}")
-        for step in range(9):
-            pairs = noisy(2.0 if step == 0 else 1.0, 10 * seed + step)
-            (folder / DEV_SCORES).mkdir(exist_ok=True)
-            write_arrays(folder / DEV_SCORES / f"step-{step}.npz", {"stsb_spearman": {"pairs": pairs}})
-        folders.append(folder)
-    return folders
-
-
-def test_the_change_by_training_is_the_mean_over_the_seeds_with_an_interval(folders):
-    runs = [(folder, results_of(after)) for folder, after in zip(folders, (61.0, 62.0, 63.0), strict=True)]
-    change = dev_change(runs)
-    assert change.difference == pytest.approx(12.0)
-    assert change.seeds == 3
-    assert 0 < change.low < change.high
-
-
-def test_the_interval_of_a_change_allows_for_the_choice_of_a_checkpoint(folders):
-    plain = dev_change([(folders[0], results_of(61.0))])
-    chosen = dev_change([(folders[0], results_of(61.0, range(1, 9)))])
-    assert chosen.difference == plain.difference
+def test_the_interval_of_a_change_allows_for_the_choice_of_a_checkpoint(tmp_path):
+    """Of eight evaluations of equally good weights."""
+    (tmp_path / DEV_SCORES).mkdir()
+    for step in range(9):
+        pairs = noisy(2.0 if step == 0 else 1.0, 10 + step)
+        write_arrays(tmp_path / DEV_SCORES / f"step-{step}.npz", {"stsb_spearman": {"pairs": pairs}})
+    plain = dev_change([(tmp_path, results_of())])
+    chosen = dev_change([(tmp_path, results_of(range(1, 9)))])
+    assert chosen.difference == plain.difference == 11 and 0 < plain.low < plain.high
     assert plain.optimism == 0 < chosen.optimism
     assert [chosen.low, chosen.high] == pytest.approx([plain.low - chosen.optimism, plain.high - chosen.optimism])
 
 
 def test_a_run_without_kept_scores_or_without_a_dev_set_has_no_change(tmp_path):
-    assert dev_change([(tmp_path / "absent", results_of(61.0))]) is None
+    assert dev_change([(tmp_path / "absent", results_of())]) is None
     assert dev_change([(tmp_path, Results(model="out", run={}))]) is None

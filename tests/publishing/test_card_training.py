@@ -118,7 +118,7 @@ def test_the_code_of_a_card_shows_how_to_use_matryoshka_dimensions(tokenizer, tm
     save_run(tmp_path, tokenizer, {"matryoshka_dims": [8, 16, 32]})
     names = {}
     exec(blocks(write_card(tmp_path, repo_id=str(tmp_path)).read_text())[0], names)
-    assert (names["embeddings"].shape, names["shorter"].shape) == ((2, 32), (2, 16))
+    assert names["embeddings"].shape == (2, 32) and names["shorter"].shape == (2, 16)
 
 
 def test_without_a_record_a_card_says_what_config_json_says(save_checkpoint):

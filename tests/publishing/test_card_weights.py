@@ -9,7 +9,7 @@ from cli_helpers import save_model
 from conftest import NEEDS_PEFT, tiny_config
 from encoding_helpers import random_texts
 from test_card_seeds import THRESHOLD
-from trainer_helpers import make
+from trainer_helpers import make, refuses
 from transformers import PreTrainedModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -86,7 +86,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_result_is_shown_for_the_weights_it_was_made_with_and_for_no_others(
-    name, directory, untrained, other_weights, tmp_path
+    name, directory, untrained, other_weights
 ):
     document_of, shown = FILES[name]
     own = document_of(untrained)
@@ -113,10 +113,10 @@ def test_a_result_is_shown_for_the_weights_it_was_made_with_and_for_no_others(
 
 def test_a_named_file_of_another_model_or_pooler_is_refused(directory, other_weights, tmp_path):
     for document, words in (
-        (evaluation(other_weights), rf"named.json holds no results .*{other_weights}: other weights"),
+        (evaluation(other_weights), f"named.json holds no results {other_weights}: other weights"),
         (evaluation(directory, identity=identity_of(directory, pooler_type="avg")), "pooler 'avg' there, 'cls' here"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with refuses(words):
             write_card(directory, [written(tmp_path / "named.json", document)])
 
 
@@ -149,7 +149,7 @@ def test_a_comparison_with_a_baseline_is_shown_until_that_changes(kind, director
     card = card_and_log(directory)
     assert "### Comparison" not in card.text
     assert f"comparison.json compares with other weights than those of {name} now: compare again" in card.log
-    with pytest.raises(ValueError, match="compares with other weights"):
+    with refuses("compares with other weights"):
         write_card(directory, comparisons=[path])
 
 

@@ -41,9 +41,9 @@ def truncated(folder):
 CARDS = [
     (holds("evaluation.json", "{"), "evaluation.json"),
     (holds("results.json", "{}"), "results.json"),
-    (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
+    (holds("comparison.json", "{}"), "comparison.json simcse-hf compare --output"),
     (truncated, "cannot be loaded, because a file is missing or damaged"),
-    (export, "holds no weights .* like an export"),
+    (export, "holds no weights like an export"),
     (lambda folder: (folder / "config.json").unlink(), "holds no model"),
     (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
     (holds(CARD, "My own words."), "README.md was not written by `simcse-hf card`"),
@@ -53,7 +53,7 @@ CARDS = [
 @pytest.mark.parametrize("prepare, message", CARDS)
 def test_a_card_is_not_written_for_what_is_damaged_and_not_over_one_by_hand(prepare, message, directory):
     prepare(directory)
-    with pytest.raises(ValueError, match=message):
+    with refuses(message):
         write_card(directory)
     assert not (directory / CARD).exists() or (directory / CARD).read_text() == "My own words."
 

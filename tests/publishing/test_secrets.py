@@ -35,7 +35,7 @@ export API_KEY=$MY_KEY
 @pytest.mark.parametrize("text", SECRETS.splitlines())
 def test_a_secret_is_found(text, tmp_path):
     if "hf_" not in text:
-        pytest.importorskip("detect_secrets", reason="needs detect-secrets")
+        pytest.importorskip("detect_secrets")
     (tmp_path / "notes.txt").write_text(f"before\n{text}\nafter")
     assert holds_secret(tmp_path / "notes.txt")
 
@@ -44,7 +44,7 @@ def test_a_secret_is_found(text, tmp_path):
 @pytest.mark.parametrize("text", ["hf_" + LETTERS, 'password = "correct-horse"'])
 def test_a_secret_is_found_in_a_text_of_two_bytes_a_letter(text, encoding, tmp_path):
     if "hf_" not in text:
-        pytest.importorskip("detect_secrets", reason="needs detect-secrets")
+        pytest.importorskip("detect_secrets")
     (tmp_path / "notes.txt").write_text(f"before: über\n{text}\n", encoding)
     assert holds_secret(tmp_path / "notes.txt")
     (tmp_path / "ordinary.txt").write_text("before: über\nThe token_budget of a batch\n", encoding)
