@@ -329,8 +329,8 @@ def test_the_commands_index_delete_and_index_add_change_an_index(checkpoint, tmp
     assert capsys.readouterr().out.endswith(f"77 sentences in the index {folder}\n")
     left = [row for row in range(80) if row not in (3, 4, 9)]
     assert found_rows() == left
-    new = write_ids(tmp_path / "b.jsonl", [("id5", "a first new text")])
-    assert status(*f"index-add --input {new} --index {folder} --replace id --column text --json".split()) == 0
+    new = write(tmp_path / "b.csv", ["id,said,by", "id5,a first new text,him"])
+    assert status(*f"index-add --input {new} --index {folder} --replace id --column said --json".split()) == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 77
     left.remove(5)
     assert found_rows() == [*left, 80]
