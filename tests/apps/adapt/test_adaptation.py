@@ -51,8 +51,10 @@ def settings(tmp_path, checkpoint, general, save_checkpoint, monkeypatch):
 
 
 @pytest.fixture
-def run(settings):
-    """`run(arms=("untrained",))` adapts with these settings in place of the usual ones; it returns adaptation.json."""
+def run(settings, monkeypatch):
+    """`run(arms=("untrained",))` adapts with these settings in place of the usual ones; it times and draws nothing."""
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1.0)
+    monkeypatch.setattr(adapt_module, "draw", lambda *_: None)
     return lambda **changes: adapt(**settings | changes).to_dict()
 
 
@@ -149,9 +151,10 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
-    run, monkeypatch, tmp_path
+    run, settings, monkeypatch, tmp_path
 ):
     prefer(monkeypatch, "mlm-labels")
+    settings["arms"] = (CONTROL, "mlm-labels")
     judged(monkeypatch, *[0.5, -0.5] * 3)
     whole = run()
     model = files_of(tmp_path / "out/model")
@@ -207,7 +210,7 @@ def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     assert dev and held_out and not dev & held_out
 
 
-def test_training_reads_no_text_that_a_task_scores(run, tmp_path, monkeypatch, caplog):
+def test_training_reads_no_text_that_a_task_scores(settings, tmp_path, monkeypatch, caplog):
     of_corpus, of_task = sentences(120)[0], sentences(120, 1)[0]
     shared = zip([of_corpus, of_task] * 2, sentences(4, 12), [1, 2, 3, 4], strict=True)
     write_rows(tmp_path / "sts.csv", ["sentence1", "sentence2", "score"], shared)
@@ -220,7 +223,7 @@ def test_training_reads_no_text_that_a_task_scores(run, tmp_path, monkeypatch, c
         raise ValueError("enough is seen")
 
     monkeypatch.setattr(Arm, "train_stage", train)
-    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels", "simcse"))
+    adapt(**settings | {"labels": (str(tmp_path / "labels.csv"),), "arms": ("labels", "simcse")})
     assert "text 7" in read["labels"] and of_task not in read["labels"]
     assert sentences(120)[1] in read["simcse"] and of_corpus not in read["simcse"]
     assert "1 of 6 texts of the general tasks are also texts of --task" in caplog.text
@@ -348,8 +351,8 @@ def test_a_changed_input_is_refused_by_name(run, checkpoint, tmp_path):
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
-    line = "adapt {corpus} --model {model} --output {output} --json --quiet --arms untrained --task {task[0]}"
-    words = line.format(**settings).split()
+    line = "adapt {corpus} --model {model} --output {output} --json --quiet --arms untrained".format(**settings)
+    words = [*line.split(), "--task", *settings["task"], "--general", *settings["general"]]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["arms"] and result["arguments"]["budget"] == 40.0

@@ -231,8 +231,10 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(base, inputs, tests, tmp
 
 def test_a_run_whose_weights_were_not_kept_is_made_again_for_another_test(finished, content, tests, tmp_path):
     found, _ = finished
+    content = {**content, "ways": {"simcse": {"temp": 0.1}}}
     study(content, test=tests[:1], output=tmp_path, keep_models=False)
-    assert study(content, test=tests, output=tmp_path, keep_models=False).table() == found.table()
+    again = study(content, test=tests, output=tmp_path, keep_models=False)
+    assert again.outcomes[0].scores == found.outcomes[0].scores
 
 
 def test_a_run_is_known_by_what_it_reads_wherever_that_lies(inputs, base, tmp_path, monkeypatch):

@@ -1,12 +1,18 @@
 """The examples by task: each is short, runs as it is, and prints what it shows; two of them are notebooks."""
 
+import gzip
 import json
 import re
 import runpy
+from itertools import islice
 
 import pytest
 from conftest import NEEDS_PEFT
 from docs_helpers import ON_A_PROCESSOR, ROOT, difference, text_of
+
+from simcse_hf import sample_files
+from simcse_hf.data.views import VIEW_CLASSES
+from simcse_hf.objectives import OBJECTIVES
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {path.stem: text_of(path) for path in sorted(EXAMPLES.glob("*.py"))}
@@ -66,8 +72,13 @@ def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
     assert [difference(*pair) for pair in zip(shown, printed, strict=True)] == [None] * len(shown)
 
 
-def test_the_server_finds_what_the_index_finds(here):
+def test_the_server_finds_what_the_index_finds(here, monkeypatch):
     testclient = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed")
+    sample, encoder = sample_files()
+    sentences = here / "sentences.txt"
+    with gzip.open(sample.train_sentences, "rt") as lines:
+        sentences.write_text("".join(islice(lines, 500)))
+    monkeypatch.setattr("simcse_hf.sample_files", lambda: (sample._replace(train_sentences=sentences), encoder))
     server = start(SERVER, run_name=SERVER)
     query = "The tired mariner lost the fiddle."
     found = testclient.TestClient(server["app"]).get("/search", params={"query": query, "top_k": 2}).json()
