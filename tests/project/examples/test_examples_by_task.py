@@ -11,8 +11,6 @@ from conftest import NEEDS_PEFT
 from docs_helpers import ON_A_PROCESSOR, ROOT, difference, text_of
 
 from simcse_hf import sample_files
-from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {path.stem: text_of(path) for path in sorted(EXAMPLES.glob("*.py"))}

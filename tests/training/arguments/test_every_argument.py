@@ -11,10 +11,10 @@ from inspect import signature
 import pytest
 import torch
 import transformers
-from conftest import PAD, save_encoder
+from conftest import PAD, save_encoder, tiny_config
 from datasets import Dataset
 from packaging import version
-from trainer_helpers import Rates, assert_same_weights, make, model_of, refuses, sentences, weights
+from trainer_helpers import Rates, assert_same_weights, make, refuses, sentences, weights
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging
 
@@ -234,14 +234,19 @@ class Noted(SimCSETrainer):
 _TIMES = ("runtime", "per_second", "preparation_time", "epoch", "step", "tokens_seen")
 
 
+def one_layer():
+    torch.manual_seed(1)
+    return AutoModelForCL.from_config(tiny_config(initializer_range=0.2, num_hidden_layers=1))
+
+
 def trained(folder, tokenizer, options):
     """What a run has done that evaluates, takes three steps, or the last two of them, and evaluates again."""
     options = {"max_steps": 3, "logging_steps": 1, "eval_dataset": OTHERS, "per_device_eval_batch_size": 12} | options
     checkpoint = None
     if options.pop("resumes", False):
-        make(folder / "first", tokenizer, ROWS, max_steps=3, **SAVING).train()
+        make(folder / "first", tokenizer, ROWS, one_layer(), max_steps=3, **SAVING).train()
         checkpoint = str(folder / "first/run/checkpoint-1")
-    model = model_of()
+    model = one_layer()
     model.unpadded = not options.pop("padded", False)
     rates = Rates()
     options["callbacks"] = [rates, *options.get("callbacks", [])]

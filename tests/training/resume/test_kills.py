@@ -22,10 +22,11 @@ def test_killed_runs_resume_with_equal_bits(tmp_path, name):
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning(tmp_path, name, caplog):
     whole, half = tmp_path / "whole", tmp_path / "half"
-    make_trainer(name, whole, save_total_limit=None).train()
+    steps = {"max_steps": 13, "save_steps": 8, "save_total_limit": None}  # an epoch has 6
+    make_trainer(name, whole, **steps).train()
     middle = checkpoints(whole)[1].name
     shutil.copytree(whole / middle, half / middle)
-    resumed = make_trainer(name, half, save_total_limit=None)
+    resumed = make_trainer(name, half, **steps)
     caplog.clear()
     resumed.train(resume_from_checkpoint=True)
     expected = ("adds no negatives", "made the model worse")  # by accumulation, and on random scores
