@@ -103,11 +103,6 @@ class Rows:
         frozen = self.plan.frozen
         self.vectors: dict[str, RowVectors] = {}
         if frozen:
-            objective = described_objective(self.plan.objective, self.plan.options)
-            unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
-            if unread:
-                advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
-                raise SettingError(f"objective {objective.name!r} reads no {unread}: {advice}")
             read = self.texts[0] if self.texts else self.known
             columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
             if not columns:
@@ -115,6 +110,11 @@ class Rows:
                     f"a {' and '.join(frozen)} reads the texts of training rows, but {self.source.name} has no texts, "
                     f"only {', '.join(read.column_names)}: pass texts"
                 )
+            objective = described_objective(self.plan.objective, self.plan.options)
+            unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
+            if unread:
+                advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
+                raise SettingError(f"objective {objective.name!r} reads no {unread}: {advice}")
             if "guide" in frozen and len(columns) == 1:
                 raise DataError("a guide reads an anchor and its positive, but a row holds one text: give pairs")
             assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
