@@ -41,7 +41,7 @@ def test_arguments_are_refused_by_their_names(model):
         (lambda: SimCSE(folder, pooler_type="sum"), "pooler_type"),
         (lambda: load_model(folder, model_backend="onnx"), "has no onnx"),
         (lambda: load_model(folder, dtype="float32"), "dtype must be bf16 'float32'"),
-        (lambda: load_model(model, dtype="fp32"), "loaded already: leave out dtype"),
+        (lambda: encode(model, ["a"], folder, dtype="fp32"), "loaded already: leave out dtype"),
         (lambda: load_model("model", device="meta"), "device meta: this machine cannot use it"),
         (lambda: load_model("bm25"), "bm25 is keyword search, no vectors: evaluate and compare a folder ./bm25"),
         (lambda: calibrate_ranges(VECTORS[:1]), "at least two embeddings"),

@@ -88,6 +88,7 @@ def test_a_checkpoint_holds_what_the_encoder_does_not_have(tmp_path):
     "settings, named",
     [
         ({"matryoshka_dims": [16]}, "hidden size 32, size 16: train without matryoshka_dims and dense_layers"),
+        ({"dense_layers": [{"in_features": 32, "out_features": 16}]}, "dense_layers"),
         ({"model_type": "distilbert"}, "'distilbert'"),
     ],
 )
