@@ -41,6 +41,7 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, module_pat
             printed = run_block(language, block, names)
 
 
+@pytest.mark.slow  # the first tutorial trains the same encoder on the same texts, test_quickstart.py by this command
 @ON_A_PROCESSOR
 def test_the_sample_run_prints_what_the_readme_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
