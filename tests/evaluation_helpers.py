@@ -151,11 +151,9 @@ def encode(texts):
 
 def write_rows(path: Path, header: list[str], rows) -> Path:
     """Writes a csv or tsv table, or JSON Lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return path
+        return write(path, [json.dumps(dict(zip(header, row, strict=True))) for row in rows])
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
         writer.writerows([header, *rows])

@@ -9,6 +9,7 @@ import torch
 import transformers.utils.hub
 from conftest import save_with_tokenizer, tiny_config
 from encoding_helpers import perturb, random_texts
+from evaluation_helpers import write
 from hub_server import HubServer
 from huggingface_hub import constants
 
@@ -71,8 +72,7 @@ TRANSFORMS = {"whitening": {"dim": 6}, "flow": {"blocks": 1, "width": 4, "epochs
 
 def save_transformed(folder, tokenizer, method, family="bert", **settings):
     """Save a model with a whitening to 6 dimensions or a flow, and return its directory in the folder."""
-    texts = folder / "unlabelled.txt"
-    texts.write_text("\n".join(random_texts(60, words=(6, 7))) + "\n")
+    texts = write(folder / "unlabelled.txt", random_texts(60, words=(6, 7)))
     config = tiny_config(family, initializer_range=0.3)
     directory = folder / "my-model"
     AutoModelForCL.from_config(config, **settings).save_pretrained(directory)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from encoding_helpers import random_texts
-from evaluation_helpers import word_vector
+from evaluation_helpers import word_vector, write
 
 INSTALLED_BACKENDS = ["exact", "hnsw", "ivf"] if find_spec("faiss") else ["exact"]
 EVERY_BACKEND = pytest.mark.parametrize("backend", INSTALLED_BACKENDS)
@@ -48,8 +48,7 @@ def write_table(path):
     for n, text in enumerate(SENTENCES):
         rows.append({"text": text, "source": f"s{n % 3}", "year": 2000 + n % 2})
     rows[4]["year"] = None
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write(path, [json.dumps(row) for row in rows])
 
 
 def by_hand(model, query, top_k=5, threshold=-2, rows=range(80)):

@@ -149,7 +149,7 @@ def train_and_resume(trainer, step):
     whole = trainer()
     whole.train()
     resumed = trainer()
-    resumed.train(resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}")))
+    resumed.train(resume_from_checkpoint=Path(whole.args.output_dir, f"checkpoint-{step}"))
     assert_same_weights(weights(whole.model), weights(resumed.model))
     return whole, resumed
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, save_with_tokenizer
+from evaluation_helpers import write
 from retrieval_helpers import make_sentences
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
@@ -77,8 +78,7 @@ def save(kind, folder):
     simcse = SimCSE(base, device="cpu")
     simcse.encode(TEXTS, max_length=12)  # no file may remember this length
     if kind in ("whitening", "flow"):
-        texts = folder.with_suffix(".txt")
-        texts.write_text("\n".join(make_sentences(300)))
+        texts = write(folder.with_suffix(".txt"), make_sentences(300))
         options = {"dim": 8} if kind == "whitening" else {"epochs": 1}
         fit_transform(simcse, kind, texts, **options)
     if kind == "adapter":

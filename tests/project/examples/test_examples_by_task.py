@@ -24,7 +24,6 @@ NOTEBOOKS = [path.stem for path in sorted(EXAMPLES.glob("*.ipynb"))]
 #: It serves until it is interrupted.
 SERVER = "serve_index"
 PRINTS = "\n\n# Prints:\n"
-MOST_LINES = 40
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_the_server_finds_what_the_index_finds(here, monkeypatch):
 @pytest.mark.parametrize("name", BY_TASK)
 def test_an_example_is_short_and_says_how_to_start_it(name):
     lines = [line for line in SCRIPTS[name].splitlines() if line.strip() and not line.startswith("#")]
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= 40
     assert lines[1].startswith(f"python examples/{name}.py")
 
 

@@ -4,14 +4,13 @@ import re
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from docs_helpers import text_of
 from trainer_helpers import KEEPS_BEST, arguments
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSETrainer, load_text_dataset
 from simcse_hf.data.sample import sample_files
 
-PAGE = ROOT / "docs" / "architecture.md"
 ROW = re.compile(r"^\| (.*) \| `(\S+\.py)` \| `(\S+)` \|", re.MULTILINE)
 
 
@@ -37,7 +36,7 @@ def test_the_calls_of_the_page_happen_in_its_order(tmp_path):
         trainer.create_model_card()
     finally:
         sys.setprofile(before)
-    rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
+    rows = ROW.findall(text_of("docs/architecture.md"))
     stations = [int(station.split()[0]) for station, _, _ in rows if station]
     assert stations == list(range(1, 11))
     assert len(rows) <= 24

@@ -6,6 +6,7 @@ import shutil
 
 import yaml
 from conftest import ROOT, takes_adapters
+from docs_helpers import text_of
 
 import simcse_hf
 
@@ -16,7 +17,7 @@ def test_the_versions_of_peft_and_transformers_work_together():
 
 
 def test_the_citation_names_this_version():
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == simcse_hf.__version__
+    assert yaml.safe_load(text_of("CITATION.cff"))["version"] == simcse_hf.__version__
 
 
 def test_a_release_names_the_address_of_the_repository(tmp_path):
@@ -24,9 +25,9 @@ def test_a_release_names_the_address_of_the_repository(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     address = "https://example.org/someone/simcse_hf"
     runpy.run_path(str(ROOT / "tools/name_address.py"))["name_address"](tmp_path, address, "v1")
-    links = re.findall(r"\]\(([^)#]+)", (tmp_path / "README.md").read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#]+)", text_of(tmp_path / "README.md"))
     assert f"{address}/raw/v1/docs/training.png" in links
     for link in links:
         assert link.startswith("https://")
         assert not link.startswith(address) or (ROOT / re.sub(r".*?/(raw|blob)/v1/", "", link)).exists(), link
-    assert yaml.safe_load((tmp_path / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"] == address
+    assert yaml.safe_load(text_of(tmp_path / "CITATION.cff"))["repository-code"] == address

@@ -64,8 +64,6 @@ def test_projectors_are_saved_and_go_with_the_names_of_their_data_sets(make, tmp
 
 # --- the arguments of the caller ---
 
-OPEN = ("max_seq_length", "view", "metric_for_best_model", "dataloader_num_workers")
-
 
 def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_arguments(tmp_path, tokenizer):
     steps = {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5}
@@ -74,7 +72,7 @@ def test_a_trainer_decides_what_its_caller_leaves_open_in_a_copy_of_the_argument
     rows = ["a cat", "a dog"]
     trainer = SimCSETrainer(model_of(), args, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer)
     assert trainer.args is not args and vars(args) == given
-    for name in OPEN:
+    for name in ("max_seq_length", "view", "metric_for_best_model", "dataloader_num_workers"):
         assert getattr(args, name) is None
         assert getattr(trainer.args, name) is not None
 

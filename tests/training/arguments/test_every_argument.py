@@ -245,7 +245,7 @@ def trained(folder, tokenizer, options):
     checkpoint = None
     if options.pop("resumes", False):
         make(folder / "first", tokenizer, ROWS, one_layer(), max_steps=3, **SAVING).train()
-        checkpoint = str(folder / "first/run/checkpoint-1")
+        checkpoint = folder / "first/run/checkpoint-1"
     model = one_layer()
     model.unpadded = not options.pop("padded", False)
     rates = Rates()

@@ -168,10 +168,14 @@ def test_the_same_command_trains_what_is_missing_and_a_run_without_a_whole_check
     trained = []
     # It is called before each training.
     monkeypatch.setattr(recipe_module, "set_seed", lambda seed: trained.append(seed) or set_seed(seed))
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+
+    def times_of_weights():
+        return {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+
+    before = times_of_weights()
     train("--seeds 3")
     assert trained == []
-    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    assert times_of_weights() == before
     shutil.rmtree(out / "seed-44")
     (out / "seed-43/results.json").unlink()
     for weights in (out / "seed-43").glob("checkpoint-*/model.safetensors"):

@@ -65,7 +65,7 @@ def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file,
 def test_a_run_without_the_whole_checkpoint_that_it_needs_is_refused_with_all_damage(run):
     truncate(run / "checkpoint-6" / "scheduler.pt")
     with refuses("checkpoint-6: scheduler.pt"):
-        make_trainer(NAME, run, max_steps=9).train(resume_from_checkpoint=str(run / "checkpoint-6"))
+        make_trainer(NAME, run, max_steps=9).train(resume_from_checkpoint=run / "checkpoint-6")
     os.remove(run / "checkpoint-3" / "model.safetensors")
     with refuses("checkpoint-6: scheduler.pt checkpoint-3: model.safetensors"):
         make_trainer(NAME, run, max_steps=6).train(resume_from_checkpoint=True)

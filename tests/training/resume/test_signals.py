@@ -4,8 +4,8 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +22,6 @@ from simcse_hf.runtime.files import folder_problem
 
 NAME = "dropout as the view"  # an epoch has 6 steps
 KEEPS_THE_BEST = "best of the dev set, one checkpoint kept"
-TEN_STEPS = {"max_steps": 10, "logging_steps": 1}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -54,7 +53,7 @@ def test_a_signal_saves_the_current_step_and_the_run_resumes_with_equal_results(
     name, step, number, status, tmp_path, caplog
 ):
     """The exit status names the signal, and the log the command that goes on."""
-    changes = TEN_STEPS | {"save_strategy": "epoch"}
+    changes = {"max_steps": 10, "logging_steps": 1, "save_strategy": "epoch"}
     if name == KEEPS_THE_BEST:
         changes["eval_strategy"] = "epoch"
     by_epoch = partial(make_trainer, name, **changes)
@@ -109,17 +108,8 @@ def train_in_process(rank, port, folder, signalled):
     trainer.train(resume_from_checkpoint=resume)
 
 
-@dataclass
-class Ended:
-    """How two processes ended: their folder, the status of each, the log of the first, and the seconds between."""
-
-    folder: os.PathLike
-    status: list
-    log: str
-    seconds: float
-
-
 def run_two_processes(folder, signalled=None):
+    """Return the folder, the status of each, the end of the log of the first, and the seconds between their ends."""
     train = partial(train_in_process, port=free_port(), folder=folder, signalled=signalled)
     processes = []
     for rank in (0, 1):
@@ -132,7 +122,7 @@ def run_two_processes(folder, signalled=None):
         status.insert(0, os.waitstatus_to_exitcode(ended))
         times.append(time.monotonic())
     log = (folder.parent / "0.log").read_text()[-2000:]
-    return Ended(folder, status, log, times[1] - times[0])
+    return SimpleNamespace(folder=folder, status=status, log=log, seconds=times[1] - times[0])
 
 
 def resume(ended, folder):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import save_encoder
 from datasets import Dataset, IterableDataset
+from evaluation_helpers import write
 from trainer_helpers import make as make_in
 from trainer_helpers import model_of, refuses, sentences
 from transformers import BatchEncoding
@@ -58,9 +59,7 @@ def rows_of(columns, missing=None):
 
 def as_file(folder, columns):
     """Write the rows as JSON Lines, in which a missing cell is null, and return the path."""
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(columns)))
-    return str(path)
+    return str(write(folder / "rows.jsonl", [json.dumps(row) for row in rows_of(columns)]))
 
 
 # --- containers with a missing cell in the form of each ---

@@ -22,10 +22,10 @@ def test_two_encoders_train_without_dropout(make, settings):
 # --- the default prompt of a model ---
 
 
-def test_the_models_default_prompt_is_used_in_training(make, tokenizer):
-    model = model_of()
-    model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
-    trainer = make(["a dog", "a bird"] * 8, model)
+def test_the_pooler_and_the_default_prompt_of_a_folder_are_used_in_training(make, tokenizer, save_checkpoint):
+    start = model_of(pooler_type="avg", prompts={"query": "the cat "}, default_prompt_name="query")
+    trainer = make(["a dog", "a bird"] * 8, str(save_checkpoint(start)))
+    assert trainer.model.settings.pooler_type == "avg"
     assert trainer.train_dataset[0]["input_ids"] == [tokenizer("the cat a dog")["input_ids"]]
 
 

@@ -34,7 +34,7 @@ def test_two_programs_with_one_seed_train_equal_models_and_one_that_was_killed_c
     other.remove_callback(end)
     again = program("run-2", noise=3)
     for trainer in (again, other):  # also in the process in which the run was interrupted
-        trainer.train(resume_from_checkpoint=str(tmp_path / "run-2" / "checkpoint-2"))
+        trainer.train(resume_from_checkpoint=tmp_path / "run-2" / "checkpoint-2")
         assert_same_weights(weights(one.model), weights(trainer.model))
     head = program(seed=2).model.contrastive_head.dense.weight
     assert not torch.equal(head, program(seed=1).model.contrastive_head.dense.weight)

@@ -48,7 +48,7 @@ def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_pa
 def test_a_run_does_not_resume_with_other_vectors(tmp_path):
     run(tmp_path).train()
     other = vectors_of(tmp_path / "other", TRIPLETS, seed=1)
-    checkpoint = str(tmp_path / "run" / "checkpoint-4")
+    checkpoint = tmp_path / "run" / "checkpoint-4"
     with refuses("vectors of the guide"):
         run(tmp_path, guide=other).train(resume_from_checkpoint=checkpoint)
     moved = str((tmp_path / "guide").rename(tmp_path / "moved"))

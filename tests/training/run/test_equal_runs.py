@@ -5,6 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 from conftest import takes_adapters, tiny_tokenizer
+from evaluation_helpers import write
 from process_helpers import launch
 from trainer_helpers import (
     EVALUATES,
@@ -107,7 +108,7 @@ def found_by(folder, name, **changes):
 def folder(module_path):
     """A folder with a task and with vectors."""
     rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
-    (module_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
+    write(module_path / "labelled.csv", ["text,label", *rows])
     vectors_of(module_path / "of-triplets", TRIPLETS)
     vectors_of(module_path / "of-sentences", SENTENCES)
     return module_path

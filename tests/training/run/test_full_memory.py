@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from conftest import save_encoder
+from evaluation_helpers import write
 from trainer_helpers import model_of, sentences, texts
 
 from simcse_hf import SimCSE, SimCSETrainer
@@ -63,7 +64,7 @@ def test_the_command_prints_one_line_and_ends_with_status_1(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "encoder")
     rows = [f"the man {number},a woman" for number in range(20)]
-    (tmp_path / "rows.csv").write_text("\n".join(["anchor,positive", *rows]))
+    write(tmp_path / "rows.csv", ["anchor,positive", *rows])
     monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(ERRORS[0]))
     words = (
         "train sup --model encoder --train_file rows.csv --output_dir out --max_steps 2 --max_seq_length 16 --use_cpu"

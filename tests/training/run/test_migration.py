@@ -15,7 +15,6 @@ _ANCHORS, _POSITIVES, _NEGATIVES = (sentences(12, seed) for seed in range(3))
 _PAIRS = {"anchor": _ANCHORS, "positive": _POSITIVES}
 _TRIPLETS = _PAIRS | {"negative": _NEGATIVES}
 _SCORED = {"sentence1": _ANCHORS, "sentence2": _POSITIVES, "score": [i / 12 for i in range(12)]}
-_DOT = {"scale": 1, "similarity_fct": st.util.dot_score}
 _STEPS = {"max_steps": 3, "per_device_train_batch_size": 12, "logging_steps": 1, "learning_rate": 1e-3}
 
 
@@ -34,7 +33,7 @@ def gist(model):
 _LOSSES = {
     "pairs": (lambda m: losses.MultipleNegativesRankingLoss(m, scale=10), _PAIRS, {"temperature": 0.1}, {}),
     "triplets": (losses.MultipleNegativesRankingLoss, _TRIPLETS, {}, {}),
-    "dot": (lambda m: losses.MultipleNegativesRankingLoss(m, **_DOT), _PAIRS, {"similarity": "dot"}, {}),
+    "dot": (lambda m: losses.MultipleNegativesRankingLoss(m, 1, st.util.dot_score), _PAIRS, {"similarity": "dot"}, {}),
     "cached": (losses.CachedMultipleNegativesRankingLoss, _TRIPLETS, {}, {"gradcache_chunk_size": 4}),
     "symmetric": (
         losses.MultipleNegativesSymmetricRankingLoss,

@@ -32,7 +32,7 @@ def train(folder, name, chunk_size):
         ddp_backend="gloo",
         **SAVES,
     )
-    checkpoint = str(folder / "whole" / "run" / "checkpoint-2") if name == "resumed" else None
+    checkpoint = folder / "whole" / "run" / "checkpoint-2" if name == "resumed" else None
     trainer.train(resume_from_checkpoint=checkpoint)
     found = {"masks": masks, "rows": torch.cat(seen), "weights": weights(trainer.model)}
     torch.save(found, folder / f"{name}-{torch.distributed.get_rank()}.pt")

@@ -147,10 +147,22 @@ def test_a_trial_has_the_rank_and_the_seed_that_it_is_given(make):
     assert len({noise for *_, noise in found[2:]}) == 3
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "max_steps", "num_train_epochs"])
-def test_a_trial_that_could_not_learn_is_refused_by_name(make, name):
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        # decided before, each with a value that works elsewhere
+        ("view", "delete_words"),
+        ("max_seq_length", 16),
+        ("data_seed", 1),
+        # could not learn
+        ("learning_rate", 0),
+        ("max_steps", 0),
+        ("num_train_epochs", 0),
+    ],
+)
+def test_a_trial_of_what_is_decided_before_it_or_that_could_not_learn_is_refused_by_name(make, name, value):
     with refuses(name):
-        search(searching_trainer(make), trials=1, values={name: [0]})
+        search(searching_trainer(make), trials=1, values={name: [value]})
 
 
 #: Values that a trial may have. Any other number gets one more than its own value, and what is no number gets a text.

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset
 from trainer_helpers import EVALUATES, saved_steps
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import exit_status
+from simcse_hf.data.tokenize import number_texts
 from simcse_hf.evaluation.metrics import collapse
 from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
@@ -108,6 +110,14 @@ def test_an_encoder_that_starts_as_a_point_may_spread_out_but_not_become_one_aga
 
 
 # --- repeated rows ---
+
+
+def test_equal_texts_and_no_others_have_equal_numbers():
+    """A text that a row lacks has the number 0."""
+    rows = Dataset.from_dict({"input_ids": [[[1, 2], [3]], [[3]], [[2, 1], [1, 2]]]})
+    (first, second), (third, absent), (fourth, fifth) = number_texts(rows).tolist()
+    assert (first, second, 0) == (fifth, third, absent)
+    assert len({first, second, fourth, 0}) == 4
 
 
 def test_repeated_rows_are_reported(make, caplog):

@@ -45,8 +45,8 @@ def apart(output, labels, num_items_in_batch=None):
     return (anchors - positives).square().sum(1).mean()
 
 
-OF_PAIRS = {"compute_loss_func": apart, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}
-IN_ORDER = {"train_sampling_strategy": "sequential", "max_steps": 1, "logging_steps": 1}
+ONE_STEP = {"compute_loss_func": apart, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}
+ONE_STEP |= {"train_sampling_strategy": "sequential", "max_steps": 1, "logging_steps": 1}
 
 
 def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(trained):
@@ -54,7 +54,7 @@ def test_a_step_of_several_batches_with_a_loss_of_the_caller_is_one_of_all_rows(
     for batches in (1, 4):
         options = {"per_device_train_batch_size": 8 // batches, "gradient_accumulation_steps": batches}
         model = model_of(pooler_type="avg", dropout=0.0)
-        trainer = trained(texts(8, 2), model, **OF_PAIRS, **IN_ORDER, **options)
+        trainer = trained(texts(8, 2), model, **ONE_STEP, **options)
         found.append((weights(trainer.model), trainer.state.log_history[0]["loss"]))
     (whole, loss), (parts, loss_of_parts) = found
     assert loss_of_parts == pytest.approx(loss, rel=1e-5)
