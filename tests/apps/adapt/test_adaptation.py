@@ -99,11 +99,13 @@ def without_times(document):
     return re.sub(r'"seconds": [\d.e-]+', "", json.dumps(document))
 
 
-def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(run, monkeypatch, tmp_path):
+def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(
+    settings, monkeypatch, tmp_path
+):
     judged(monkeypatch, 0.5, -0.5)
     prefer(monkeypatch, "mlm-labels")
     write(tmp_path / "corpus.txt", [f"{text} zebra" for text in sentences(120)])  # which becomes a token
-    result = run(extend_tokenizer=9)
+    result = adapt(**settings, extend_tokenizer=9).to_dict()
     assert result == json.loads((tmp_path / "out/adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]

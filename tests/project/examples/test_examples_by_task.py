@@ -69,10 +69,11 @@ def test_a_notebook_holds_the_script_and_what_it_prints(name, here):
     assert [difference(*pair) for pair in zip(shown, printed, strict=True)] == [None] * len(shown)
 
 
-def test_the_server_finds_what_the_index_finds(here, monkeypatch):
+@pytest.mark.usefixtures("here")
+def test_the_server_finds_what_the_index_finds(tmp_path, monkeypatch):
     testclient = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed")
     sample, encoder = sample_files()
-    sentences = here / "sentences.txt"
+    sentences = tmp_path / "sentences.txt"
     with gzip.open(sample.train_sentences, "rt") as lines:
         sentences.write_text("".join(islice(lines, 500)))
     monkeypatch.setattr("simcse_hf.sample_files", lambda: (sample._replace(train_sentences=sentences), encoder))
