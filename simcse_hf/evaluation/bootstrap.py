@@ -16,6 +16,9 @@ logger = logging.get_logger(__name__)
 
 #: Fewest groups that the bootstrap draws, counted by their effective number.
 LEAST_GROUPS = 20
+#: Fewest groups whose correlation, or another score that is no mean, has an interval.
+FEWEST_GROUPS = 5
+_LARGEST = 200.0  # difference of two correlations, times 100
 # A part may be this much smaller than asked for before a split is refused.
 _SMALLEST_OF_SHARE = 0.5
 CHOICES = 200  # resamples of a choice of a checkpoint
@@ -236,6 +239,9 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
     [`proportion_interval`] for the share of rows that differ, if the scores are means over rows of values from 0 to 1.
     Where no row differs, either system may be the better one, so the interval reaches as far to both sides.
 
+    Of four pairs, most resamples have the same order, and a correlation says nothing about other pairs. The interval of
+    other scores of fewer than `FEWEST_GROUPS` groups therefore holds all differences that there are.
+
     Args:
         drawn (`numpy.ndarray`): The resampled differences, times 100.
         confidence (`float`): Confidence level.
@@ -249,9 +255,12 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
     low, high = np.nanquantile(drawn, ends)
     draws = []
     for parts in tasks:
-        name, part = next(iter(parts.items()))
+        part = next(iter(parts.values()))
+        number = count_groups(parts)
         is_mean = "correct" in part or "value" in part
-        draws.append(len(np.unique(groups_to_draw(part["group"], name))) if is_mean else 0)
+        if not is_mean and number < FEWEST_GROUPS:
+            return -_LARGEST, _LARGEST
+        draws.append(number if is_mean else 0)
     fewest = min(draws, default=0)
     if fewest and high - low < ROUNDING:
         near, far = proportion_interval(abs(low) / 100, fewest, confidence)
@@ -262,6 +271,11 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
         low = 100 * near
         high = 100 * far
     return float(low), float(high)
+
+
+def count_groups(parts: Parts) -> int:
+    """Count the groups that the bootstrap draws in all subsets of a task."""
+    return sum(len(np.unique(groups_to_draw(part["group"], name))) for name, part in parts.items())
 
 
 def widen(centre: float, ends: tuple[float, float], confidence: float, tasks: Iterable[Parts]) -> tuple[float, float]:
@@ -280,10 +294,7 @@ def widen(centre: float, ends: tuple[float, float], confidence: float, tasks: It
     Returns:
         `tuple[float, float]`: The ends, farther from the centre.
     """
-    numbers = []
-    for parts in tasks:
-        numbers.append(sum(len(np.unique(groups_to_draw(part["group"], name))) for name, part in parts.items()))
-    n = max(min(numbers), 2)
+    n = max(min(map(count_groups, tasks)), 2)
     quantile = (1 + confidence) / 2
     factor = stdtrit(n - 1, quantile) / ndtri(quantile) * np.sqrt(n / (n - 1))
     low, high = (centre + factor * (end - centre) for end in ends)

@@ -179,7 +179,8 @@ def learnt_files(source: StrPath) -> list[Path]:
         return [path / MANIFEST]
     if not (path / "config.json").is_file():
         return sorted(file for file in path.rglob("*") if file.is_file())
-    return sorted(file for pattern in _MODEL_FILES for file in path.glob(pattern))
+    found = [file for pattern in _MODEL_FILES for file in path.glob(pattern)]
+    return sorted(file for file in found if file.is_file())
 
 
 def _written(value: Any) -> str:

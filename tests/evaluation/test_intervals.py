@@ -151,6 +151,16 @@ def test_a_difference_that_is_the_same_in_every_group_has_wilsons_interval():
     assert ends == pytest.approx([100 * wilson.low, 100 * wilson.high])
 
 
+@pytest.mark.parametrize("pairs, is_known", [(4, False), (5, True)])
+def test_a_correlation_of_fewer_than_five_pairs_says_nothing_about_others(pairs, is_known):
+    gold = np.arange(pairs)
+    first, second = ({"dev": {"predicted": x, "gold": gold, "group": gold}} for x in (gold, -gold))
+    difference = resampled_scores([second])[0] - resampled_scores([first])[0]
+    assert np.nanmax(difference) < 0, "each resample turns the order round"
+    low, high = interval(difference, 0.95, [first])
+    assert (high < 0) == is_known and low == -200
+
+
 @pytest.mark.parametrize(
     "groups, by_row",
     [

@@ -262,6 +262,7 @@ def test_rows_that_can_be_read_once_are_no_rows_of_several_seeds(tmp_path):
 @pytest.mark.parametrize("changed", ["texts.txt", "start/model.safetensors", "labels.csv"])
 def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, changed):
     words = [*write_inputs(tmp_path), "--output_dir", str(tmp_path / "out"), "--seeds", "1"]
+    (tmp_path / "start/tokenizer").mkdir()  # is named like a file that counts
 
     def prepare():
         return prepare_seeds(Recipe.read("unsup", words).decide(), overwrites=False)
