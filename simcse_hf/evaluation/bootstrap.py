@@ -239,8 +239,8 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
     [`proportion_interval`] for the share of rows that differ, if the scores are means over rows of values from 0 to 1.
     Where no row differs, either system may be the better one, so the interval reaches as far to both sides.
 
-    Of four pairs, most resamples have the same order, and a correlation says nothing about other pairs. The interval of
-    other scores of fewer than `FEWEST_GROUPS` groups therefore holds all differences that there are.
+    Of four pairs, most resamples have the same order, and their correlation says nothing about other pairs. With fewer
+    than `FEWEST_GROUPS` groups, the interval of a score that is no mean therefore holds every possible difference.
 
     Args:
         drawn (`numpy.ndarray`): The resampled differences, times 100.
