@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import random_batch
 from model_helpers import unused
-from objective_helpers import batch_of_templates, beside, masked_lm_folder, model_of
-from trainer_helpers import TEMPLATES, weights
+from objective_helpers import TEMPLATES, batch_of_templates, beside, masked_lm_folder, model_of
+from trainer_helpers import weights
 
 from simcse_hf.data.token_ids import template_settings
 from simcse_hf.objectives.base import ABSENT, named_losses
