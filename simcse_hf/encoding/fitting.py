@@ -1,6 +1,6 @@
 """The command `simcse-hf postprocess fit`: a whitening or flow of a model, saved beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,8 @@ def fit_postprocessing(
 
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a model, or its name on the Hugging Face hub.
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped; in
+            Python also a list or a data frame.
         output (`str` or `os.PathLike`): Folder for the model with its transform; name the folder of `model` to add the
             transform there.
         method (`str`): Kind of transform.
@@ -179,21 +180,22 @@ def fit_postprocessing(
 def fit_transform(
     model: SimCSE,
     method: str,
-    sentences: StrPath,
+    sentences: Any,
     *,
     columns: Sequence[str] | None = None,
     token_budget: int | None = None,
     show_progress_bar: bool = False,
     **settings: Any,
 ) -> Fit:
-    """Fit a whitening or a flow on the embeddings of a file's texts, which the model applies from now on.
+    """Fit a whitening or a flow on the embeddings of texts, which the model applies from now on.
 
     `save_pretrained` saves it with the model.
 
     Args:
         model (`SimCSE`): The model, without a transform.
         method (`str`): `"whitening"` or `"flow"`.
-        sentences (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+        sentences (`str`, `os.PathLike` or `Any`): A txt, csv, tsv, json, jsonl or parquet file, or one of these
+            gzipped; or rows in memory.
         columns (`Sequence[str]`, *optional*): The columns of sentences, if the file has several columns.
         token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
@@ -209,8 +211,12 @@ def fit_transform(
     check_values(TRANSFORMS, method=method)
     if model.postprocessing is not None:
         raise SettingError(f"{model.name_or_path} applies a transform already: load it with postprocess=False")
+    if isinstance(sentences, Iterator):  # which is read more than once
+        sentences = list(sentences)
     named: Sequence[str | None] = columns or [None]
-    columns = [text_column(sentences, column)[1] for column in named]
+    opened = [text_column(sentences, column) for column in named]
+    source = str(opened[0][0])
+    columns = [column for _, column in opened]
     texts = [text for column in columns for _, text in stream_texts(sentences, column)]
     starts = tqdm(range(0, len(texts), _TOGETHER), "Encoding", unit="window", disable=not show_progress_bar)
     embedded = (
@@ -226,8 +232,7 @@ def fit_transform(
             vectors = torch.cat([torch.zeros(0, model.dim), *embedded]).to(model.device)
             model.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
     except ValueError as error:
-        raise DataError(f"{sentences}: {error}") from error
-    name = Path(sentences).name
-    fit = Fit(model.pooler_type, model.max_length, name, columns, len(texts), settings, history, probe)
+        raise DataError(f"{source}: {error}") from error
+    fit = Fit(model.pooler_type, model.max_length, Path(source).name, columns, len(texts), settings, history, probe)
     model.postprocessing_fit = fit
     return fit

@@ -333,7 +333,7 @@ class Matryoshka(Combined):
         wrong = [width for width in dims if type(width) is not int or not 1 <= width <= dim]
         if wrong or len(set(dims)) < len(dims):
             raise SettingError(
-                f"matryoshka_dims must be different integers from 1 to the size {dim}, got {list(dims)}"
+                f"matryoshka_dims must be different integers from 1 to the size of embeddings, got {list(dims)}"
             )
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)

@@ -67,6 +67,15 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     assert record["pooler"] == "avg_first_last" and record["file"] == "sentences.txt" and record["sentences"] == 150
 
 
+@pytest.mark.parametrize("source", [list, iter])
+def test_a_transform_of_rows_in_memory_is_that_of_their_file(source, raw, sentences):
+    models = [load(raw, pooler_type="avg") for _ in range(2)]
+    for model, texts in zip(models, (sentences, source(SENTENCES)), strict=True):
+        fit_transform(model, "whitening", texts)
+    first, second = (model.encode(TEXTS) for model in models)
+    assert torch.equal(first, second)
+
+
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
     weights = (directory / "model.safetensors").read_bytes()
