@@ -214,11 +214,13 @@ def check_learning(args: TrainingArguments) -> None:
     """Refuse a run that could not learn.
 
     Raises:
-        SettingError: If it has no step, no pass over the texts, or no learning rate.
+        SettingError: If it has no step, no pass over the texts, or no learning rate, or its weights would grow by
+            their decay.
     """
     if args.max_steps == 0:
         raise SettingError("max_steps is 0, so nothing would be trained: give the number of steps, or leave it out")
     check_values("a number above 0", num_train_epochs=args.num_train_epochs, learning_rate=args.learning_rate)
+    check_values("a number of 0 or more", weight_decay=args.weight_decay)
 
 
 @dataclass(repr=False)  # that of transformers hides tokens

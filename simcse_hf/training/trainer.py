@@ -638,6 +638,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and not VIEW_CLASSES[self.run.rows.view].is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
+        if args.dataset_shares != "proportional" and not isinstance(self.rows, Mixed):
+            logger.warning("dataset_shares has no effect on a single data set.")
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
             logger.warning(
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "

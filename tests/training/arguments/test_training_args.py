@@ -60,7 +60,9 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(arguments, bf
 
 
 @EVERY_CLASS
-@pytest.mark.parametrize("name, value", [("max_steps", 0), ("num_train_epochs", 0), ("learning_rate", math.nan)])
+@pytest.mark.parametrize(
+    "name, value", [("max_steps", 0), ("num_train_epochs", 0), ("learning_rate", math.nan), ("weight_decay", -1.0)]
+)
 def test_a_run_that_could_not_learn_is_refused(name, value, arguments_class, tmp_path):
     with refuses(name):
         arguments_class(str(tmp_path), **{name: value})

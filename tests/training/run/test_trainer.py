@@ -161,6 +161,7 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
         ({}, 33, {}, "1 row in an epoch has no negatives"),
         ({"mlm_weight": 0.5}, 32, {}, "mlm_weight and mlm_probability have no effect"),
         ({}, 32, {"view_both": True}, "view_both has no effect"),
+        ({}, 32, {"dataset_shares": "round_robin"}, "dataset_shares has no effect"),
         ({"hard_negative_weight": 1.0}, 32, {}, "hard_negative_weight has no effect"),
     ],
 )
