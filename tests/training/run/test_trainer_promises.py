@@ -181,6 +181,7 @@ OF_TRIALS = {
     "optim": "sgd",
     "save_strategy": "steps",
     "train_sampling_strategy": "sequential",
+    "warmup_ratio": 0.1,  # of earlier versions of transformers
     "warmup_steps": 0.1,
     # settings of the model
     "dataset_objectives": {"a": {}},
