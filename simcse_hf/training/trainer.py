@@ -893,10 +893,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
             inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.args.torch_compile and "packing" in inputs:
-            # One graph for any number of tokens, from the first step on; a mask made within would take sixteen.
-            packing = inputs["packing"]
-            torch._dynamo.maybe_mark_dynamic(packing.token_index, 0)
-            _ = packing.mask
+            # One graph for any number of tokens, from the first step on.
+            torch._dynamo.maybe_mark_dynamic(inputs["packing"].token_index, 0)
         if self.masker is not None and training:
             assert self.model.objective is not None
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
+from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, read_json, tiny_config, tiny_tokenizer
 from torch._dynamo.utils import counters
 from trainer_helpers import (
     assert_close_weights,
@@ -17,6 +17,7 @@ from trainer_helpers import (
     texts,
     weights,
 )
+from trainer_helpers import make as make_trainer
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -170,3 +171,10 @@ def test_what_changes_nothing_or_weakens_a_run_is_said(make, caplog, settings, r
     assert not caplog.text
     make(texts(rows), model_of(**settings), **changes).check_run()
     assert said in caplog.text
+
+
+def test_a_saved_model_cuts_texts_where_the_tokenizer_of_its_trainer_does(tmp_path):
+    """Also in sentence-transformers, which reads the length from a file of its own."""
+    trainer = make_trainer(tmp_path, tiny_tokenizer(12), texts(8))
+    trainer.save_model()
+    assert read_json(tmp_path / "run/sentence_bert_config.json")["max_seq_length"] == 12
