@@ -188,13 +188,17 @@ class Recipe:
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         settings = chosen.settings(checkpoint.config)
         model = AutoModelForCL.from_pretrained(checkpoint, head=chosen.head, unpadded=chosen.unpadded, **settings)
-        return SimCSETrainer(
+        trainer = SimCSETrainer(
             model,
             with_values(args, datasets=settings_of) if tables else args,
             train_dataset=sources if tables else sources[""],
             processing_class=tokenizer,
             callbacks=[*dev_sets],
         )
+        kinds = [plan.kind for plan in (trainer.run.rows, *trainer.run.datasets.values())]
+        if data.label_separator is not None and "classes" not in kinds and not (data.dev_task or data.general):
+            logger.warning("label_separator has no effect, because neither the training texts nor a task have labels.")
+        return trainer
 
     def train(self) -> Results:
         """Train, save the model and write its results into `output_dir`; with `seeds`, once for each.

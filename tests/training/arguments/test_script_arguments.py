@@ -97,6 +97,12 @@ def test_every_kind_of_option_can_be_set():
     assert {name: found[name] for name in expected} == expected
 
 
+def test_a_separator_of_labels_has_no_effect_where_nothing_has_labels_and_the_log_says_so(tmp_path, caplog):
+    values = {"label_separator": ";", "max_train_samples": 32, "output_dir": str(tmp_path / "out")}
+    Recipe("unsup", values).trainer()
+    assert "label_separator has no effect" in caplog.text
+
+
 def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
     settings = parse("", recipe="matryoshka_dims: []\n").model.settings(tiny_config())
     assert settings["matryoshka_dims"] == []
