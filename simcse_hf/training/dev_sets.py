@@ -77,8 +77,6 @@ class DevSetCallback(TrainerCallback):
 
     Args:
         tasks (`Mapping[str, Task]`): The tasks by their name in the metrics, at least one.
-        what (`str`, *optional*, defaults to `"dev"`): `"general"` for tasks that the run is not about, which say what
-            it forgets, for example as `eval_general_sts_spearman`.
 
     Attributes:
         sources (`dict[str, str]`): The file of each task, by its name.
@@ -93,9 +91,10 @@ class DevSetCallback(TrainerCallback):
     """
 
     shows_bar = False
+    #: What messages and settings call the sets.
+    what = "dev"
 
-    def __init__(self, tasks: Mapping[str, Task], what: str = "dev"):
-        self.what = what
+    def __init__(self, tasks: Mapping[str, Task]):
         self.tasks = {name.replace(":", "_"): task for name, task in tasks.items()}
         self.sources = {name: task.source for name, task in self.tasks.items()}
         self.headlines = [f"{name}_{task.metric}" for name, task in self.tasks.items()]
@@ -205,6 +204,12 @@ class DevSetCallback(TrainerCallback):
         return metrics
 
 
+class GeneralTasksCallback(DevSetCallback):
+    """Evaluate on tasks that the run is not about, which say what it forgets, as `eval_general_sts_spearman`."""
+
+    what = "general"
+
+
 class SimilarityEvalCallback(DevSetCallback):
     """Evaluate on a dev set of scored pairs, by default as `eval_stsb_spearman`.
 
@@ -292,7 +297,7 @@ def make_dev_sets(
         tasks_by_name = name_general_tasks(general, label_separator)
         named = {f"general_{name}": task for name, task in tasks_by_name.items()}
         chooses = {text for dev_set in callbacks for text in dev_set.texts}
-        callbacks.append(DevSetCallback(named, "general"))
+        callbacks.append(GeneralTasksCallback(named))
         callbacks[-1].warn_of_shared(chooses, "also dev texts, which choose the checkpoint")
     return callbacks
 

@@ -141,9 +141,9 @@ def test_what_makes_the_change_too_favourable_is_said(make, files, monkeypatch, 
         assert part in caplog.text
 
 
-def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(make, sts, caplog):
-    make(dev_set=pairs(), general=[sts], **TRAINS)
-    assert "general" not in caplog.text  # which shares nothing and chooses nothing
+def test_a_task_that_chooses_the_checkpoint_has_an_interval_that_allows_for_it(make, files, sts, caplog):
+    make(dev_set=pairs(), general=[sts], dev_tasks=[f"pairs={files / 'pairs.csv'}"], **TRAINS)
+    assert not caplog.text  # as the general task shares nothing and chooses nothing
     chosen = TRAINS | {"metric_for_best_model": "general_sts_spearman"}
     trainer = make(dev_set=pairs(), general=[sts], **chosen)
     trainer.train()
