@@ -86,6 +86,12 @@ def test_a_model_that_is_not_whole_is_refused_in_one_line(change, message, load,
         load(saved)
 
 
+def test_an_adapter_in_place_of_a_masked_lm_is_refused_with_what_to_do(saved):
+    only_an_adapter(saved)
+    with refuses("is an adapter of peft, not a whole model. Merge it first"):
+        load_masked_lm(saved)
+
+
 def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(saved, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     edit_config(saved, auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
