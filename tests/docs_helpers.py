@@ -194,9 +194,8 @@ ON_A_PROCESSOR = pytest.mark.skipif(
 
 NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
 BAR = re.compile(r"%\||/s\]")
-#: A number may differ by this many units of its last digit, as another processor or version rounds. Whole numbers are
-#: equal.
-UNITS = 10
+#: A number may differ by this many units of its last digit, as another processor rounds. Whole numbers are equal.
+UNITS = 5
 
 
 def agrees(shown, line):

@@ -37,7 +37,7 @@ def gradients_by_name(model):
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def assert_same(found, expected, leaves):
+def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
     """That a loss and its gradients, of leaves or of a model, are those of a slow reference, and not all 0."""
     assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
     if isinstance(leaves, torch.nn.Module):
@@ -48,16 +48,16 @@ def assert_same(found, expected, leaves):
     for leaf, one, other in zip(leaves, gradients_of(found, leaves), exact, strict=True):
         one = torch.zeros_like(leaf) if one is None else one
         other = torch.zeros_like(leaf) if other is None else other
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, check_dtype=False)
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, check_dtype=False)
 
 
-def assert_same_outputs(found, expected, leaves):
+def assert_same_outputs(found, expected, leaves, **tolerance):
     """That two tensors are the same, and the gradients of a weighted sum of them."""
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, expected, **tolerance)
     weight = torch.randn_like(found)
     gradients = torch.autograd.grad((found * weight).sum(), leaves)
     expected_gradients = torch.autograd.grad((expected * weight).sum(), leaves)
-    torch.testing.assert_close(gradients, expected_gradients)
+    torch.testing.assert_close(gradients, expected_gradients, **tolerance)
 
 
 def cosine(x, y):

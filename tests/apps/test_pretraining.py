@@ -199,7 +199,7 @@ EIGHT_ROWS = (1, 8, 3, 6, 2, 7, 1, 5)
 
 
 def assert_same_step(found, expected):
-    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[0], expected[0], atol=1e-6, rtol=1e-5)
     assert found[1] == pytest.approx(expected[1], rel=1e-5)
 
 

@@ -91,7 +91,7 @@ def test_with_the_pooler_ngrams_the_embedding_and_the_loss_are_the_papers(model_
     sentences = [tokens.mean(0) for tokens in features]
     output = model(**batch)
     torch.testing.assert_close(output.sentence_embeddings[:, 0], torch.stack(sentences))
-    torch.testing.assert_close(output.loss, slow_loss(features, sentences))
+    torch.testing.assert_close(output.loss, slow_loss(features, sentences), rtol=1e-8, atol=0)
     output.loss.backward()
     assert not unused(model)
     assert not list(model.objective.parameters())
@@ -115,7 +115,7 @@ def test_a_model_with_the_pooler_is_saved_with_its_convolutions(tokenizer, tmp_p
     ids = tokenizer(EXAMPLES, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings
-    torch.testing.assert_close(simcse.encode(EXAMPLES, normalize_embeddings=False), expected)
+    torch.testing.assert_close(simcse.encode(EXAMPLES, normalize_embeddings=False), expected, rtol=0, atol=1e-5)
     assert_opens_in_transformers(tmp_path)
     card = write_card(tmp_path, repo_id=str(tmp_path)).read_text()
     check_examples(card, simcse.encode(EXAMPLES), ["simcse_hf", "transformers"])
