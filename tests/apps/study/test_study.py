@@ -276,7 +276,7 @@ def test_data_frames_are_looked_at_like_files(inputs, base, tmp_path):
         str(number): base.but(train_file=frame, dev_file=str(inputs / "pairs.tsv"))
         for number, frame in enumerate(frames)
     }
-    with refuses("'1' row 101 advantage"):
+    with refuses("'1' advantage row 101"):
         study(ways, test=[dev], output=tmp_path)
     other = dev.copy()
     other.loc[5, "score"] = 5.0
@@ -351,8 +351,8 @@ def test_what_makes_no_sense_is_refused_before_training(content, inputs, tests, 
         ({"seeds": [4, -1]}, "seeds integer -1"),
         ({"ways": None}, "ways"),
         ({"ways": {"simcse": {"temp": []}}}, "simcse empty list"),
-        ({"ways": {"a": {"temp": [0.1, 0.2]}, "a, temp=0.1": {}}}, "a, temp=0.1 two ways"),
-        ({"ways": {1: {}, "1": {"temp": 0.1}}}, "'1' two ways"),
+        ({"ways": {"a": {"temp": [0.1, 0.2]}, "a, temp=0.1": {}}}, "two ways a, temp=0.1"),
+        ({"ways": {1: {}, "1": {"temp": 0.1}}}, "two ways '1'"),
         ({"ways": {"a": {"command": "supervised"}}}, "a supervised unsup sup"),
         ({"data_dir": f"{inputs}"}, "data_dir STS12"),
         ({"sedes": 2}, "sedes"),

@@ -44,7 +44,7 @@ def model_for(objective):
 REFUSALS = {
     # rows
     "train_dataset DatasetDict 'train'": made(DatasetDict(train=texts(8))),  # a DatasetDict
-    "train_dataset IterableDataset datasets.IterableDataset": made(Stream()),  # a stream of torch
+    "train_dataset datasets.IterableDataset": made(Stream()),  # a stream of torch
     "train_dataset empty": started(Dataset.from_dict({"input_ids": []})),  # no rows
     "train_dataset 16 alike": started(["a cat sat"] * 16),  # texts that are all the same
     "train_dataset 100% unknown": started(["猫 坐 在 垫子 上"] * 16),  # words that the model does not know

@@ -126,7 +126,7 @@ def test_a_recipe_of_the_package_is_found_by_its_name_after_a_file_of_the_user(p
         ("temperatur: 0.1\n", "run.yaml temperatur temp"),
         ("- temp\n", "run.yaml"),
         ("temp: [0.1\n", "YAML"),
-        ("learning_rate: fast\n", "run.yaml learning_rate 'fast' float"),
+        ("learning_rate: fast\n", "run.yaml learning_rate float 'fast'"),
         ("mlp_only_train: perhaps\n", "mlp_only_train perhaps true/false"),
         ("learning_rate: [1, 2]\n", "learning_rate list"),
         ("output_dir: {a: b}\n", "output_dir table"),

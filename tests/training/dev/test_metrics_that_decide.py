@@ -61,7 +61,7 @@ SETS = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
     "options, words",
     [
         ({"eval_dataset": SETS}, "'loss' 'news_loss' 'old_news_loss'"),
-        ({"dev_set": pairs(), "eval_dataset": SETS, "metric_for_best_model": "loss"}, "'stsb_spearman' 'news_loss'"),
+        ({"dev_set": pairs(), "eval_dataset": SETS, "metric_for_best_model": "loss"}, "'news_loss' 'stsb_spearman'"),
     ],
     ids=["several sets", "both"],
 )
