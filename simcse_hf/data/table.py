@@ -50,7 +50,7 @@ Row = tuple[int, Sequence]
 
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
-#: How files that hold no lines of text begin, and what to do with one of a wrong name.
+#: The first characters of files that are not text, and what the message advises if their name says otherwise.
 _NO_LINES = {
     "\x1f\udc8b": "gzip: its name must end in .gz",
     "PK\x03\x04": "zip, as those of Excel are: save its table as .csv",

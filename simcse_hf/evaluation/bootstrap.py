@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 #: Fewest groups that the bootstrap draws, counted by their effective number.
 LEAST_GROUPS = 20
-#: Fewest groups whose correlation, or another score that is no mean, has an interval.
+#: Fewest groups from which a correlation, or another score that is not a mean, gets an interval.
 FEWEST_GROUPS = 5
 _LARGEST = 200.0  # difference of two correlations, times 100
 # A part may be this much smaller than asked for before a split is refused.
@@ -239,8 +239,9 @@ def interval(drawn: ndarray, confidence: float, tasks: Iterable[Parts] = ()) -> 
     [`proportion_interval`] for the share of rows that differ, if the scores are means over rows of values from 0 to 1.
     Where no row differs, either system may be the better one, so the interval reaches as far to both sides.
 
-    Of four pairs, most resamples have the same order, and their correlation says nothing about other pairs. With fewer
-    than `FEWEST_GROUPS` groups, the interval of a score that is no mean therefore holds every possible difference.
+    Resamples of four pairs have nearly the same ranks, so the spread of their correlations does not show what other
+    pairs would give. For scores that are not means, such as a correlation, the interval therefore holds every possible
+    difference if there are fewer than `FEWEST_GROUPS` groups.
 
     Args:
         drawn (`numpy.ndarray`): The resampled differences, times 100.

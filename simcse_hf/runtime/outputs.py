@@ -33,7 +33,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], **own: Any) -> Self:
-        """Make a result from the entries of its file that are fields; `own` goes before them."""
+        """Make a result from the fields that its file holds; `own` replaces some of them."""
         known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
         return cls(**known | own)
 

@@ -14,7 +14,7 @@ def test_each_row_is_drawn_once(num_rows):
 
 
 def numbers_of_texts():
-    """Of 100 rows the numbers of texts, which may stand in several rows, and 0 for a hard negative that is absent."""
+    """The text numbers of 100 rows. Rows may share a text, and 0 stands for a missing hard negative."""
     generator = np.random.default_rng(0)
     numbers = generator.integers(1, 300, (100, 3))
     numbers[:, 2] *= generator.integers(0, 2, 100)

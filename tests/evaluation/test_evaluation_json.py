@@ -14,7 +14,7 @@ from simcse_hf.training.dev_sets import make_dev_sets
 #: What commit 566eddf wrote, without what depends on the machine.
 REFERENCE = Path(__file__).with_name("evaluation_566eddf.json")
 SENTEVAL = ("MR", "STS12", "STS14", "STSBenchmark", "TREC")
-#: It rounds otherwise, which decides the ranks of texts with equal words.
+#: numpy 1 rounds differently, which changes the ranks of texts with the same words.
 OLD_NUMPY = np.__version__ < "2"
 WORDS = "cat dog sun rain bird tree road city".split()
 
@@ -59,7 +59,7 @@ def flat(value, name=""):
 
 
 def test_the_document_has_the_form_of_566eddf(tmp_path):
-    """Of all kinds of task, with the names and the shapes of the scores beside it."""
+    """The evaluation has a task of each kind. The names and shapes of the stored scores are compared, too."""
     task, pairs = write_tasks(tmp_path)
     task.append(f"knn={tmp_path / 'labels.csv'}")
     path = tmp_path / "evaluation.json"

@@ -87,7 +87,7 @@ def slow_ranking(student, teacher, loss, student_temperature, teacher_temperatur
 
 @pytest.mark.parametrize("loss", ["listnet", "listmle"])
 def test_the_loss_of_lists_is_a_consistency_and_a_ranking_as_in_rankcse(loss):
-    """The teacher's temperature is half of the student's by default. A row that is alone has no list."""
+    """The teacher's temperature is half of the student's by default. A batch of one row has no list to compare."""
     student, teacher = draw()
     temperatures = {"temperature": 0.1, "student_temperature": 0.2}
     parts = distilled(student, teacher, loss=loss, consistency_weight=0.7, **temperatures)

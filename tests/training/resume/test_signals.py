@@ -109,7 +109,10 @@ def train_in_process(rank, port, folder, signalled):
 
 
 def run_two_processes(folder, signalled=None):
-    """Return the folder, the status of each, the end of the log of the first, and the seconds between their ends."""
+    """Train in two processes, and return their exit statuses and the last lines of the first one's log.
+
+    `seconds` is the time between the end of the second process and that of the first.
+    """
     train = partial(train_in_process, port=free_port(), folder=folder, signalled=signalled)
     processes = []
     for rank in (0, 1):
